@@ -1,0 +1,43 @@
+"""Full-batch graph neural network training over MPI."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.version import __version__
+
+if TYPE_CHECKING:
+    from hpcgnn import kernels
+    from hpcgnn.graph import load
+    from hpcgnn.nn import ModelConfig, build_model
+    from hpcgnn.train import TrainConfig, Trainer
+
+__all__ = [
+    "HpcgnnError",
+    "ModelConfig",
+    "TrainConfig",
+    "Trainer",
+    "__version__",
+    "build_model",
+    "kernels",
+    "load",
+]
+
+# Imported at first use: torch and MPI take seconds to start, and `hpcgnn convert --help` needs neither.
+_HOMES = {
+    "ModelConfig": "hpcgnn.nn",
+    "TrainConfig": "hpcgnn.train",
+    "Trainer": "hpcgnn.train",
+    "build_model": "hpcgnn.nn",
+    "kernels": "hpcgnn.kernels",
+    "load": "hpcgnn.graph",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
+    module = importlib.import_module(_HOMES[name])
+    return module if name == "kernels" else getattr(module, name)

@@ -1,0 +1,51 @@
+"""``hpcgnn info``: what this installation found."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from typing import Any
+
+import click
+
+from hpcgnn.cli import console
+
+
+@click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def info(as_json: bool) -> None:
+    """Show versions, the MPI library, kernels, partitioners and threads."""
+    import numba
+    import numpy
+    import torch
+
+    from hpcgnn import kernels
+    from hpcgnn.comm import World
+    from hpcgnn.comm.threads import openmp_runtimes, use_threads
+    from hpcgnn.partition.methods import available_methods
+    from hpcgnn.version import __version__
+
+    world = World()
+    threads = use_threads(world)
+    kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))  # loads what will run
+    facts: dict[str, Any] = {
+        "hpcgnn": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "numpy": numpy.__version__,
+        "mpi": world.library,
+        "ranks": world.size,
+        "threads_per_rank": threads,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "kernels": kernels.resolve(),
+        "partitioners": available_methods(),
+        "openmp_runtimes": openmp_runtimes(),
+    }
+    if world.rank == 0 and as_json:
+        print(json.dumps(facts))
+    elif world.rank == 0:
+        shown = {name: ", ".join(value) if isinstance(value, list) else value for name, value in facts.items()}
+        console.table("hpcgnn", shown.items())

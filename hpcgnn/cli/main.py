@@ -1,0 +1,105 @@
+"""The ``hpcgnn`` command and how it ends: one message, the same exit on every rank."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+from typing import NoReturn
+
+import click
+
+from hpcgnn.comm import world as mpi
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.version import __version__
+
+_COMMANDS = {
+    "info": "what this installation found: versions, MPI, kernels, partitioners, threads",
+    "convert": "any source to graph.h5",
+    "partition": "graph.h5 to parts.h5, one part a rank",
+    "plan": "rows and bytes that each strategy sends, without training",
+    "train": "train on all ranks (under mpirun or srun)",
+    "predict": "scores for every node from a checkpoint",
+}
+_INTERRUPTED = 130
+# A rank that leaves makes the launcher kill the others: the one that prints goes first.
+_GRACE_SECONDS = 1.0
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        return getattr(importlib.import_module(f"hpcgnn.cli.{cmd_name}"), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="hpcgnn")
+def cli() -> None:
+    """Full-batch graph neural network training over MPI.
+
+    \b
+    Example
+      hpcgnn convert digits digits.h5
+      hpcgnn partition digits.h5 parts.h5 --parts 4
+      mpirun -n 4 hpcgnn train parts.h5 --out run
+    """
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # launchers stop ranks with it: leave as on Ctrl-C
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        _leave_interrupted()
+    except click.ClickException as error:
+        _leave_before_mpi(error)
+    except HpcgnnError as error:
+        _leave_with(error)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        mpi.abort_if_parallel(1)
+        sys.exit(1)
+    sys.exit(code)
+
+
+def _leave_before_mpi(error: click.ClickException) -> NoReturn:
+    """Every rank found the same mistake in the command line: one of them says so."""
+    if mpi.launcher_rank() == 0:
+        error.show()
+    else:
+        time.sleep(_GRACE_SECONDS)
+    sys.exit(error.exit_code)
+
+
+def _leave_with(error: HpcgnnError) -> NoReturn:
+    rank = mpi.launcher_rank()
+    if error.agreed:
+        if rank == 0:
+            print(f"hpcgnn: error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)  # through MPI_Finalize, where the ranks meet
+    where = f" on rank {rank}" if mpi.is_parallel() else ""
+    print(f"hpcgnn: error{where}: {error}", file=sys.stderr, flush=True)
+    mpi.abort_if_parallel(1)
+    sys.exit(1)
+
+
+def _leave_interrupted() -> NoReturn:
+    """Leave at once, without MPI_Finalize: the other ranks may never reach it."""
+    if mpi.launcher_rank() == 0:
+        print("hpcgnn: stopped; the last checkpoint is kept, --resume continues from it", file=sys.stderr, flush=True)
+    else:
+        time.sleep(_GRACE_SECONDS / 2)
+    os._exit(_INTERRUPTED)

@@ -1,0 +1,85 @@
+"""``hpcgnn plan``: what training would send."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hpcgnn.cli import console
+from hpcgnn.data import plan_store
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.plan import STRATEGIES
+from hpcgnn.plan.volume import PairRows, describe
+
+_BYTES_PER_VALUE = 4
+_PAIRS_SHOWN = 10
+
+
+@click.command(epilog="\b\nExample\n  hpcgnn plan parts.h5 --strategy all --width 256")
+@click.argument("parts", type=click.Path(path_type=Path))
+@click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
+@click.option("--width", type=click.IntRange(1), default=256, show_default=True, help="Columns of the rows sent.")
+@click.option("--pairs", "all_pairs", is_flag=True, help=f"Show every pair of ranks, not the {_PAIRS_SHOWN} largest.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, with every pair.")
+def plan(parts: Path, strategy: str, width: int, all_pairs: bool, quiet: bool, as_json: bool) -> None:
+    """Rows and bytes that one aggregation sends, per pair of ranks and in all, without training.
+
+    Plans that PARTS does not hold yet, or that are stale, are made and stored in it.
+    """
+    strategies = list(STRATEGIES) if strategy == "all" else [strategy]
+    started = time.perf_counter()
+    with PartsFile(parts) as file:
+        total = len(strategies) * file.num_parts
+    with console.progress("planning parts", total, quiet=quiet or as_json) as advance:
+        made = plan_store.store_plans(parts, strategies, advance)
+    report: dict[str, Any] = {"parts": str(parts), "width": width, "made": made}
+    report["seconds"] = time.perf_counter() - started
+    with PartsFile(parts) as file:
+        pairs = {name: PairRows(*plan_store.read_all_pairs(file, name)) for name in strategies}
+        report["strategies"] = {
+            name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE) for name, rows in pairs.items()
+        }
+    if as_json:
+        listed = {name: _as_lists(rows) for name, rows in pairs.items()}
+        print(json.dumps(report | {"pairs": listed}))
+    elif not quiet:
+        _show(report, pairs, None if all_pairs else _PAIRS_SHOWN)
+
+
+def _as_lists(rows: PairRows) -> list[list[int]]:
+    """``[sender, receiver, post, pre]`` of each pair."""
+    columns = (rows.sender, rows.receiver, rows.post, rows.pre)
+    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
+    shown = Table(title=f"one aggregation of width {report['width']} in float32, one way", title_justify="left",
+                  box=box.SIMPLE)  # fmt: skip
+    columns = ("pairs", "rows", "post_rows", "pre_rows", "bytes", "max_rows_sent", "max_rows_received")
+    for name in ("strategy", *columns):
+        shown.add_column(name.replace("_", " "), justify="left" if name == "strategy" else "right")
+    for strategy, facts in report["strategies"].items():
+        shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
+    Console().print(shown)
+    for strategy, rows in pairs.items():
+        _show_pairs(strategy, rows, report["width"] * _BYTES_PER_VALUE, limit)
+
+
+def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | None) -> None:
+    order = (-rows.rows).argsort(kind="stable")[:limit]
+    title = f"{strategy}: {'all' if limit is None else 'largest'} pairs"
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("from", "to", "post rows", "pre rows", "bytes"):
+        shown.add_column(name, justify="right")
+    for k in order:
+        values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], rows.rows[k] * bytes_per_row)
+        shown.add_row(*(f"{int(value):,}" for value in values))
+    Console().print(shown)

@@ -1,0 +1,54 @@
+"""``hpcgnn predict``: scores for every node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from hpcgnn.cli import console
+
+
+@click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
+@click.argument("parts", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write: /scores (nodes, classes).")
+@click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+              help="Seconds to wait for another rank before giving up.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite --out.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+def predict(
+    parts: Path, run: Path, out: Path, which: str, timeout: float, force: bool, quiet: bool, as_json: bool
+) -> None:
+    """Write the scores of a trained RUN for every node of PARTS, in the order of original ids.
+
+    RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into.
+    """
+    from hpcgnn.comm import World
+    from hpcgnn.comm.threads import use_threads
+    from hpcgnn.graph import load
+    from hpcgnn.train import checkpoint
+    from hpcgnn.train import predict as prediction
+
+    world = World(timeout_seconds=timeout)
+    use_threads(world)
+    path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
+    graph = load(parts, world, any_ranks=True)
+    content = checkpoint.read(world, path, None)
+    scores = prediction.predict(graph, content)
+    prediction.write_predictions(graph, scores, out, force=force)
+    facts = {
+        "checkpoint": str(path),
+        "epochs": content["next_epoch"],
+        "nodes": graph.meta.num_nodes,
+        "classes": graph.meta.num_classes,
+        "ranks": world.size,
+        "out": str(out),
+    }
+    if world.rank == 0 and as_json:
+        print(json.dumps(facts))
+    elif world.rank == 0 and not quiet:
+        console.table("predictions written", facts.items())

@@ -1,0 +1,186 @@
+"""``hpcgnn train``: the main job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli import console
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
+from hpcgnn.plan import STRATEGIES
+from hpcgnn.train.objective import METRICS
+from hpcgnn.train.schedule import SCHEDULES, ScheduleConfig
+from hpcgnn.train.trainer import TrainConfig, Trainer
+
+_EXAMPLE = """
+\b
+Example
+  mpirun -n 4 hpcgnn train parts.h5 --out run --model gcn --layers 2 --hidden 64 --epochs 200
+  mpirun -n 4 hpcgnn train parts.h5 --out run --resume
+  mpirun -n 4 hpcgnn train parts.h5 --out again --config run/config.toml
+
+SIGUSR1 writes a checkpoint and stops cleanly after the current epoch (Slurm: --signal=USR1@120).
+"""
+
+
+def _load_config(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Settings of a TOML file become defaults, so that flags on the command line win."""
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise click.BadParameter(f"cannot read {path}: {error}") from error
+    known = {parameter.name for parameter in ctx.command.params}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise click.BadParameter(f"{path} has settings that do not exist: {', '.join(unknown)}")
+    ctx.default_map = values
+
+
+def _options(*decorators: Callable) -> Callable:
+    def apply(command: Callable) -> Callable:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return apply
+
+
+_MODEL = _options(
+    click.option("--model", type=click.Choice(list(MODELS)), default="sage", show_default=True),
+    click.option("--layers", type=click.IntRange(1), default=3, show_default=True),
+    click.option("--hidden", type=click.IntRange(1), default=256, show_default=True, help="Width of hidden layers."),
+    click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True),
+    click.option(
+        "--input-dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+        help="Dropout of the features.",
+    ),
+    click.option("--norm", type=click.Choice(NORMS), default="layer", show_default=True),
+)  # fmt: skip
+_OPTIMISER = _options(
+    click.option("--epochs", type=click.IntRange(1), default=100, show_default=True),
+    click.option("--lr", type=click.FloatRange(0, min_open=True), default=0.01, show_default=True),
+    click.option("--weight-decay", type=click.FloatRange(0), default=0.0, show_default=True),
+    click.option("--schedule", type=click.Choice(SCHEDULES), default="constant", show_default=True,
+                 help="Learning rate over the epochs."),
+    click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Epochs of linear rise."),
+    click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
+                 help="Factor of the step and plateau schedules."),
+    click.option("--decay-every", type=click.IntRange(1), default=50, show_default=True, help="Epochs between decays."),
+    click.option("--patience", type=click.IntRange(0), default=0, show_default=True,
+                 help="Stop after so many epochs without a better validation metric; 0 = never."),
+    click.option("--metric", type=click.Choice(["auto", *METRICS]), default="auto", show_default=True),
+    click.option("--eval-every", type=click.IntRange(1), default=1, show_default=True, help="Epochs."),
+    click.option("--checkpoint-every", type=click.IntRange(1), default=10, show_default=True, help="Epochs."),
+    click.option("--seed", type=int, default=0, show_default=True),
+)  # fmt: skip
+_SYSTEM = _options(
+    click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
+                 help="Aggregate cut edges before or after they travel, or whichever sends fewer rows."),
+    click.option("--bits", type=click.Choice(["32"]), default="32", show_default=True, help="Bits per value sent."),
+    click.option("--staleness", type=click.Choice(["off"]), default="off", show_default=True),
+    click.option("--message-coding", type=click.Choice(["plain"]), default="plain", show_default=True),
+    click.option("--compute", type=click.Choice(["float32"]), default="float32", show_default=True),
+    click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
+    click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+                 help="Seconds to wait for another rank before giving up."),
+)  # fmt: skip
+
+
+@click.command(epilog=_EXAMPLE)
+@click.argument("parts", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run folder.")
+@click.option("--config", type=click.Path(), is_eager=True, expose_value=False, callback=_load_config,
+              help="TOML file with any of these settings; a run folder's config.toml repeats that run.")  # fmt: skip
+@_MODEL
+@_OPTIMISER
+@_SYSTEM
+@click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+@click.pass_context
+def train(
+    ctx: click.Context, parts: Path, out: Path, resume: bool, quiet: bool, as_json: bool, **settings: Any
+) -> None:
+    """Train a model on PARTS with one MPI rank a part."""
+    from hpcgnn.comm import Timings, World
+    from hpcgnn.comm.threads import use_threads
+    from hpcgnn.graph import load
+    from hpcgnn.nn import build_model
+    from hpcgnn.train.run_folder import RunFolder
+
+    world = World(timeout_seconds=settings["timeout"])
+    console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
+    use_threads(world)
+    _say_backend()
+    graph = load(parts, world)
+    run = RunFolder(out)
+    with world.together(f"prepare the run folder {out}"):
+        if graph.features is None:
+            raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
+        if world.rank == 0:
+            run.prepare({"parts": str(parts)} | settings, resume=resume)
+    model = build_model(
+        ModelConfig(**_pick(ModelConfig, settings)),
+        graph,
+        strategy=settings["strategy"],
+        seed=settings["seed"],
+        timings=Timings(),
+    )
+    config = TrainConfig(
+        **_pick(TrainConfig, settings | {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))})
+    )
+    hidden = quiet or as_json or world.rank != 0
+    with console.progress("training", config.epochs, quiet=hidden) as advance:
+        trainer = Trainer(model, graph, config, run=run, on_epoch=lambda record: advance(1))
+        if resume:
+            trainer.resume()
+            advance(trainer.next_epoch)
+        summary = trainer.fit()
+    if world.rank == 0 and as_json:
+        print(json.dumps(summary))
+    elif not hidden:
+        _show(summary, out)
+
+
+def _pick(config_type: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in config_type.__dataclass_fields__ if name in settings}
+
+
+def _say_backend() -> None:
+    from hpcgnn.kernels import resolve
+
+    if resolve() == "jit":
+        logging.getLogger("hpcgnn").warning("no native kernels (built without a C++ compiler): running on numba")
+
+
+def _show(summary: dict[str, Any], out: Path) -> None:
+    def percent(value: float | None) -> str:
+        return "not measured" if value is None else f"{100 * value:.2f} %"
+
+    name = summary["metric_name"]
+    breakdown = summary["breakdown_seconds_median"]
+    rows: list[tuple[str, object]] = [
+        (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
+        (f"test {name} there", percent(summary["test_metric_at_best_val"])),
+        ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
+        ("seconds an epoch (median)", f"{summary['epoch_seconds_median']:.4f}"),
+        *[
+            (f"  {phase.removesuffix('_seconds').replace('_', ' ')}", f"{value:.4f}")
+            for phase, value in breakdown.items()
+        ],
+        ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
+        ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
+        ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
+        ("run folder", str(out)),
+    ]
+    console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)

@@ -1,0 +1,7 @@
+"""Ranks and what moves between them: the MPI world and the boundary exchange."""
+
+from hpcgnn.comm.exchange import Exchange
+from hpcgnn.comm.timings import PHASES, Timings
+from hpcgnn.comm.world import World
+
+__all__ = ["PHASES", "Exchange", "Timings", "World"]

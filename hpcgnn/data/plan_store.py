@@ -1,0 +1,230 @@
+"""Plans inside ``parts.h5``: made part by part in bounded memory, read slab by slab.
+
+    /plan/STRATEGY/          attributes: plan_version, parts_uuid
+        M_indptr, M_indices, M_edges      for M in L, S, R: the CSR slabs of all parts, one after another
+        M_offsets (P+1, 2) int64          where each part's slab begins in M_indptr and in M_indices / M_edges
+        D_offsets (P+1) int64, D_peers, D_post, D_pre (pairs) int64      for D in send, recv: the sparse table of pairs
+
+``indptr`` slabs start at 0. Columns are local: owned nodes for L and S, received rows for R.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hpcgnn.data import h5
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+
+PLAN_VERSION = 1
+_INDEX_DTYPES = {"indptr": np.int64, "indices": np.int32, "edges": np.int64}
+
+
+def is_stored(parts: PartsFile, strategy: str) -> bool:
+    """Whether a plan for ``strategy`` is in the file and belongs to this version of plans and of the partition."""
+    group = parts.file.get(f"plan/{strategy}")
+    return (
+        group is not None
+        and int(group.attrs.get("plan_version", -1)) == PLAN_VERSION
+        and str(group.attrs.get("parts_uuid", "")) == parts.uuid
+    )
+
+
+def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[SparseMatrix]:
+    """The stored plan of one part."""
+    prefix = f"plan/{strategy}"
+    send_to, receive_from = (_read_pairs(parts, f"{prefix}/{name}", part) for name in ("send", "recv"))
+    first, last = parts.part(part)
+    columns = {"L": last - first, "S": last - first, "R": receive_from.total}
+    local, send, receive = (_read_matrix(parts, f"{prefix}/{name}", part, columns[name]) for name in "LSR")
+    return AggregationPlan(local, send, receive, send_to, receive_from)
+
+
+def read_all_pairs(parts: PartsFile, strategy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64; for reports."""
+    offsets = parts.read(f"plan/{strategy}/recv_offsets", 0, parts.num_parts + 1)
+    receiver = np.repeat(np.arange(parts.num_parts), np.diff(offsets))
+    sender, post, pre = (parts.read(f"plan/{strategy}/recv_{name}", 0, int(offsets[-1])) for name in _PAIR_ARRAYS)
+    return sender, receiver, post, pre
+
+
+def store_plans(
+    path: str | Path, strategies: list[str], advance: Callable[[int], object] = lambda _: None
+) -> list[str]:
+    """Make the plans of ``strategies`` that are missing or stale, one part at a time, and add them to ``path``.
+
+    The file is copied beside itself, extended and renamed, so that it is whole at any moment. Memory is O(edges of the
+    largest part); the rest is spooled to unnamed temporary files. ``advance`` is called once per part.
+    Returns the strategies that were made.
+    """
+    with PartsFile(path) as parts:
+        missing = [strategy for strategy in strategies if not is_stored(parts, strategy)]
+    if not missing:
+        return []
+    with h5.replacing(path) as temporary:
+        shutil.copyfile(path, temporary)
+        with (
+            PartsFile(temporary, "r+") as parts,
+            tempfile.TemporaryDirectory(dir=Path(path).resolve().parent) as folder,
+        ):
+            for strategy in missing:
+                spools = _make(parts, strategy, Path(folder) / strategy, advance)
+                _write(parts, strategy, spools)
+    return missing
+
+
+class _Spool:
+    """Arrays appended part by part to a temporary file, to be copied into the HDF5 file once their total is known."""
+
+    def __init__(self, path: Path, dtype: type) -> None:
+        self.path, self.dtype, self.size = path, np.dtype(dtype), 0
+        path.touch()
+
+    def append(self, array: np.ndarray) -> None:
+        with self.path.open("ab") as stream:
+            stream.write(np.ascontiguousarray(array, dtype=self.dtype).data)
+        self.size += array.size
+
+    def slab(self, first: int, last: int) -> np.ndarray:
+        return np.fromfile(self.path, self.dtype, last - first, offset=first * self.dtype.itemsize)
+
+    def slabs(self, length: int = 1 << 24) -> Iterator[tuple[int, np.ndarray]]:
+        for first in range(0, self.size, length):
+            yield first, self.slab(first, min(first + length, self.size))
+
+
+def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int], object]) -> dict[str, _Spool]:
+    """Plan every receiver, then every sender; everything but the table of pairs goes to spools."""
+    folder.mkdir()
+    spools = {f"{m}_{a}": _Spool(folder / f"{m}_{a}", kind) for m in "LSR" for a, kind in _INDEX_DTYPES.items()}
+    wanted = {name: _Spool(folder / name, kind) for name, kind in _WANTED_DTYPES.items()}
+    received: list[PeerRows] = []
+    starts = []  # per receiver: where its wanted rows, and their entries, begin in the spools of `wanted`
+    for part in range(parts.num_parts):
+        first, last = parts.part(part)
+        plan = plan_receiver(*parts.edges(first, last), parts.node_offsets, part, strategy)
+        _append(spools, "L", plan.local)
+        _append(spools, "R", plan.receive)
+        received.append(plan.receive_from)
+        starts.append(_segments(plan.receive_from, plan.wanted, wanted))
+        for name in _WANTED_DTYPES:
+            wanted[name].append(getattr(plan.wanted, name))
+        advance(1)
+    senders = _pairs_by_sender(received, starts, parts.num_parts)
+    for part, pieces in enumerate(senders):
+        rows = _gather(wanted, [bounds for _, bounds, _ in pieces])
+        first, last = parts.part(part)
+        _append(spools, "S", sender_matrix(rows, last - first))
+    sent = [_send_rows(pieces) for pieces in senders]
+    spools |= _pair_spools(folder, "recv", received) | _pair_spools(folder, "send", sent)
+    for matrix, lengths in (("L", _part_sizes(parts)), ("R", _part_sizes(parts)), ("S", [peer.total for peer in sent])):
+        spools[f"{matrix}_offsets"] = _slab_offsets(folder, spools, matrix, lengths)
+    return spools
+
+
+_WANTED_DTYPES = {"lengths": np.int64, "sources": np.int32, "edges": np.int64}
+_PAIR_ARRAYS = ("peers", "post", "pre")
+_Bounds = tuple[int, int, int, int]  # first and last row, first and last entry, in the spools of wanted rows
+_Piece = tuple[int, _Bounds, tuple[int, int]]  # receiver, where its rows are, (post, pre)
+
+
+def _append(spools: dict[str, _Spool], matrix: str, value: SparseMatrix) -> None:
+    for name in _INDEX_DTYPES:
+        spools[f"{matrix}_{name}"].append(getattr(value, name))
+
+
+def _segments(peers: PeerRows, rows: SendRows, wanted: dict[str, _Spool]) -> list[_Bounds]:
+    """For each sender of one receiver, where its rows will stand once they are appended to ``wanted``."""
+    row_ends = np.concatenate(([0], np.cumsum(peers.rows)))
+    entry_ends = np.concatenate(([0], np.cumsum(rows.lengths)))[row_ends]
+    row_ends, entry_ends = row_ends + wanted["lengths"].size, entry_ends + wanted["sources"].size
+    return [
+        (int(row_ends[k]), int(row_ends[k + 1]), int(entry_ends[k]), int(entry_ends[k + 1]))
+        for k in range(peers.peers.size)
+    ]
+
+
+def _pairs_by_sender(received: list[PeerRows], starts: list[list[_Bounds]], num_parts: int) -> list[list[_Piece]]:
+    senders: list[list[_Piece]] = [[] for _ in range(num_parts)]
+    for receiver, (peers, bounds) in enumerate(zip(received, starts, strict=True)):
+        for sender, bound, post, pre in zip(peers.peers, bounds, peers.post, peers.pre, strict=True):
+            senders[sender].append((receiver, bound, (int(post), int(pre))))
+    return senders
+
+
+def _gather(wanted: dict[str, _Spool], bounds: list[_Bounds]) -> SendRows:
+    rows = [wanted["lengths"].slab(first, last) for first, last, _, _ in bounds]
+    sources = [wanted["sources"].slab(first, last) for _, _, first, last in bounds]
+    edges = [wanted["edges"].slab(first, last) for _, _, first, last in bounds]
+    return SendRows(_concatenate(rows, np.int64), _concatenate(sources, np.int32), _concatenate(edges, np.int64))
+
+
+def _send_rows(pieces: list[_Piece]) -> PeerRows:
+    table = np.array([(receiver, *counts) for receiver, _, counts in pieces], dtype=np.int64).reshape(-1, 3)
+    return PeerRows(table[:, 0], table[:, 1], table[:, 2])
+
+
+def _concatenate(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
+
+
+def _part_sizes(parts: PartsFile) -> list[int]:
+    return np.diff(parts.node_offsets).tolist()
+
+
+def _slab_offsets(folder: Path, spools: dict[str, _Spool], matrix: str, row_counts: list[int]) -> _Spool:
+    """(P + 1, 2) offsets of the slabs; the entries of a slab are the last value of its indptr."""
+    indptr_offsets = np.concatenate(([0], np.cumsum(np.asarray(row_counts, dtype=np.int64) + 1)))
+    entries = [int(spools[f"{matrix}_indptr"].slab(end - 1, end)[0]) for end in indptr_offsets[1:]]
+    spool = _Spool(folder / f"{matrix}_offsets", np.int64)
+    spool.append(np.stack((indptr_offsets, np.concatenate(([0], np.cumsum(entries)))), axis=1))
+    return spool
+
+
+def _pair_spools(folder: Path, direction: str, tables: list[PeerRows]) -> dict[str, _Spool]:
+    spools = {name: _Spool(folder / f"{direction}_{name}", np.int64) for name in ("offsets", *_PAIR_ARRAYS)}
+    spools["offsets"].append(np.concatenate(([0], np.cumsum([table.peers.size for table in tables]))))
+    for table in tables:
+        for name in _PAIR_ARRAYS:
+            spools[name].append(getattr(table, name))
+    return {f"{direction}_{name}": spool for name, spool in spools.items()}
+
+
+def _write(parts: PartsFile, strategy: str, spools: dict[str, _Spool]) -> None:
+    plans = parts.file.require_group("plan")
+    if strategy in plans:
+        del plans[strategy]
+    group = plans.create_group(strategy)
+    group.attrs.update({"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid})
+    h5.add_datasets(group, {name: (_shape(name, spool), spool.dtype) for name, spool in spools.items()})
+    for name, spool in spools.items():
+        for first, slab in spool.slabs():
+            dataset: h5py.Dataset = group[name]
+            if dataset.ndim == 2:
+                dataset[:] = slab.reshape(dataset.shape)  # only the (P + 1, 2) offsets, which are small
+            else:
+                dataset[first : first + slab.size] = slab
+        spool.path.unlink()
+
+
+def _shape(name: str, spool: _Spool) -> tuple[int, ...]:
+    return (spool.size // 2, 2) if name in ("L_offsets", "S_offsets", "R_offsets") else (spool.size,)
+
+
+def _read_matrix(parts: PartsFile, prefix: str, part: int, num_cols: int) -> SparseMatrix:
+    (indptr_first, first), (indptr_last, last) = parts.read(f"{prefix}_offsets", part, part + 2).tolist()
+    indptr = parts.read(f"{prefix}_indptr", indptr_first, indptr_last)
+    indices, edges = (parts.read(f"{prefix}_{name}", first, last) for name in ("indices", "edges"))
+    return SparseMatrix(indptr, indices, edges, num_cols)
+
+
+def _read_pairs(parts: PartsFile, prefix: str, part: int) -> PeerRows:
+    first, last = parts.read(f"{prefix}_offsets", part, part + 2).tolist()
+    peers, post, pre = (parts.read(f"{prefix}_{name}", first, last) for name in _PAIR_ARRAYS)
+    return PeerRows(peers, post, pre)

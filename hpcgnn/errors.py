@@ -1,0 +1,20 @@
+"""The one exception that users see.
+
+Everything that a user can cause (a missing file, a graph without features, a checkpoint of another model) is raised as
+:class:`HpcgnnError` with one sentence that says what is wrong, where, and what to do. Any other exception is a bug and
+keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class HpcgnnError(Exception):
+    """A problem the user can act on; ``str(error)`` is the sentence to print.
+
+    ``agreed`` is true when every rank raised the same error (see :meth:`hpcgnn.comm.World.together`), so that one of
+    them can print it and all can leave in order. False means that only this rank knows, and the job must be aborted.
+    """
+
+    def __init__(self, message: str, *, agreed: bool = False) -> None:
+        super().__init__(message)
+        self.agreed = agreed

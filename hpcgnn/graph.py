@@ -1,0 +1,186 @@
+"""One rank's view of a partitioned graph: its nodes, their features and labels, its in-edges and its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.data import plan_store
+from hpcgnn.data.graph_file import MASKS, GraphMeta
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+
+
+@dataclass
+class LocalGraph:
+    """What one rank holds; n is the number of nodes it owns.
+
+    world: the ranks. path, uuid: the parts file. meta: counts of the whole graph. node_offsets: (P+1,) int64 first position
+    of each rank. features: (n, F) dense tensor, a Csr (n, F) for sparse features, or None. y: (n,) int64 or (n, C) uint8,
+    or None. masks: (n,) bool per name. original_ids: (n,) int64. indptr: (n+1,) int64 slab of the global CSR by
+    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None.
+    """
+
+    world: World
+    path: Path
+    uuid: str
+    meta: GraphMeta
+    node_offsets: np.ndarray
+    features: torch.Tensor | Csr | None
+    y: torch.Tensor | None
+    masks: dict[str, torch.Tensor]
+    original_ids: torch.Tensor
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_weight: np.ndarray | None
+    matches_parts: bool
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes owned by this rank."""
+        return self.original_ids.numel()
+
+    @property
+    def x(self) -> torch.Tensor | None:
+        """(n, F) features of the owned nodes: dense, or a torch CSR tensor where they are stored sparse."""
+        if not isinstance(self.features, Csr):
+            return self.features
+        csr = self.features
+        assert csr.weight is not None
+        return torch.sparse_csr_tensor(csr.indptr, csr.indices.long(), csr.weight, size=(csr.num_rows, csr.num_cols))
+
+    @property
+    def first(self) -> int:
+        """Position of the first owned node."""
+        return int(self.node_offsets[self.world.rank])
+
+    @cached_property
+    def edge_index(self) -> torch.Tensor:
+        """(2, e) int64 in-edges of owned nodes, source row first; ids 0..n-1 are owned, then halo nodes by position."""
+        owned = (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
+        halo = np.unique(self.indices[~owned])
+        sources = np.where(owned, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices))
+        destinations = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+        return torch.from_numpy(np.stack((sources, destinations)))
+
+    def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
+        """This rank's plan: read from the file where a fresh one is stored, else built by all ranks. Collective.
+
+        ``weighted`` gives the matrices the graph's edge weights instead of ones.
+        """
+        plan = self._stored_plan(strategy) or self._built_plan(strategy)
+        if not weighted or self.edge_weight is None:
+            return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
+        sent = self._weights_at_receivers(plan)
+        weights = {id(plan.local): self._own_weights(plan.local), id(plan.receive): self._own_weights(plan.receive)}
+        weights[id(plan.send)] = sent
+        return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
+
+    def _stored_plan(self, strategy: str) -> AggregationPlan[SparseMatrix] | None:
+        with self.world.together(f"read the plan in {self.path}"), PartsFile(self.path) as parts:
+            stored = self.matches_parts and parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
+            return plan_store.read_plan(parts, strategy, self.world.rank) if stored else None
+
+    def _built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
+        """Each rank plans what it receives and tells its peers what to send."""
+        world = self.world
+        mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
+        row_counts = mine.receive_from.counts(world.size)
+        pairs = np.zeros((world.size, 2), dtype=np.int64)
+        pairs[mine.receive_from.peers] = np.stack((mine.receive_from.post, mine.receive_from.pre), axis=1)
+        pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
+        peers = np.flatnonzero(pairs.sum(axis=1))
+        entry_ends = np.concatenate(([0], np.cumsum(mine.wanted.lengths)))[np.concatenate(([0], np.cumsum(row_counts)))]
+        lengths, _ = world.alltoallv(mine.wanted.lengths, row_counts)
+        sources, _ = world.alltoallv(mine.wanted.sources, np.diff(entry_ends))
+        edges, _ = world.alltoallv(mine.wanted.edges, np.diff(entry_ends))
+        send_to = PeerRows(peers, pairs[peers, 0], pairs[peers, 1])
+        send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
+        return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
+
+    def _own_weights(self, matrix: SparseMatrix) -> np.ndarray:
+        """(entries,) float32 weights of a matrix whose edges end on this rank; carrying entries weigh 1."""
+        assert self.edge_weight is not None
+        return _lookup(self.edge_weight, matrix.edges - self.indptr[0], matrix.edges >= 0)
+
+    def _weights_at_receivers(self, plan: AggregationPlan[SparseMatrix]) -> np.ndarray:
+        """(entries,) float32 weights of S, asked from the ranks that own the edges: the receivers. Collective."""
+        assert self.edge_weight is not None
+        row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(self.world.size))))
+        asked, counts = self.world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
+        answers, _ = self.world.alltoallv(_lookup(self.edge_weight, asked - self.indptr[0], asked >= 0), counts)
+        return answers
+
+
+def load(path: str | Path, world: World | None = None, *, any_ranks: bool = False) -> LocalGraph:
+    """Read this rank's slab of ``parts.h5``. Collective.
+
+    Args:
+        path: a file made by ``hpcgnn partition``.
+        world: the ranks; all of ``MPI_COMM_WORLD`` if None.
+        any_ranks: accept another number of ranks than parts, and deal out positions evenly (for prediction).
+
+    Raises:
+        HpcgnnError: the same on every rank, for a missing or damaged file, or a rank count that does not fit.
+    """
+    world = World() if world is None else world
+    path = Path(path)
+    with world.together(f"read {path}"), PartsFile(path) as parts:
+        matches = parts.num_parts == world.size
+        if not matches and not any_ranks:
+            raise HpcgnnError(
+                f"{path} has {parts.num_parts} parts, but this job has {world.size} ranks: start it with "
+                f"`mpirun -n {parts.num_parts}`, or run `hpcgnn partition ... --parts {world.size}`"
+            )
+        offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
+        return _read_slab(world, path, parts, offsets, matches)
+
+
+def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
+    first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
+    indptr, indices = parts.edges(first, last)
+    if indices.size and not 0 <= indices.min() <= indices.max() < parts.meta.num_nodes:
+        raise HpcgnnError(
+            f"{path}: edges of part {world.rank} point outside of the graph's {parts.meta.num_nodes} nodes"
+        )
+    features = parts.features(first, last)
+    values = features.data if isinstance(features, sp.csr_matrix) else features
+    if values is not None and not np.isfinite(values).all():
+        raise HpcgnnError(f"{path}: features of part {world.rank} contain NaN or Inf: convert the graph anew")
+    labels = parts.labels(first, last)
+    masks = {name: parts.mask(name, first, last) for name in MASKS} if parts.meta.has_masks else {}
+    return LocalGraph(
+        world=world,
+        path=path,
+        uuid=parts.uuid,
+        meta=parts.meta,
+        node_offsets=offsets,
+        features=_as_features(features),
+        y=None if labels is None else torch.from_numpy(labels),
+        masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
+        original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last)),
+        indptr=indptr,
+        indices=indices,
+        edge_weight=parts.weights(int(indptr[0]), int(indptr[-1])),
+        matches_parts=matches,
+    )
+
+
+def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | Csr | None:
+    if isinstance(features, sp.csr_matrix):
+        return Csr(features.indptr, features.indices, features.shape[1], features.data)
+    return None if features is None else torch.from_numpy(features)
+
+
+def _lookup(values: np.ndarray, index: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    found = np.ones(index.size, dtype=values.dtype)
+    found[valid] = values[index[valid]]
+    return found

@@ -1,0 +1,104 @@
+"""The sparse matrix that every kernel takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+Array = torch.Tensor | np.ndarray
+
+
+class Csr:
+    """A CSR matrix of ones, or of ``weight``, that caches its transpose.
+
+    Args:
+        indptr: (num_rows + 1,) int64, monotone, from 0 to the number of entries.
+        indices: (entries,) int32 column of each entry.
+        num_cols: number of columns.
+        weight: (entries,) float values, or None for all ones.
+        check: validate the arrays (O(entries)); False only for arrays that are right by construction.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+
+    def __init__(
+        self, indptr: Array, indices: Array, num_cols: int, weight: Array | None = None, *, check: bool = True
+    ) -> None:
+        self.indptr = torch.as_tensor(indptr).to(torch.int64).contiguous()
+        self.indices = torch.as_tensor(indices)
+        self.num_cols = int(num_cols)
+        self.weight = None if weight is None else torch.as_tensor(weight).contiguous()
+        if check:
+            self._check()
+        self.indices = self.indices.to(torch.int32).contiguous()
+        self.num_rows = self.indptr.numel() - 1
+        self._transpose: Csr | None = None
+        self._transpose_order: torch.Tensor | None = None
+        self._blocks: dict[int, list[tuple[int, int]]] = {}
+        self._structure: Csr = self  # where the transpose's structure is cached
+
+    def _check(self) -> None:
+        if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
+            raise ValueError("indptr must be one-dimensional and start with 0")
+        if bool((self.indptr[1:] < self.indptr[:-1]).any()):
+            raise ValueError("indptr must not decrease")
+        if self.indices.dim() != 1 or self.indices.is_floating_point():
+            raise ValueError("indices must be one-dimensional integers")
+        if self.indices.numel() != int(self.indptr[-1]):
+            raise ValueError(f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}")
+        if not 0 <= self.num_cols <= 2**31 - 1:
+            raise ValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
+        if self.indices.numel() and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < self.num_cols:
+            raise ValueError(f"indices must lie in [0, {self.num_cols})")
+        if self.weight is not None and self.weight.shape != self.indices.shape:
+            raise ValueError("weight must have one value per entry")
+
+    @property
+    def num_entries(self) -> int:
+        """Number of stored entries (duplicates count)."""
+        return self.indices.numel()
+
+    @property
+    def transpose_order(self) -> torch.Tensor:
+        """(entries,) int64: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix."""
+        if self._transpose_order is None:
+            self._transpose_order = torch.argsort(self.indices, stable=True)
+        return self._transpose_order
+
+    def transpose(self) -> Csr:
+        """The transposed matrix, made once; its entries keep this matrix's order within a row."""
+        if self._structure is not self:
+            assert self.weight is not None, "only with_weight() shares a structure"
+            return self._structure.transpose().with_weight(self.weight[self._structure.transpose_order])
+        if self._transpose is None:
+            order = self.transpose_order
+            counts = torch.bincount(self.indices, minlength=self.num_cols)
+            indptr = torch.zeros(self.num_cols + 1, dtype=torch.int64)
+            torch.cumsum(counts, 0, out=indptr[1:])
+            rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+            weight = None if self.weight is None else self.weight[order]
+            self._transpose = Csr(indptr, rows[order], self.num_rows, weight, check=False)
+            self._transpose._transpose = self
+        return self._transpose
+
+    def with_weight(self, weight: torch.Tensor) -> Csr:
+        """The same structure with other values (entries,); shares the cached structure of the transpose."""
+        if weight.shape != self.indices.shape:
+            raise ValueError("weight must have one value per entry")
+        other = Csr(self.indptr, self.indices, self.num_cols, weight, check=False)
+        other._structure = self._structure
+        return other
+
+    def row_lengths(self) -> torch.Tensor:
+        """(num_rows,) int64 number of entries of each row."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+    def row_blocks(self, count: int) -> list[tuple[int, int]]:
+        """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""
+        if count not in self._blocks:
+            work = self.indptr + torch.arange(self.num_rows + 1)
+            targets = torch.arange(1, count) * int(work[-1]) // count
+            cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
+            self._blocks[count] = [(first, last) for first, last in zip(cuts, cuts[1:], strict=False) if last > first]
+        return self._blocks[count]

@@ -1,0 +1,50 @@
+"""Random numbers that are a function of what they are for: no generator state, the same for any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_GOLDEN_64 = 0x9E3779B97F4A7C15
+_GOLDEN_32 = np.uint32(0x9E3779B9)
+_MASK_64 = 2**64 - 1
+
+
+def derive_key(*words: int) -> int:
+    """A 64-bit key from integers such as (seed, epoch, layer); order matters."""
+    key = 0
+    for word in words:
+        key = int(_mix64(np.uint64(key ^ int(_mix64(np.uint64((word + _GOLDEN_64) & _MASK_64))))))
+    return key
+
+
+def row_hashes(key: int, ids: np.ndarray) -> np.ndarray:
+    """(n,) uint64 hash of each original node id under ``key``."""
+    with np.errstate(over="ignore"):
+        return _mix64(np.uint64(key) ^ _mix64(ids.astype(np.uint64) + np.uint64(_GOLDEN_64)))
+
+
+def draws(hashes: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """uint32 draws for (row hash, column) pairs, broadcast against each other."""
+    low, high = hashes.astype(np.uint32), (hashes >> np.uint64(32)).astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return _mix32(_mix32(low + columns.astype(np.uint32) * _GOLDEN_32) ^ high)
+
+
+def threshold(probability: float) -> int:
+    """A draw below this happens with ``probability``."""
+    return min(int(probability * 2**32), 2**32 - 1)
+
+
+def _mix64(v: Any) -> Any:
+    with np.errstate(over="ignore"):
+        v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return v ^ (v >> np.uint64(31))
+
+
+def _mix32(v: np.ndarray) -> np.ndarray:
+    v = (v ^ (v >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    v = (v ^ (v >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return v ^ (v >> np.uint32(16))

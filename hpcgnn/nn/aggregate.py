@@ -1,0 +1,155 @@
+"""Aggregation over all ranks: ``z = Dl · (L x' + R · exchange(S x'))`` with ``x' = Dr · x`` (SuperGCN §3.3).
+
+Shapes: n owned nodes, F columns, s rows sent, r rows received. x, z (n, F); S (s, n); L (n, n); R (n, r).
+Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from hpcgnn.comm import Exchange, Timings
+from hpcgnn.comm.world import Pending
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.plan import AggregationPlan
+
+# MPI moves little without being called, so local aggregation stops this often to let it; each stop costs microseconds.
+_LOCAL_BLOCKS = 16
+
+
+class Aggregator:
+    """A linear aggregator of one graph: the plan, the exchange and the diagonal scalings.
+
+    left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
+    """
+
+    def __init__(
+        self,
+        plan: AggregationPlan[Csr],
+        exchange: Exchange,
+        left: torch.Tensor | None = None,
+        right: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> None:
+        self.plan = plan
+        self.exchange = exchange
+        self.left = left
+        self.right = right
+        self.backend = backend
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
+        return _Aggregate.apply(x, self)
+
+    @cached_property
+    def reverse(self) -> Aggregator:
+        """The aggregator of the backward pass."""
+        return Aggregator(self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that this rank has sent so far, forward and backward."""
+        return self.exchange.bytes_sent + self.reverse.exchange.bytes_sent
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        """One aggregation, not differentiable. Collective. Encoding and decoding rows will stand around start and wait."""
+        measure = self.exchange.timings.measure
+        send, received = self.exchange.buffers(x.shape[1], x.dtype)
+        with measure("aggregation_seconds"):
+            x = (x if self.right is None else x * self.right).contiguous()
+            spmm(self.plan.send, x, out=send, backend=self.backend, accumulate=False)  # pre-aggregate
+        pending = self.exchange.start(send, received)
+        with measure("aggregation_seconds"):
+            z = self._aggregate_local(x, pending)
+        self.exchange.wait(pending)
+        with measure("aggregation_seconds"):
+            spmm(self.plan.receive, received, out=z, backend=self.backend)  # post-aggregate
+            return z if self.left is None else z.mul_(self.left)
+
+    def _aggregate_local(self, x: torch.Tensor, pending: Pending) -> torch.Tensor:
+        z = torch.empty(self.plan.local.num_rows, x.shape[1], dtype=x.dtype)
+        for rows in self.plan.local.row_blocks(_LOCAL_BLOCKS):
+            spmm(self.plan.local, x, out=z, backend=self.backend, accumulate=False, rows=rows)
+            self.exchange.progress(pending)
+        return z
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, aggregator: Aggregator) -> torch.Tensor:
+        ctx.aggregator = aggregator
+        return aggregator.step(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.aggregator.reverse.step(gradients[0]), None
+
+
+def make_aggregator(
+    graph: LocalGraph,
+    kind: str,
+    strategy: str = "hybrid",
+    *,
+    timings: Timings | None = None,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+) -> Aggregator:
+    """The aggregator ``kind`` of ``graph``. Collective.
+
+    Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
+    ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
+    """
+    weighted = kind == "gcn" and graph.edge_weight is not None
+    plan = graph.plan(strategy, weighted=weighted).map(lambda csr: _cast(csr, dtype))
+    left = right = None
+    if kind == "gcn":
+        plan, degree = _with_self_loops(plan, graph, dtype)
+        left = right = torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)[:, None]
+    elif kind == "mean":
+        left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
+    elif kind != "sum":
+        raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
+    exchange = Exchange(
+        graph.world,
+        plan.send_to.counts(graph.world.size),
+        plan.receive_from.counts(graph.world.size),
+        timings or Timings(),
+    )
+    return Aggregator(plan, exchange, left, right, backend)
+
+
+def _cast(csr: Csr, dtype: torch.dtype) -> Csr:
+    return csr if csr.weight is None else csr.with_weight(csr.weight.to(dtype))
+
+
+def _with_self_loops(
+    plan: AggregationPlan[Csr], graph: LocalGraph, dtype: torch.dtype
+) -> tuple[AggregationPlan[Csr], torch.Tensor]:
+    """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.
+
+    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight, the others weigh 1.
+    """
+    local, num_nodes = plan.local, graph.num_nodes
+    rows = torch.repeat_interleave(torch.arange(num_nodes), local.row_lengths())
+    is_loop = rows == local.indices
+    nodes = torch.arange(num_nodes)
+    order = torch.argsort(torch.cat((rows[~is_loop], nodes)), stable=True)
+    columns = torch.cat((local.indices[~is_loop], nodes.to(torch.int32)))[order]
+    lengths = torch.bincount(rows[~is_loop], minlength=num_nodes) + 1
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    loops = torch.ones(num_nodes, dtype=dtype)
+    weight = None
+    all_rows = torch.repeat_interleave(nodes, torch.from_numpy(graph.indptr).diff())
+    remaining = torch.from_numpy(graph.indices) != all_rows + graph.first
+    if local.weight is not None:
+        loops[rows[is_loop]] = local.weight[is_loop]
+        weight = torch.cat((local.weight[~is_loop], loops))[order]
+        degree = loops.index_add(0, all_rows[remaining], torch.from_numpy(graph.edge_weight)[remaining].to(dtype))
+    else:
+        degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)
+    looped = Csr(indptr, columns, num_nodes, weight, check=False)
+    return AggregationPlan(looped, plan.send, plan.receive, plan.send_to, plan.receive_from), degree

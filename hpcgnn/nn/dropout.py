@@ -1,0 +1,68 @@
+"""Dropout whose masks are keyed by original node id: the same for any number of ranks, with no generator to save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import Csr, dropout, keyed
+
+
+@dataclass
+class DropoutKeys:
+    """What a mask depends on beside layer and column. The trainer moves ``epoch`` on.
+
+    ids: (n,) int64 original ids of the owned nodes.
+    """
+
+    ids: torch.Tensor
+    seed: int = 0
+    epoch: int = 0
+
+
+class KeyedDropout(torch.nn.Module):
+    """Zero elements with ``probability`` and scale the others by ``1 / (1 - probability)``; identity in eval mode.
+
+    ``layer`` tells the dropouts of a model apart. Sparse features (Csr) are dropped exactly as dense ones would be.
+    """
+
+    def __init__(self, keys: DropoutKeys, layer: int, probability: float, backend: str = "auto") -> None:
+        super().__init__()
+        self.keys, self.layer, self.probability, self.backend = keys, layer, probability, backend
+
+    def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
+        """x: (n, F)."""
+        if not self.training or self.probability == 0:
+            return x
+        key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
+        if isinstance(x, Csr):
+            return _drop_sparse(x, self.keys.ids, key, self.probability)
+        return _Dropout.apply(x, self.keys.ids, key, self.probability, self.backend)
+
+    def extra_repr(self) -> str:
+        return f"p={self.probability}"
+
+
+class _Dropout(torch.autograd.Function):
+    """The mask is made again in backward instead of being kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str
+    ) -> torch.Tensor:
+        ctx.arguments = (ids, key, probability, backend)
+        return dropout(x, *ctx.arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return dropout(gradients[0], *ctx.arguments), None, None, None, None
+
+
+def _drop_sparse(x: Csr, ids: torch.Tensor, key: int, probability: float) -> Csr:
+    assert x.weight is not None, "sparse features have values"
+    hashes = np.repeat(keyed.row_hashes(key, ids.numpy()), x.row_lengths().numpy())
+    kept = keyed.draws(hashes, x.indices.numpy()) >= np.uint32(keyed.threshold(probability))
+    return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - probability), 0))

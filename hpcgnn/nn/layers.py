@@ -1,0 +1,62 @@
+"""Graph layers over an :class:`~hpcgnn.nn.aggregate.Aggregator`. Shapes: x (n, F_in) -> (n, F_out), n owned nodes."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.linear import matmul
+
+Features = torch.Tensor | Csr
+
+
+def linear_first(in_width: int, out_width: int, *, is_input: bool, is_sparse: bool) -> bool:
+    """Whether transforming before aggregating sends fewer bytes, forward and backward together.
+
+    The input of the first layer needs no gradient, so aggregating first saves its backward exchange; sparse features are
+    always transformed first.
+    """
+    aggregate_first_width = in_width if is_input else 2 * in_width
+    return is_sparse or 2 * out_width < aggregate_first_width
+
+
+class GCNLayer(torch.nn.Module):
+    """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
+
+    def __init__(self, in_width: int, out_width: int, aggregator: Aggregator, *, transform_first: bool) -> None:
+        super().__init__()
+        self.aggregator, self.transform_first = aggregator, transform_first
+        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.bias = torch.nn.Parameter(torch.zeros(out_width))
+        torch.nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Features) -> torch.Tensor:
+        return _aggregate_and_transform(x, self.weight, self.aggregator, self.transform_first) + self.bias
+
+
+class SAGELayer(torch.nn.Module):
+    """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
+
+    def __init__(self, in_width: int, out_width: int, aggregator: Aggregator, *, transform_first: bool) -> None:
+        super().__init__()
+        self.aggregator, self.transform_first = aggregator, transform_first
+        self.weight_neighbour = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.weight_root = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.bias = torch.nn.Parameter(torch.zeros(out_width))
+        torch.nn.init.xavier_uniform_(self.weight_neighbour)
+        torch.nn.init.xavier_uniform_(self.weight_root)
+
+    def forward(self, x: Features) -> torch.Tensor:
+        neighbours = _aggregate_and_transform(x, self.weight_neighbour, self.aggregator, self.transform_first)
+        return neighbours + matmul(x, self.weight_root, self.aggregator.backend) + self.bias
+
+
+def _aggregate_and_transform(
+    x: Features, weight: torch.Tensor, aggregator: Aggregator, transform_first: bool
+) -> torch.Tensor:
+    if transform_first:
+        return aggregator(matmul(x, weight, aggregator.backend))
+    if isinstance(x, Csr):
+        raise TypeError("sparse features must be transformed before they are aggregated")
+    return matmul(aggregator(x), weight)

@@ -1,0 +1,122 @@
+"""Models of any depth and width out of the layers of :mod:`hpcgnn.nn.layers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.comm import Timings
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.layers import Features, GCNLayer, SAGELayer, linear_first
+from hpcgnn.nn.norm import BatchNorm
+
+MODELS = {"gcn": (GCNLayer, "gcn"), "sage": (SAGELayer, "mean")}  # name -> layer, aggregator
+NORMS = ("layer", "batch", "none")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """model: ``gcn`` or ``sage``. layers: depth. hidden: width. dropout: before every layer but the first.
+    input_dropout: on the features. norm: ``layer``, ``batch`` (statistics over all ranks) or ``none``."""
+
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 256
+    dropout: float = 0.5
+    input_dropout: float = 0.0
+    norm: str = "layer"
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that make no model."""
+        if self.model not in MODELS:
+            raise HpcgnnError(f"model must be one of {', '.join(MODELS)}, not {self.model!r}")
+        if self.norm not in NORMS:
+            raise HpcgnnError(f"norm must be one of {', '.join(NORMS)}, not {self.norm!r}")
+        if self.layers < 1 or self.hidden < 1:
+            raise HpcgnnError(f"layers and hidden must be at least 1, not {self.layers} and {self.hidden}")
+        if not (0 <= self.dropout < 1 and 0 <= self.input_dropout < 1):
+            raise HpcgnnError("dropout and input_dropout must be at least 0 and below 1")
+
+
+class GNN(torch.nn.Module):
+    """[dropout, layer, norm, ReLU] repeated, without norm and ReLU after the last layer.
+
+    ``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
+    ``keys.epoch`` decides the dropout masks.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        in_width: int,
+        out_width: int,
+        aggregator: Aggregator,
+        keys: DropoutKeys,
+        *,
+        is_sparse: bool,
+    ) -> None:
+        super().__init__()
+        config.check()
+        layer_type, _ = MODELS[config.model]
+        widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
+        self.config, self.keys, self.aggregator = config, keys, aggregator
+        self.layers = torch.nn.ModuleList()
+        self.norms = torch.nn.ModuleList()
+        self.dropouts = torch.nn.ModuleList()
+        for depth, (width, next_width) in enumerate(zip(widths, widths[1:], strict=False)):
+            is_input = depth == 0
+            first = linear_first(width, next_width, is_input=is_input, is_sparse=is_sparse and is_input)
+            self.layers.append(layer_type(width, next_width, aggregator, transform_first=first))
+            rate = config.input_dropout if is_input else config.dropout
+            self.dropouts.append(KeyedDropout(keys, depth, rate, aggregator.backend))
+            if depth < config.layers - 1:
+                self.norms.append(_norm(config.norm, next_width, aggregator))
+
+    def forward(self, x: Features) -> torch.Tensor:
+        for depth, (drop, layer) in enumerate(zip(self.dropouts, self.layers, strict=True)):
+            x = layer(drop(x))
+            if depth < len(self.norms):
+                x = self.norms[depth](x).relu()
+        assert isinstance(x, torch.Tensor)
+        return x
+
+
+def build_model(
+    config: ModelConfig,
+    graph: LocalGraph,
+    *,
+    strategy: str = "hybrid",
+    seed: int = 0,
+    timings: Timings | None = None,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+) -> GNN:
+    """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective."""
+    config.check()
+    if graph.features is None:
+        raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
+    _, kind = MODELS[config.model]
+    aggregator = make_aggregator(graph, kind, strategy, timings=timings, backend=backend, dtype=dtype)
+    keys = DropoutKeys(graph.original_ids, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = GNN(
+            config,
+            graph.meta.num_features,
+            graph.meta.num_classes,
+            aggregator,
+            keys,
+            is_sparse=isinstance(graph.features, Csr),
+        )
+    return model.to(dtype)
+
+
+def _norm(name: str, width: int, aggregator: Aggregator) -> torch.nn.Module:
+    if name == "layer":
+        return torch.nn.LayerNorm(width)
+    return BatchNorm(width, aggregator.exchange.world) if name == "batch" else torch.nn.Identity()

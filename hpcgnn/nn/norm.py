@@ -1,0 +1,59 @@
+"""Batch normalisation with the statistics of all ranks' nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hpcgnn.comm import World
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """All-reduce forward and backward. Collective in both."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
+        ctx.world = world
+        return torch.from_numpy(world.allreduce(values.detach().numpy(), what="batch statistics"))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = ctx.world.allreduce(gradients[0].contiguous().numpy(), what="gradients of batch statistics")
+        return torch.from_numpy(total), None
+
+
+class BatchNorm(torch.nn.Module):
+    """``torch.nn.BatchNorm1d`` over the nodes of all ranks; same formula, parameters and buffers. Collective.
+
+    Forward x: (n, F). The sums travel as float64, so that any number of ranks gives the same statistics.
+    """
+
+    def __init__(self, num_features: int, world: World, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.world, self.eps, self.momentum = world, eps, momentum
+        self.weight = torch.nn.Parameter(torch.ones(num_features))
+        self.bias = torch.nn.Parameter(torch.zeros(num_features))
+        self.running_mean: torch.Tensor
+        self.running_var: torch.Tensor
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            mean, variance = self._statistics(x)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+
+    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count = torch.tensor([x.shape[0]], dtype=torch.float64)
+        sums = _SumOverRanks.apply(torch.cat((x.double().sum(0), count)), self.world)
+        total = sums[-1].detach()
+        mean = sums[:-1] / total
+        variance = _SumOverRanks.apply(((x.double() - mean) ** 2).sum(0), self.world) / total
+        with torch.no_grad():
+            unbiased = variance * (total / (total - 1).clamp(min=1))
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        return mean.to(x.dtype), variance.to(x.dtype)

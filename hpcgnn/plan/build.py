@@ -1,0 +1,149 @@
+"""Building plans from the in-edges of a part.
+
+A receiver knows all cut edges into its part, so it decides alone: :func:`plan_receiver` gives its L and R, and for every
+sender the rows of S to make for it. Handing those rows to their senders (:func:`sender_matrix`) is a transposition of
+who holds what, done through a file (:mod:`hpcgnn.data.plan_store`) or through messages (:mod:`hpcgnn.graph`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.plan.cover import sources_in_cover
+from hpcgnn.plan.plan import PeerRows, SparseMatrix
+
+
+@dataclass(frozen=True)
+class SendRows:
+    """Rows of S that a receiver asks for, grouped by sender: what travels when plans are handed out.
+
+    lengths: (rows,) int64 entries of each row; sources: (entries,) int32 local index at the sender; edges: (entries,)
+    int64, -1 in *post* rows.
+    """
+
+    lengths: np.ndarray
+    sources: np.ndarray
+    edges: np.ndarray
+
+
+@dataclass(frozen=True)
+class ReceiverPlan:
+    """A receiver's half of the plan; ``wanted`` has ``receive_from.rows`` rows for each sender, in that order."""
+
+    local: SparseMatrix
+    receive: SparseMatrix
+    receive_from: PeerRows
+    wanted: SendRows
+
+
+@dataclass(frozen=True)
+class _CutEdges:
+    """Edges from other parts. ``left`` numbers distinct sources, ``right`` distinct (sender, destination) pairs."""
+
+    sources: np.ndarray  # (lefts,) position of each distinct source, ascending
+    left: np.ndarray  # (cut,) distinct source of each edge
+    pairs: np.ndarray  # (rights,) sender * n + destination, ascending
+    right: np.ndarray  # (cut,) distinct pair of each edge
+    destinations: np.ndarray  # (cut,)
+    edges: np.ndarray  # (cut,)
+
+
+def plan_receiver(
+    indptr: np.ndarray, indices: np.ndarray, node_offsets: np.ndarray, part: int, strategy: str
+) -> ReceiverPlan:
+    """Plan the messages into one part.
+
+    Args:
+        indptr: (n + 1,) int64 slab of the global CSR by destination (``indptr[0]`` is the part's first edge).
+        indices: (edges,) int64 source positions.
+        node_offsets: (P + 1,) int64 first position of each part.
+        part: the receiver. strategy: ``pre``, ``post`` or ``hybrid``.
+
+    Memory is O(edges of the part); time O(edges log edges) plus the matching.
+    """
+    first, last = int(node_offsets[part]), int(node_offsets[part + 1])
+    num_nodes = last - first
+    destinations = np.repeat(np.arange(num_nodes), np.diff(indptr))
+    edges = np.arange(indptr[0], indptr[-1])
+    inside = (indices >= first) & (indices < last)
+    local = _matrix(destinations[inside], (indices[inside] - first), edges[inside], (num_nodes, num_nodes))
+    cut = _cut_edges(indices[~inside], destinations[~inside], edges[~inside], node_offsets, num_nodes)
+    return _route(cut, _post_edges(cut, strategy), local, node_offsets, num_nodes)
+
+
+def _cut_edges(
+    sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray, num_nodes: int
+) -> _CutEdges:
+    distinct, left = np.unique(sources, return_inverse=True)
+    sender = np.searchsorted(node_offsets, distinct, side="right") - 1
+    pairs, right = np.unique(sender[left] * max(num_nodes, 1) + destinations, return_inverse=True)
+    return _CutEdges(distinct, left, pairs, right, destinations, edges)
+
+
+def _post_edges(cut: _CutEdges, strategy: str) -> np.ndarray:
+    """(cut,) bool: edges that are aggregated after their source has travelled."""
+    if strategy == "post":
+        return np.ones(cut.edges.size, dtype=bool)
+    if strategy == "pre":
+        return np.zeros(cut.edges.size, dtype=bool)
+    return sources_in_cover(cut.left, cut.right, (cut.sources.size, cut.pairs.size))[cut.left]
+
+
+def _route(
+    cut: _CutEdges, is_post: np.ndarray, local: SparseMatrix, node_offsets: np.ndarray, num_nodes: int
+) -> ReceiverPlan:
+    """Number the rows that travel, and write R and the wanted rows of S in terms of them."""
+    post_left, post_rank = np.unique(cut.left[is_post], return_inverse=True)
+    pre_right, pre_rank = np.unique(cut.right[~is_post], return_inverse=True)
+    post_sender = np.searchsorted(node_offsets, cut.sources[post_left], side="right") - 1
+    pre_sender, pre_destination = np.divmod(cut.pairs[pre_right], max(num_nodes, 1))
+    # Rows in the order of the wire: by sender, post before pre, then by source or destination.
+    order = np.lexsort((np.arange(post_sender.size + pre_sender.size), np.concatenate((post_sender, pre_sender))))
+    row = np.empty(order.size, dtype=np.int64)
+    row[order] = np.arange(order.size)
+    post_row, pre_row = row[: post_sender.size], row[post_sender.size :]
+
+    none = np.full(order.size, -1, dtype=np.int64)
+    receive = _matrix(
+        np.concatenate((cut.destinations[is_post], pre_destination)),
+        np.concatenate((post_row[post_rank], pre_row)),
+        np.concatenate((cut.edges[is_post], none[: pre_row.size])),
+        (num_nodes, order.size),
+    )
+    sources = np.concatenate((cut.sources[post_left], cut.sources[cut.left[~is_post]]))
+    senders = np.concatenate((post_sender, pre_sender[pre_rank]))
+    wanted = _matrix(
+        np.concatenate((post_row, pre_row[pre_rank])),
+        sources - node_offsets[senders],
+        np.concatenate((none[: post_row.size], cut.edges[~is_post])),
+        (order.size, 0),
+    )
+    return ReceiverPlan(
+        local=local,
+        receive=receive,
+        receive_from=_peer_rows(post_sender, pre_sender),
+        wanted=SendRows(np.diff(wanted.indptr), wanted.indices, wanted.edges),
+    )
+
+
+def sender_matrix(wanted: SendRows, num_owned: int) -> SparseMatrix:
+    """S of a sender from the rows that its receivers want, concatenated in receiver order."""
+    indptr = np.concatenate(([0], np.cumsum(wanted.lengths)))
+    return SparseMatrix(indptr, wanted.sources, wanted.edges, num_owned)
+
+
+def _peer_rows(post_sender: np.ndarray, pre_sender: np.ndarray) -> PeerRows:
+    peers = np.unique(np.concatenate((post_sender, pre_sender)))
+    post, pre = (np.zeros(peers.size, dtype=np.int64) for _ in range(2))
+    np.add.at(post, np.searchsorted(peers, post_sender), 1)
+    np.add.at(pre, np.searchsorted(peers, pre_sender), 1)
+    return PeerRows(peers.astype(np.int64), post, pre)
+
+
+def _matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray, shape: tuple[int, int]) -> SparseMatrix:
+    """CSR from triples, entries of a row by column; equal entries keep their order, so that sums are reproducible."""
+    order = np.lexsort((columns, rows))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=shape[0]))))
+    return SparseMatrix(indptr, columns[order].astype(np.int32), edges[order], shape[1])

@@ -1,0 +1,103 @@
+"""The weight-free plan of one rank: ``z = L x + R · exchange(S x)``.
+
+The same plan serves every linear aggregator, because scaling rows commutes with it, and its reverse is the same formula
+on the transposes: ``dx = Lᵀ dz + Sᵀ · exchange(Rᵀ dz)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+STRATEGIES = ("pre", "post", "hybrid")
+
+
+@dataclass(frozen=True)
+class SparseMatrix:
+    """CSR of ones on disk and in messages.
+
+    indptr: (rows + 1,) int64; indices: (entries,) int32; edges: (entries,) int64 position in ``parts.h5`` of the edge that
+    an entry stands for, -1 for an entry that only carries a row from S to R.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edges: np.ndarray
+    num_cols: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.indptr.size - 1
+
+
+@dataclass(frozen=True)
+class PeerRows:
+    """Rows that travel between this rank and its peers, peers ascending; per peer first *post* rows, then *pre* rows.
+
+    peers, post, pre: (n,) int64; a peer with no rows is left out.
+    """
+
+    peers: np.ndarray
+    post: np.ndarray
+    pre: np.ndarray
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(n,) int64 rows per peer."""
+        return self.post + self.pre
+
+    @property
+    def total(self) -> int:
+        """All rows."""
+        return int(self.rows.sum())
+
+    def counts(self, num_ranks: int) -> np.ndarray:
+        """(num_ranks,) int64 rows per rank, for alltoallv."""
+        counts = np.zeros(num_ranks, dtype=np.int64)
+        counts[self.peers] = self.rows
+        return counts
+
+
+class Transposable(Protocol):
+    """What a plan's matrices must offer."""
+
+    def transpose(self) -> Transposable: ...
+
+
+M = TypeVar("M")
+N = TypeVar("N")
+T = TypeVar("T", bound=Transposable)
+
+
+@dataclass(frozen=True)
+class AggregationPlan(Generic[M]):
+    """One rank's plan.
+
+    local (L): (owned, owned) edges inside the part. send (S): (send rows, owned), grouped by receiver. receive (R):
+    (owned, received rows), columns grouped by sender. send_to and receive_from count those rows per peer.
+    """
+
+    local: M
+    send: M
+    receive: M
+    send_to: PeerRows
+    receive_from: PeerRows
+
+    def reverse(self: AggregationPlan[T]) -> AggregationPlan[T]:
+        """The plan of the backward pass: transposed matrices, sender and receiver exchanged."""
+        return AggregationPlan(
+            local=self.local.transpose(),  # type: ignore[arg-type]
+            send=self.receive.transpose(),  # type: ignore[arg-type]
+            receive=self.send.transpose(),  # type: ignore[arg-type]
+            send_to=self.receive_from,
+            receive_from=self.send_to,
+        )
+
+    def map(self, function: Callable[[M], N]) -> AggregationPlan[N]:
+        """The same plan with ``function`` applied to its three matrices."""
+        return AggregationPlan(
+            function(self.local), function(self.send), function(self.receive), self.send_to, self.receive_from
+        )

@@ -1,0 +1,38 @@
+"""What a plan sends: rows and bytes per pair and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Rows of every ordered pair of ranks that exchanges any: (pairs,) int64 each."""
+
+    sender: np.ndarray
+    receiver: np.ndarray
+    post: np.ndarray
+    pre: np.ndarray
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self.post + self.pre
+
+
+def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, Any]:
+    """Totals and extremes of one aggregation in one direction."""
+    sent = np.bincount(pairs.sender, weights=pairs.rows, minlength=num_parts).astype(np.int64)
+    received = np.bincount(pairs.receiver, weights=pairs.rows, minlength=num_parts).astype(np.int64)
+    return {
+        "pairs": int(pairs.rows.size),
+        "rows": int(pairs.rows.sum()),
+        "post_rows": int(pairs.post.sum()),
+        "pre_rows": int(pairs.pre.sum()),
+        "bytes": int(pairs.rows.sum()) * bytes_per_row,
+        "max_rows_sent": int(sent.max(initial=0)),
+        "max_rows_received": int(received.max(initial=0)),
+        "max_rows_pair": int(pairs.rows.max(initial=0)),
+    }

@@ -1,0 +1,5 @@
+"""Training, evaluation, checkpoints and prediction."""
+
+from hpcgnn.train.trainer import TrainConfig, Trainer
+
+__all__ = ["TrainConfig", "Trainer"]

@@ -1,0 +1,70 @@
+"""Checkpoints: everything a run needs to go on bit for bit, and everything prediction needs."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.data import h5
+from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn import ModelConfig
+
+CHECKPOINT_VERSION = 1
+LAST, BEST = "last.pt", "best.pt"
+
+
+def folder(run: str | Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return Path(run) / "checkpoints"
+
+
+def describe(config: ModelConfig, meta: GraphMeta) -> dict[str, Any]:
+    """What makes a checkpoint fit a model: its architecture and the widths the graph gives it."""
+    widths = {"features": meta.num_features, "classes": meta.num_classes}
+    return {name: value for name, value in asdict(config).items() if "dropout" not in name} | widths
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` (tensors and plain values) under ``path``, whole or not at all. Rank 0 alone calls this."""
+    with h5.replacing(path) as temporary:
+        torch.save(content | {"version": CHECKPOINT_VERSION}, temporary)
+
+
+def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, Any]:
+    """Read ``path`` on rank 0, give it to every rank, and check that it belongs to ``model``. Collective.
+
+    ``model`` is what :func:`describe` says; None accepts any.
+    """
+    with world.together(f"read checkpoint {path}"):
+        payload = _read_bytes(path) if world.rank == 0 else b""
+    content = torch.load(io.BytesIO(world.broadcast(payload)), weights_only=True)
+    with world.together(f"use checkpoint {path}"):
+        if content.get("version") != CHECKPOINT_VERSION:
+            raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")
+        if model is not None and content["model_config"] != model:
+            raise HpcgnnError(
+                f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
+            )
+    return content
+
+
+def _read_bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise HpcgnnError(f"there is no checkpoint {path}")
+    payload = path.read_bytes()
+    try:
+        torch.load(io.BytesIO(payload), weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
+        raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
+    return payload
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    names = [name for name in wanted if found.get(name) != wanted[name]]
+    return ", ".join(f"it has {name} {found.get(name)}, this run {wanted[name]}" for name in names)

@@ -1,0 +1,117 @@
+"""Loss and metrics over the nodes of all ranks; nothing travels but sums, counts and, for ROC-AUC, each rank's share of scores.
+
+Shapes: scores (n, C) of this rank's nodes; y (n,) int64 or (n, C) uint8; mask (n,) bool. A labelled node has y >= 0, or any
+label set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.comm import World
+from hpcgnn.data.graph_file import MULTI_LABEL
+
+METRICS = ("accuracy", "micro-f1", "roc-auc")
+
+
+def loss_sum(scores: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy summed over the masked nodes; for multi-label the binary one, averaged over classes.
+
+    Differentiable also where no node is masked, so that the rank still takes part in every backward exchange.
+    """
+    if y.dim() == 2:
+        targets = y[mask].to(scores.dtype)
+        return F.binary_cross_entropy_with_logits(scores[mask], targets, reduction="sum") / y.shape[1]
+    return F.cross_entropy(scores[mask], y[mask], reduction="sum")
+
+
+def default_metric(task: str) -> str:
+    """``accuracy``, or ``micro-f1`` for multi-label graphs."""
+    return "micro-f1" if task == MULTI_LABEL else "accuracy"
+
+
+def evaluate(
+    world: World, metric: str, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]
+) -> list[float | None]:
+    """``metric`` over the nodes of each mask on all ranks; None where a mask is empty or has one class only. Collective."""
+    return {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric](world, scores, y, masks)
+
+
+def _accuracy(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
+    right = _predicted(scores, y) == y
+    right = right.all(dim=1) if y.dim() == 2 else right
+    counts = _summed(world, [[int((right & mask).sum()), int(mask.sum())] for mask in masks])
+    return [correct / total if total else None for correct, total in counts]
+
+
+def _micro_f1(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
+    if y.dim() == 1:
+        return _accuracy(world, scores, y, masks)  # with one label a node the two are the same number
+    predicted, actual = _predicted(scores, y).bool(), y.bool()
+    hits, either = (predicted & actual).sum(1), predicted.sum(1) + actual.sum(1)
+    counts = _summed(world, [[int(hits[mask].sum()), int(either[mask].sum())] for mask in masks])
+    return [2 * hit / total if total else None for hit, total in counts]
+
+
+def _predicted(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (scores > 0).to(y.dtype) if y.dim() == 2 else scores.argmax(dim=1)
+
+
+def _summed(world: World, counts: list[list[int]]) -> list[list[int]]:
+    return world.allreduce(np.array(counts, dtype=np.int64), what="metric counts").tolist()
+
+
+def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
+    """Area under the ROC curve: of class 1 for two classes, else the mean over classes (one against the rest)."""
+    if y.dim() == 2:
+        columns: list[tuple[torch.Tensor, torch.Tensor]] = [(scores[:, c], y[:, c] == 1) for c in range(y.shape[1])]
+    elif scores.shape[1] == 2:
+        columns = [(scores[:, 1] - scores[:, 0], y == 1)]
+    else:
+        columns = [(scores.log_softmax(1)[:, c], y == c) for c in range(scores.shape[1])]
+    results: list[float | None] = []
+    for mask in masks:
+        areas = [distributed_auc(world, column[mask].numpy(), actual[mask].numpy()) for column, actual in columns]
+        known = [area for area in areas if area is not None]
+        results.append(float(np.mean(known)) if known else None)
+    return results
+
+
+_SPLITTERS_PER_RANK = 32
+
+
+def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """The exact area under the ROC curve of all ranks' (n,) scores and (n,) bool labels; ties count half. Collective.
+
+    A sample sort deals out score ranges, so that each rank counts the pairs within its range and holds about 1/P of the
+    scores; only counts are combined. None if there are no positives or no negatives.
+    """
+    scores = scores.astype(np.float64)
+    owners = np.searchsorted(_splitters(world, scores), scores, side="right")
+    order = np.argsort(owners, kind="stable")
+    rows = np.stack((scores[order], positive[order].astype(np.float64)), axis=1)
+    rows, _ = world.alltoallv(rows, np.bincount(owners, minlength=world.size))
+    values, group = np.unique(rows[:, 0], return_inverse=True)
+    positives = np.bincount(group, weights=rows[:, 1], minlength=values.size)
+    negatives = np.bincount(group, minlength=values.size) - positives
+    totals = np.array([positives.sum(), negatives.sum()])
+    below = world.exscan(totals)[1] + np.cumsum(negatives) - negatives
+    pairs = np.array([(positives * (below + negatives / 2)).sum()])
+    all_positive, all_negative = world.allreduce(totals)
+    won = float(world.allreduce(pairs)[0])
+    return won / (all_positive * all_negative) if all_positive and all_negative else None
+
+
+def _splitters(world: World, scores: np.ndarray) -> np.ndarray:
+    """(P - 1,) ascending scores that split all ranks' scores into about equal ranges. O(P) memory."""
+    if scores.size:
+        sample = np.quantile(scores, np.linspace(0, 1, _SPLITTERS_PER_RANK))
+    else:
+        sample = np.full(_SPLITTERS_PER_RANK, np.nan)
+    samples = np.sort(world.allgather(sample).ravel())
+    samples = samples[~np.isnan(samples)]
+    if samples.size == 0:
+        return np.zeros(world.size - 1)
+    return samples[np.arange(1, world.size) * samples.size // world.size]

@@ -1,0 +1,84 @@
+"""Scores for every node under global ids, from any checkpoint, on any number of ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.data import h5
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn import ModelConfig, build_model
+from hpcgnn.train import checkpoint
+from hpcgnn.train.trainer import with_dtype
+
+PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
+
+
+@torch.no_grad()
+def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
+    """(n, C) scores of this rank's nodes from a checkpoint's ``content``. Collective."""
+    described = content["model_config"]
+    config = ModelConfig(**{name: value for name, value in described.items() if name not in ("features", "classes")})
+    with graph.world.together(f"use a checkpoint on {graph.path}"):
+        if checkpoint.describe(config, graph.meta) != described:
+            raise HpcgnnError(
+                f"the checkpoint was made for {described['features']} features and {described['classes']} classes, "
+                f"but {graph.path} has {graph.meta.num_features} and {graph.meta.num_classes}"
+            )
+    model = build_model(config, graph, strategy=strategy)
+    model.load_state_dict(content["model"])
+    model.eval()
+    return model(with_dtype(graph.features, torch.float32))
+
+
+def write_predictions(graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False) -> None:
+    """Write ``/scores`` (N, C) float32 in the order of original ids. Collective.
+
+    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores.
+    """
+    world, num_nodes = graph.world, graph.meta.num_nodes
+    bounds = np.arange(world.size + 1) * num_nodes // world.size
+    ids = graph.original_ids.numpy()
+    order = np.argsort(ids, kind="stable")
+    counts = np.diff(np.searchsorted(ids[order], bounds))
+    ids, _ = world.alltoallv(ids[order], counts)
+    rows, _ = world.alltoallv(scores.numpy().astype(np.float32)[order], counts)
+    slab = np.empty_like(rows)
+    slab[ids - bounds[world.rank]] = rows
+    schema = {"scores": ((num_nodes, scores.shape[1]), np.dtype(np.float32))}
+    attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | {"parts_uuid": graph.uuid}
+    write_slabs(world, path, schema, attributes, {"scores": (int(bounds[world.rank]), slab)}, force=force)
+
+
+def write_slabs(
+    world: World,
+    path: Path,
+    schema: h5.Schema,
+    attributes: dict[str, Any],
+    slabs: dict[str, tuple[int, np.ndarray]],
+    *,
+    force: bool,
+) -> None:
+    """Write a file of which every rank holds one slab ``(first row, rows)`` per dataset. Collective."""
+    temporary = world.broadcast(path.with_name(f".{path.name}.{os.getpid()}.tmp"))
+    try:
+        with world.together(f"write {path}"):
+            if path.exists() and not force:
+                raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
+            offsets = h5.create(temporary, schema, attributes) if world.rank == 0 else {}
+        offsets = world.broadcast(offsets)
+        with world.open_for_writing(str(temporary)) as sink, world.together(f"write {path}"):
+            for name, (first, rows) in slabs.items():
+                h5.SlabWriter(sink, offsets, schema).write(name, first, rows)
+        with world.together(f"write {path}"):
+            if world.rank == 0:
+                os.replace(temporary, path)
+    finally:
+        if world.rank == 0:
+            temporary.unlink(missing_ok=True)

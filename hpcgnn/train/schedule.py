@@ -1,0 +1,66 @@
+"""Learning-rate schedules and early stopping, both with a state that checkpoints keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from hpcgnn.errors import HpcgnnError
+
+SCHEDULES = ("constant", "cosine", "step", "plateau")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """schedule: ``constant``; ``cosine`` to zero over the run; ``step``: times ``decay`` every ``decay_every`` epochs;
+    ``plateau``: times ``decay`` when the validation metric has not improved for ``decay_every`` epochs.
+    warmup: epochs of linear rise at the start."""
+
+    schedule: str = "constant"
+    warmup: int = 0
+    decay: float = 0.5
+    decay_every: int = 50
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that make no schedule."""
+        if self.schedule not in SCHEDULES:
+            raise HpcgnnError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        if self.warmup < 0 or self.decay_every < 1 or not 0 < self.decay <= 1:
+            raise HpcgnnError("warmup must be at least 0, decay_every at least 1 and decay in (0, 1]")
+
+
+def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: Best) -> float:
+    """What the learning rate of ``epoch`` (from 0) is multiplied with."""
+    warmup = min(1.0, (epoch + 1) / config.warmup) if config.warmup else 1.0
+    if config.schedule == "cosine":
+        return warmup * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+    if config.schedule == "step":
+        return warmup * config.decay ** (epoch // config.decay_every)
+    if config.schedule == "plateau":
+        return warmup * config.decay**best.plateaus
+    return warmup
+
+
+@dataclass
+class Best:
+    """The best evaluation so far (higher is better), and what follows from how long ago it was."""
+
+    epoch: int = -1
+    val_metric: float | None = None
+    test_metric: float | None = None
+    plateaus: int = 0
+    plateau_since: int = 0
+
+    def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
+        """Take in an evaluation; true if it is the best. Without validation nodes the latest one counts as best."""
+        if val_metric is None or self.val_metric is None or val_metric > self.val_metric:
+            self.epoch, self.val_metric, self.test_metric = epoch, val_metric, test_metric
+            self.plateau_since = epoch
+            return True
+        if epoch - self.plateau_since >= decay_every:
+            self.plateaus, self.plateau_since = self.plateaus + 1, epoch
+        return False
+
+    def state(self) -> dict[str, float | int | None]:
+        """For a checkpoint."""
+        return asdict(self)

@@ -1,0 +1,58 @@
+"""``summary.json``: what a run reached, and at what cost."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import PHASES, World
+from hpcgnn.version import __version__
+
+if TYPE_CHECKING:
+    from hpcgnn.train.trainer import Trainer
+
+
+def peak_memory_bytes(world: World) -> int:
+    """The largest peak resident memory of any rank. Collective."""
+    mine = np.array([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024], dtype=np.int64)
+    return int(world.allreduce(mine, "max")[0])
+
+
+def versions(world: World) -> dict[str, str]:
+    """What ran. Not collective."""
+    return {
+        "hpcgnn": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mpi": world.library,
+        "machine": platform.machine(),
+    }
+
+
+def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The content of ``summary.json`` from the epochs' ``records``. Collective."""
+    best = trainer.best
+
+    def median(name: str) -> float:
+        return float(np.median([record[name] for record in records])) if records else 0.0
+
+    return {
+        "metric_name": trainer.metric,
+        "best_val_metric": best.val_metric,
+        "test_metric_at_best_val": best.test_metric,
+        "best_epoch": best.epoch,
+        "epochs": trainer.next_epoch,
+        "finished": trainer.stop_reason != "SIGUSR1",
+        "stop_reason": trainer.stop_reason,
+        "epoch_seconds_median": median("seconds"),
+        "bytes_sent_per_epoch": median("bytes_sent"),
+        "breakdown_seconds_median": {name: median(name) for name in (*PHASES, "other_seconds")},
+        "peak_memory_bytes_per_rank": peak_memory_bytes(trainer.world),
+        "ranks": trainer.world.size,
+        "threads_per_rank": torch.get_num_threads(),
+        "versions": versions(trainer.world),
+    }

@@ -1,0 +1,274 @@
+"""The training loop: one optimiser step an epoch over the whole graph, on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import PHASES
+from hpcgnn.data.graph_file import MASKS
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn import GNN
+from hpcgnn.train import checkpoint, objective
+from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+from hpcgnn.train.summary import summarise
+
+_BREAKDOWN = ("seconds", *PHASES, "other_seconds")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """epochs: in all. lr, weight_decay: of Adam. eval_every: epochs between evaluations. checkpoint_every: epochs between
+    checkpoints. patience: stop after so many epochs without a better validation metric; 0 = never. metric: ``accuracy``,
+    ``micro-f1`` or ``roc-auc``; ``auto`` follows the task."""
+
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    eval_every: int = 1
+    checkpoint_every: int = 10
+    patience: int = 0
+    metric: str = "auto"
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that cannot train."""
+        self.schedule.check()
+        if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
+            raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
+        if not self.lr > 0 or self.weight_decay < 0:
+            raise HpcgnnError("lr must be positive and weight_decay at least 0")
+        if self.metric not in ("auto", *objective.METRICS):
+            raise HpcgnnError(f"metric must be auto or one of {', '.join(objective.METRICS)}, not {self.metric!r}")
+
+
+class Trainer:
+    """Trains ``model`` on ``graph``. Collective: every rank makes one and calls the same methods.
+
+    Args:
+        model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
+        run: where metrics and checkpoints go; None keeps them in memory only.
+        on_epoch: called on every rank with each epoch's record, as in ``metrics.jsonl``.
+    """
+
+    def __init__(
+        self,
+        model: GNN,
+        graph: LocalGraph,
+        config: TrainConfig | None = None,
+        *,
+        run: RunFolder | None = None,
+        on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
+    ) -> None:
+        self.model, self.graph, self.config = model, graph, config or TrainConfig()
+        self.world, self.timings = graph.world, model.aggregator.exchange.timings
+        self.run, self.on_epoch = run, on_epoch
+        with self.world.together("check the training settings"):
+            self.config.check()
+        self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
+        self.train_count = _count_training_nodes(graph)
+        self.optimiser = torch.optim.Adam(
+            model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
+        )
+        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=2)
+        self.best = Best()
+        self.best_state: dict[str, torch.Tensor] | None = None
+        self.next_epoch = 0
+        self.records: list[dict[str, Any]] = []
+        self.stop_requested = False
+        self.stop_reason: str | None = None
+        self.features = with_dtype(graph.features, next(model.parameters()).dtype)
+        assert graph.y is not None
+        self.labels = graph.y
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def fit(self) -> dict[str, Any]:
+        """Train until ``epochs``, early stopping, or a stop request; returns the content of ``summary.json``."""
+        with self._stop_on_usr1():
+            while self.next_epoch < self.config.epochs and self.stop_reason is None:
+                self.run_epoch()
+                if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
+                    self.save()
+        self.save()
+        return self._finish()
+
+    def run_epoch(self) -> dict[str, Any]:
+        """One training step, and an evaluation where it is due; returns the epoch's record."""
+        epoch = self.next_epoch
+        loss, stops, mine = self._timed_step(epoch)
+        record = {"epoch": epoch, "loss": loss} | self._over_ranks(mine)
+        record |= self._evaluate_if_due(epoch)
+        self.next_epoch = epoch + 1
+        if stops:
+            self.stop_reason = "SIGUSR1"
+        elif self.config.patience and epoch - self.best.epoch >= self.config.patience:
+            self.stop_reason = "early stopping"
+        if self.run is not None and self.world.rank == 0:
+            self.run.append(record)
+        self.records.append(record)
+        self.on_epoch(record)
+        return record
+
+    def _timed_step(self, epoch: int) -> tuple[float, float, list[float]]:
+        self.timings.take()
+        sent_before = self.model.aggregator.bytes_sent
+        started = time.perf_counter()
+        loss, stops = self.step(epoch)
+        seconds = time.perf_counter() - started
+        phases = self.timings.take()
+        # wire time runs beside the other phases, so it is not part of the sum
+        other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
+        return loss, stops, [seconds, *phases, other, float(self.model.aggregator.bytes_sent - sent_before)]
+
+    def step(self, epoch: int) -> tuple[float, float]:
+        """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
+        self.model.train()
+        self.model.keys.epoch = epoch
+        factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.lr * factor
+        self.optimiser.zero_grad(set_to_none=True)
+        scores = self.model(self.features)
+        loss = objective.loss_sum(scores, self.labels, self.graph.masks["train_mask"]) / self.train_count
+        loss.backward()
+        with self.timings.measure("synchronisation_seconds"):
+            total_loss, stops = self.bucket.reduce([loss.item(), float(self.stop_requested)])
+        if not np.isfinite(total_loss):
+            raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
+        self.optimiser.step()
+        return total_loss, stops
+
+    def _over_ranks(self, mine: list[float]) -> dict[str, Any]:
+        """Maximum and mean of the breakdown over ranks, and the sum of bytes."""
+        values = np.array(mine)
+        largest, total = self.world.allreduce(values, "max"), self.world.allreduce(values, "sum")
+        record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
+        means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
+        record |= {f"{name}_mean": value for name, value in means.items()}
+        return record | {"bytes_sent": int(total[-1]), "bits": 32, "stale": False}
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self) -> list[float | None]:
+        """The metric over training, validation and test nodes, without dropout."""
+        self.model.eval()
+        scores = self.model(self.features)
+        return objective.evaluate(
+            self.world, self.metric, scores, self.labels, [self.graph.masks[name] for name in MASKS]
+        )
+
+    def _evaluate_if_due(self, epoch: int) -> dict[str, Any]:
+        names = ("train_metric", "val_metric", "test_metric")
+        if (epoch + 1) % self.config.eval_every and epoch + 1 < self.config.epochs:
+            return {"eval_seconds": 0.0} | dict.fromkeys(names)
+        started = time.perf_counter()
+        metrics = self.evaluate()
+        if self.best.update(epoch, metrics[1], metrics[2], self.config.schedule.decay_every):
+            self.best_state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return {"eval_seconds": time.perf_counter() - started} | dict(zip(names, metrics, strict=True))
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write ``best.pt`` and ``last.pt``. Rank 0 writes; the others go on."""
+        if self.run is None or self.world.rank != 0:
+            return
+        common = {"model_config": self._model_description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
+        folder = checkpoint.folder(self.run.path)
+        if self.best_state is not None:
+            best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
+            checkpoint.save(folder / checkpoint.BEST, best)
+        last = common | {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "next_epoch": self.next_epoch,
+            "best": self.best.state(),
+            "best_model": self.best_state,
+            "seed": self.model.keys.seed,
+        }
+        checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
+
+    def resume(self) -> None:
+        """Continue from ``last.pt``, or start anew where the run was stopped before its first checkpoint. Collective."""
+        assert self.run is not None
+        path = checkpoint.folder(self.run.path) / checkpoint.LAST
+        if self.world.broadcast(path.exists() if self.world.rank == 0 else None):
+            content = checkpoint.read(self.world, path, self._model_description())
+            with self.world.together(f"resume from {path}"):
+                if content["seed"] != self.model.keys.seed:
+                    raise HpcgnnError(f"{path} was made with --seed {content['seed']}, not {self.model.keys.seed}")
+            self.model.load_state_dict(content["model"])
+            self.optimiser.load_state_dict(content["optimiser"])
+            self.best, self.best_state = Best(**content["best"]), content["best_model"]
+            self.next_epoch = content["next_epoch"]
+        if self.world.rank == 0:
+            self.run.keep_epochs(self.next_epoch)
+
+    def _model_description(self) -> dict[str, Any]:
+        return checkpoint.describe(self.model.config, self.graph.meta)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> dict[str, Any]:
+        summary = summarise(self, self.records)
+        if self.run is not None and self.world.rank == 0:
+            self.run.write_summary(summary)
+        return summary
+
+    @contextlib.contextmanager
+    def _stop_on_usr1(self) -> Iterator[None]:
+        """SIGUSR1 asks all ranks to stop after the current epoch (Slurm's ``--signal`` sends it before the time limit)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def request(*_: object) -> None:
+            self.stop_requested = True
+
+        previous = signal.signal(signal.SIGUSR1, request)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, previous)
+
+
+def _count_training_nodes(graph: LocalGraph) -> int:
+    """Training nodes of all ranks; checks on the way that the graph can be trained on. Collective."""
+    with graph.world.together(f"train on {graph.path}"):
+        if graph.y is None:
+            raise HpcgnnError(f"{graph.path} has no labels: there is nothing to train for")
+        if "train_mask" not in graph.masks:
+            raise HpcgnnError(
+                f"{graph.path} has no split: convert the graph with --split random:0.6,0.2,0.2 or another"
+            )
+        if graph.y.dim() == 1 and bool((graph.y[graph.masks["train_mask"]] < 0).any()):
+            raise HpcgnnError(f"{graph.path} has training nodes without a label on rank {graph.world.rank}")
+        if graph.y.numel() and graph.y.dim() == 1 and int(graph.y.max()) >= graph.meta.num_classes:
+            raise HpcgnnError(f"{graph.path} has label {int(graph.y.max())}, but {graph.meta.num_classes} classes")
+    count = np.array([int(graph.masks["train_mask"].sum())], dtype=np.int64)
+    total = int(graph.world.allreduce(count)[0])
+    if total == 0:
+        raise HpcgnnError(
+            f"{graph.path} has no training nodes on any rank: convert the graph with --split", agreed=True
+        )
+    return total
+
+
+def with_dtype(features: Any, dtype: torch.dtype) -> Any:
+    """Features in the model's precision."""
+    if isinstance(features, torch.Tensor):
+        return features.to(dtype)
+    return features.with_weight(features.weight.to(dtype))

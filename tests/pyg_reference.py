@@ -1,0 +1,73 @@
+"""The same training in single-process PyTorch Geometric: what every rank count must reproduce."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from small_graphs import Arrays
+from torch_geometric.nn import GCNConv, SAGEConv
+
+from hpcgnn.nn import ModelConfig
+
+
+class PygModel(torch.nn.Module):
+    """Layers, norms and ReLU in the order of hpcgnn's GNN, without dropout."""
+
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__()
+        conv = {"gcn": GCNConv, "sage": SAGEConv}[config.model]
+        norm = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": torch.nn.Identity}[config.norm]
+        widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
+        self.layers = torch.nn.ModuleList(conv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        hidden = widths[1:-1]
+        self.norms = torch.nn.ModuleList(norm(*([width] if config.norm != "none" else [])) for width in hidden)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        for depth, layer in enumerate(self.layers):
+            extra = (weight,) if isinstance(layer, GCNConv) else ()
+            x = layer(x, edge_index, *extra)
+            if depth < len(self.norms):
+                x = self.norms[depth](x).relu()
+        return x
+
+
+def to_pyg_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """hpcgnn's parameters (or their gradients) under PyG's names and in PyG's orientation."""
+    renamed = {}
+    for name, value in state.items():
+        prefix, _, leaf = name.rpartition(".")
+        if not prefix.startswith("layers"):
+            renamed[name] = value
+        elif leaf == "bias":
+            is_sage = f"{prefix}.weight_root" in state
+            renamed[f"{prefix}.lin_l.bias" if is_sage else f"{prefix}.bias"] = value
+        else:
+            target = {"weight": "lin.weight", "weight_neighbour": "lin_l.weight", "weight_root": "lin_r.weight"}[leaf]
+            renamed[f"{prefix}.{target}"] = value.T
+    return renamed
+
+
+def train(
+    graph: Arrays, config: ModelConfig, state: dict[str, torch.Tensor], epochs: int, lr: float, dtype: torch.dtype
+) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+    """Losses of ``epochs``, the first epoch's gradients by PyG's names, and the final scores (N, C)."""
+    model = PygModel(config, graph.x.shape[1], graph.num_classes).to(dtype)
+    model.load_state_dict(to_pyg_names(state), strict=False)
+    x = torch.from_numpy(graph.x.toarray() if sp.issparse(graph.x) else graph.x).to(dtype)
+    edge_index = torch.from_numpy(graph.edge_index)
+    weight = None if graph.weight is None else torch.from_numpy(graph.weight).to(dtype)
+    y, mask = torch.from_numpy(graph.y).long(), torch.from_numpy(graph.masks["train_mask"])
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+    losses, gradients = [], {}
+    for epoch in range(epochs):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x, edge_index, weight)[mask], y[mask])
+        loss.backward()
+        losses.append(loss.item())
+        if epoch == 0:
+            gradients = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+        optimiser.step()
+    model.eval()
+    with torch.no_grad():
+        return losses, gradients, model(x, edge_index, weight).numpy()

@@ -1,0 +1,179 @@
+"""Run under mpirun: train every case on P ranks and compare with single-process PyG; rank 0 writes a JSON report.
+
+usage: equivalence.py REPORT.json WORKFOLDER [CORA.npz]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pyg_reference
+import small_graphs
+
+import hpcgnn
+from hpcgnn.comm import Exchange, World
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn import GNN
+
+EPOCHS, LR = 20, 0.01
+PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
+CONFIGS = {
+    "gcn": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0, norm="layer"),
+    "sage": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="none"),
+    "sage-batch-norm": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="batch"),
+    "gcn-dropout": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.5, input_dropout=0.3, norm="none"),
+    "sage-dropout": hpcgnn.ModelConfig(model="sage", layers=2, hidden=16, dropout=0.5, input_dropout=0.3),
+}
+
+
+@dataclass
+class Case:
+    """One graph on disk and in memory."""
+
+    name: str
+    arrays: small_graphs.Arrays
+    path: Path
+
+
+def make_cases(world: World, folder: Path, cora: Path | None) -> list[Case]:
+    """Write one parts.h5 per graph; the random one leaves the last of three or more ranks empty."""
+    graphs = {
+        "multigraph": small_graphs.random_multigraph(),
+        "weighted": small_graphs.random_multigraph(weighted=True),
+    }
+    if cora is not None:
+        graphs["cora"] = small_graphs.from_npz(cora)
+    cases = []
+    for name, arrays in graphs.items():
+        path = folder / f"{name}-{world.size}.h5"
+        if world.rank == 0:
+            empty = world.size - 1 if world.size >= 3 and name != "cora" else None
+            part = small_graphs.random_parts(arrays.num_nodes, world.size, empty=empty)
+            small_graphs.write_parts(path, arrays, part, world.size)
+        world.barrier("the test's graphs")
+        cases.append(Case(name, arrays, path))
+    return cases
+
+
+def run(graph: LocalGraph, model: GNN) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+    """Losses, first gradients by PyG's names, and all scores in original order (gathered: the graphs are tiny)."""
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS, lr=LR))
+    losses, gradients = [], {}
+    for epoch in range(EPOCHS):
+        loss, _ = trainer.step(epoch)
+        losses.append(loss)
+        if epoch == 0:
+            found = {name: p.grad.clone() for name, p in model.named_parameters()}
+            gradients = {name: value.numpy() for name, value in pyg_reference.to_pyg_names(found).items()}
+    model.eval()
+    with torch.no_grad():
+        mine = model(trainer.features).double().numpy()
+    scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
+    scores[graph.original_ids.numpy()] = mine
+    return losses, gradients, graph.world.allreduce(scores)
+
+
+def relative(found: np.ndarray | list[float], wanted: np.ndarray | list[float]) -> float:
+    """Largest difference relative to the largest wanted value."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def compare(case: Case, name: str, strategy: str, precision: str, world: World) -> dict[str, object]:
+    dtype, backend = PRECISIONS[precision]
+    graph = hpcgnn.load(case.path, world)
+    model = hpcgnn.build_model(CONFIGS[name], graph, strategy=strategy, backend=backend, dtype=dtype)
+    plan = model.aggregator.plan
+    rows = world.allreduce(np.array([plan.send_to.post.sum(), plan.send_to.pre.sum()]))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    losses, gradients, scores = run(graph, model)
+    wanted = pyg_reference.train(case.arrays, CONFIGS[name], state, EPOCHS, LR, dtype)
+    return {
+        "loss_error": max(abs(a - b) / abs(b) for a, b in zip(losses, wanted[0], strict=True)),
+        "gradient_error": _gradient_error(gradients, wanted[1]),
+        "score_error": relative(scores, wanted[2]),
+        "post_rows": int(rows[0]),
+        "pre_rows": int(rows[1]),
+    }
+
+
+def _gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    """Largest difference of any parameter's gradient, relative to that parameter's largest value.
+
+    A bias in front of a batch norm has no gradient but rounding; such values are measured against the largest of all.
+    """
+    largest = max(np.abs(value).max() for value in wanted.values())
+    return max(
+        float(np.abs(found[name] - value).max() / max(np.abs(value).max(), 1e-3 * largest))
+        for name, value in wanted.items()
+    )
+
+
+def sabotages(case: Case, world: World) -> Iterator[tuple[str, float]]:
+    """The loss error with a broken exchange: it must be large, or the comparison above proves nothing."""
+    start = Exchange.start
+    wait = Exchange.wait
+
+    def zeroed(self: Exchange, pending: object) -> None:
+        wait(self, pending)
+        torch.from_numpy(pending.buffers[1]).zero_()
+
+    def skipped_backward(self: Exchange, pending: object) -> None:
+        wait(self, pending)
+        if self.what.startswith("gradients"):
+            torch.from_numpy(pending.buffers[1]).zero_()
+
+    def swapped(self: Exchange, pending: object) -> None:
+        wait(self, pending)
+        received = torch.from_numpy(pending.buffers[1])
+        received.copy_(received.roll(1, 0))
+
+    for name, broken in (("zeroed", zeroed), ("no-backward", skipped_backward), ("swapped", swapped)):
+        Exchange.wait = broken
+        try:
+            yield name, float(compare(case, "sage", "hybrid", "float64", world)["loss_error"])
+        finally:
+            Exchange.start, Exchange.wait = start, wait
+
+
+def dropout_losses(case: Case, name: str, world: World) -> list[float]:
+    graph = hpcgnn.load(case.path, world)
+    model = hpcgnn.build_model(CONFIGS[name], graph, backend="reference", dtype=torch.float64, seed=3)
+    return run(graph, model)[0]
+
+
+def main() -> None:
+    report_path, folder, *cora = map(Path, sys.argv[1:])
+    world = World(timeout_seconds=120)
+    torch.set_num_threads(1)
+    report: dict[str, object] = {}
+    cases = make_cases(world, folder, cora[0] if cora else None)
+    for case in cases:
+        for name in ("gcn", "sage"):
+            for strategy in ("pre", "post", "hybrid"):
+                for precision in PRECISIONS:
+                    key = f"{case.name}/{name}/{strategy}/{precision}"
+                    report[key] = compare(case, name, strategy, precision, world)
+        for precision in PRECISIONS:
+            report[f"{case.name}/sage-batch-norm/hybrid/{precision}"] = compare(
+                case, "sage-batch-norm", "hybrid", precision, world
+            )
+        for name in ("gcn-dropout", "sage-dropout"):
+            report[f"{case.name}/{name}"] = dropout_losses(case, name, world)
+    if world.size > 1:
+        report["sabotage"] = dict(sabotages(cases[0], world))
+    if world.rank == 0:
+        report_path.write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

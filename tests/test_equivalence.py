@@ -1,0 +1,69 @@
+"""P ranks equal one process of PyG: losses, gradients and scores, for every strategy and model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+PROGRAM = Path(__file__).parent / "ranks" / "equivalence.py"
+GRAPHS = ("multigraph", "weighted", "cora")
+RANKS = (1, 2, 3, 4)
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory, mpirun, shared_data):
+    """One launch per number of ranks; every test below looks at its own numbers in the reports."""
+    folder = tmp_path_factory.mktemp("equivalence")
+    cora = shared_data("cora")
+    found = {}
+    for ranks in RANKS:
+        path = folder / f"report-{ranks}.json"
+        result = mpirun(ranks, [sys.executable, str(PROGRAM), str(path), str(folder), str(cora)], timeout=600)
+        assert result.returncode == 0, result.stderr
+        found[ranks] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("strategy", ["pre", "post", "hybrid"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_equal_pyg(reports, ranks, graph, model, strategy, precision):
+    found = reports[ranks][f"{graph}/{model}/{strategy}/{precision}"]
+    assert found["loss_error"] <= TOLERANCE[precision]
+    assert found["gradient_error"] <= TOLERANCE[precision]
+    # scores come after 20 optimiser steps, which magnify rounding
+    assert found["score_error"] <= 10 * TOLERANCE[precision]
+    if ranks > 1:
+        assert (found["post_rows"] > 0) == (strategy != "pre")
+        assert (found["pre_rows"] > 0) == (strategy != "post")
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_batch_norm_uses_the_statistics_of_all_ranks(reports, ranks, graph, precision):
+    found = reports[ranks][f"{graph}/sage-batch-norm/hybrid/{precision}"]
+    assert found["loss_error"] <= TOLERANCE[precision]
+    assert found["gradient_error"] <= TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("model", ["gcn-dropout", "sage-dropout"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_dropout_is_the_same_for_any_number_of_ranks(reports, graph, model):
+    key = f"{graph}/{model}"
+    for ranks in RANKS[1:]:
+        assert reports[ranks][key] == pytest.approx(reports[1][key], rel=1e-10)
+
+
+@pytest.mark.parametrize("sabotage", ["zeroed", "no-backward", "swapped"])
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_a_broken_exchange_is_noticed(reports, ranks, sabotage):
+    assert reports[ranks]["sabotage"][sabotage] > 100 * TOLERANCE["float32"]
