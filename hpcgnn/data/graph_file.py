@@ -43,11 +43,8 @@ class GraphMeta:
 
     def attributes(self) -> dict[str, Any]:
         """As HDF5 attributes."""
-        values = asdict(self) | {
-            "provenance": json.dumps(self.provenance),
-            "x_nnz": -1 if self.x_nnz is None else self.x_nnz,
-        }
-        return values
+        stored_nnz = -1 if self.x_nnz is None else self.x_nnz
+        return asdict(self) | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
 
     @classmethod
     def from_attributes(cls, attributes: Any) -> GraphMeta:
@@ -90,6 +87,7 @@ class SlabReader:
         self.uuid = str(file.attrs["uuid"])
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
     def __enter__(self) -> Any:

@@ -26,7 +26,9 @@ Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 class ByteSink(Protocol):
     """Where slabs go: a local file descriptor here, an MPI file in :mod:`hpcgnn.comm`."""
 
-    def write(self, byte_offset: int, array: np.ndarray) -> None: ...
+    def write(self, byte_offset: int, array: np.ndarray) -> None:
+        """Write ``array``'s bytes at ``byte_offset``."""
+        ...
 
 
 class LocalFile:
@@ -36,6 +38,7 @@ class LocalFile:
         self._descriptor = os.open(path, os.O_WRONLY)
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
+        """Write ``array``'s bytes at ``byte_offset``; raises ``OSError``."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         while data.size:
             written = os.pwrite(self._descriptor, data[: 1 << 30].data, byte_offset)

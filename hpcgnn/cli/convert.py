@@ -1,0 +1,84 @@
+"""``hpcgnn convert``: any source to ``graph.h5``."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli import console
+
+_HELP = """Convert SOURCE to the graph file OUTPUT.
+
+\b
+SOURCE is one of
+  npz:FILE[?split=K]                  numpy arrays (num_nodes, edge_index, x, y, masks)
+  pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
+  ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv
+  edgelist:FILE[?nodes=N]             text: src dst [weight]
+  metis:FILE   mtx:FILE               METIS .graph, MatrixMarket
+  rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,a=..,b=..,c=..]
+  sbm:nodes=10000,blocks=10,degree=16[,homophily=0.8,features=64,seed=0,signal=3]
+  digits                              handwritten digits as a nearest-neighbour graph
+
+\b
+Examples
+  hpcgnn convert digits digits.h5
+  hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
+  hpcgnn convert edgelist:web.txt.gz web.h5 --undirected --features degree:64
+
+A published split is kept unless --split is given, features unless --features is.
+"""
+
+
+@click.command("convert", help=_HELP)
+@click.argument("source")
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option(
+    "--split", metavar="RULE", help="random:0.6,0.2,0.2[,SEED], or per-class:20,30[,SEED] (test is the rest)."
+)
+@click.option(
+    "--features",
+    metavar="RULE",
+    help="degree:D (one-hot of in-degree, the last column for D-1 and more), onehot (of the id), or random:D[,SEED].",
+)
+@click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
+@click.option("--undirected", is_flag=True, help="Add the reverse of every edge, and merge equal edges.")
+@click.option("--self-loops", is_flag=True, help="Add (v, v) to every node that has none.")
+@click.option("--drop-duplicates", is_flag=True, help="Merge equal edges; their weights are added.")
+@click.option("--force", is_flag=True, help="Overwrite OUTPUT.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Convert a graph; the help text is above."""
+    # Imported here, so that `hpcgnn --help` does not wait for numba and scipy.
+    from hpcgnn.data.convert import ConvertOptions
+    from hpcgnn.data.convert import convert as convert_graph
+
+    bar = partial(console.progress, quiet=quiet or as_json)
+    summary = convert_graph(source, output, ConvertOptions(**options), bar)
+    for text in summary.notes:
+        console.note(text)
+    if as_json:
+        click.echo(json.dumps(summary.as_json()))
+    elif not quiet:
+        console.table(f"{source} -> {output}", _rows(summary))
+
+
+def _rows(summary: Any) -> list[tuple[str, object]]:
+    meta = summary.meta
+    kind = "sparse" if meta.x_nnz is not None else "dense"
+    sizes = " / ".join(f"{size:,}" for size in summary.split_sizes.values())
+    return [
+        ("nodes", meta.num_nodes),
+        ("edges", f"{meta.num_edges:,} {'directed' if meta.directed else 'undirected, both ways'}"),
+        ("features", f"{meta.num_features:,} {kind}" if meta.num_features else "none"),
+        ("classes", f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none"),
+        ("train / val / test", sizes or "none"),
+        ("seconds", f"{summary.seconds:.2f}"),
+        ("peak memory", console.size(summary.peak_memory_bytes)),
+        ("file size", console.size(summary.file_bytes)),
+    ]

@@ -1,0 +1,220 @@
+"""From any source to ``graph.h5``, in pieces: edges sorted on disk, then node values checked and written in order."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.data import h5
+from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
+from hpcgnn.data.features import Features, make_features, parse_features, row_normalised
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
+from hpcgnn.data.node_checks import NodeChecker
+from hpcgnn.data.sources import Source, open_source
+from hpcgnn.data.split import make_split, parse_split
+from hpcgnn.data.spool import Spool
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.version import __version__
+
+Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""``progress(description, total)`` opens a bar and gives a function that advances it; total None means unknown."""
+Masks = Callable[[int, int], dict[str, np.ndarray] | None]
+
+_PIECE_BYTES = 16 << 20
+_PIECE_NODES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What ``hpcgnn convert`` does besides copying; see :mod:`split`, :mod:`features` and :class:`EdgeOptions`.
+
+    ``split`` and ``features`` replace what the source brings. ``force`` overwrites an existing file.
+    """
+
+    split: str | None = None
+    features: str | None = None
+    row_normalise: bool = False
+    undirected: bool = False
+    self_loops: bool = False
+    drop_duplicates: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class ConvertSummary:
+    """What was written, and what it took; ``split_sizes`` is empty without masks, ``notes`` are for the user to read."""
+
+    path: str
+    meta: GraphMeta
+    split_sizes: dict[str, int]
+    seconds: float
+    peak_memory_bytes: int
+    file_bytes: int
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """One flat JSON object."""
+        values = asdict(self)
+        return values.pop("meta") | values
+
+
+def convert(
+    source: str, output: str | Path, options: ConvertOptions = ConvertOptions(), progress: Progress | None = None
+) -> ConvertSummary:
+    """Write the graph that ``source`` names to ``output``.
+
+    Memory is bounded, whatever the number of edges and the width of x, for generators and edge lists; about 30 bytes a
+    node are needed to make a split, and files that their libraries read whole (npz, mtx, PyG, OGB) take their size.
+    Raises :class:`HpcgnnError` with one sentence for anything wrong with the source, the options or the disk; then
+    nothing is left behind.
+    """
+    start = time.perf_counter()
+    output = Path(output)
+    for text, parse in ((options.split, parse_split), (options.features, parse_features)):
+        if text is not None:
+            parse(text)
+    with h5.replacing(output, force=options.force) as temporary:
+        graph = open_source(source, temporary.parent)
+        with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
+            checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
+            notes = checker.finish(meta.has_masks)
+    return ConvertSummary(
+        path=str(output),
+        meta=meta,
+        split_sizes=checker.split_sizes if meta.has_masks else {},
+        seconds=time.perf_counter() - start,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        file_bytes=output.stat().st_size,
+        notes=notes,
+    )
+
+
+def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, progress: Progress) -> SortedEdges:
+    info = graph.info
+    edge_options = EdgeOptions(options.undirected, options.self_loops, options.drop_duplicates)
+    with progress("edges", info.num_edges) as advance:
+        return sort_edges(graph.edges(), info.num_nodes, info.weighted, edge_options, folder, where, advance)
+
+
+def _write(
+    path: Path, graph: Source, edges: SortedEdges, where: str, options: ConvertOptions, progress: Progress
+) -> tuple[NodeChecker, GraphMeta]:
+    features = _features(graph, edges, options)
+    if options.row_normalise and not features.columns:
+        raise HpcgnnError(f"{where} has no features, so that --row-normalise has nothing to do: add --features")
+    masks, split = _masks(graph, options, where)
+    meta = _meta(graph, edges, features, split, where, options)
+    schema = meta.schema()
+    offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
+    checker = NodeChecker(where, meta.task, meta.num_classes)
+    with h5.LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
+        writer = h5.SlabWriter(sink, offsets, schema)
+        _copy(writer, "edges/indptr", edges.indptr)
+        _copy(writer, "edges/indices", edges.indices)
+        if edges.weights is not None:
+            _copy(writer, "edges/weight", edges.weights)
+        _write_nodes(
+            writer, graph, features, masks if meta.has_masks else None, checker, options.row_normalise, advance
+        )
+    return checker, meta
+
+
+def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:
+    info = graph.info
+    if options.features is None:
+        return Features(info.num_features, info.x_nnz, graph.features)
+    return make_features(parse_features(options.features), info.num_nodes, edges.in_degrees)
+
+
+def _masks(graph: Source, options: ConvertOptions, where: str) -> tuple[Masks, str | None]:
+    """Where the masks come from, and the rule if they are made here: the user's, else published, else the source's."""
+    info = graph.info
+    split = options.split or (None if info.has_masks else info.default_split)
+    if split is None:
+        return graph.masks, None
+    made = make_split(parse_split(split), graph.labels, info.num_nodes, info.task, where)
+    return lambda first, last: {name: mask[first:last] for name, mask in made.items()}, split
+
+
+def _meta(
+    graph: Source, edges: SortedEdges, features: Features, split: str | None, where: str, options: ConvertOptions
+) -> GraphMeta:
+    info = graph.info
+    seeds = {"source": info.seed, "split": parse_split(split).seed if split else None}
+    if options.features:
+        seeds["features"] = parse_features(options.features).seed
+    chosen = {name: value for name, value in asdict(options).items() if name != "force"} | {"split": split}
+    return GraphMeta(
+        num_nodes=info.num_nodes,
+        num_edges=edges.num_edges,
+        num_features=features.columns,
+        num_classes=info.num_classes,
+        task=info.task,
+        directed=not edges.symmetric,
+        weighted=info.weighted,
+        x_nnz=features.nnz if features.columns else None,
+        has_masks=info.has_masks or split is not None,
+        provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
+    )
+
+
+def _copy(writer: h5.SlabWriter, name: str, spool: Spool) -> None:
+    step = _PIECE_BYTES // spool.dtype.itemsize
+    for first in range(0, spool.size, step):
+        writer.write(name, first, spool.read(first, min(first + step, spool.size)))
+
+
+def _write_nodes(
+    writer: h5.SlabWriter,
+    graph: Source,
+    features: Features,
+    masks: Masks | None,
+    checker: NodeChecker,
+    normalise: bool,
+    advance: Callable[[int], None],
+) -> None:
+    dense_columns = features.columns if features.nnz is None else 0
+    step = max(1, min(_PIECE_NODES, _PIECE_BYTES // (4 * max(dense_columns, 1))))
+    nonzeros = 0
+    for first in range(0, graph.info.num_nodes, step):
+        last = min(first + step, graph.info.num_nodes)
+        x = features.rows(first, last) if features.columns else None
+        if x is not None:
+            checker.features(first, x)
+            nonzeros = _write_features(writer, first, row_normalised(x) if normalise else x, nonzeros)
+        y = graph.labels(first, last)
+        if y is not None:
+            checker.labels(first, y)
+            writer.write("nodes/y", first, y)
+        chosen = masks(first, last) if masks else None
+        if chosen is not None:
+            checker.masks(first, chosen, y)
+            for name, mask in chosen.items():
+                writer.write(f"nodes/{name}", first, mask)
+        advance(last - first)
+
+
+def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) -> int:
+    """Write rows ``first`` and on; ``nonzeros`` are written already, and the new total is returned."""
+    if isinstance(x, np.ndarray):
+        writer.write("nodes/x", first, x)
+        return 0
+    if first == 0:
+        writer.write("nodes/x_indptr", 0, np.zeros(1, np.int64))
+    writer.write("nodes/x_indptr", first + 1, nonzeros + x.indptr[1:].astype(np.int64))
+    writer.write("nodes/x_indices", nonzeros, x.indices)
+    writer.write("nodes/x_data", nonzeros, x.data)
+    return nonzeros + x.nnz
+
+
+@contextlib.contextmanager
+def _silent(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    yield lambda count: None

@@ -1,0 +1,227 @@
+"""From edges in any order to CSR by destination, in bounded memory: an external bucket sort.
+
+Chunks of edges are checked, sorted and appended to one spool, each with a table of where every range of destinations
+begins in it. Neighbouring ranges are then gathered from all chunks until a memory limit is reached, sorted by
+(destination, source), and appended to the result. An edge travels as one int64, ``destination * num_nodes + source``.
+Memory depends on the limit, on the node with the most in-edges, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.data.random_kernels import asymmetry
+from hpcgnn.data.spool import Spool
+from hpcgnn.errors import HpcgnnError
+
+EdgeChunk = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""``(src, dst, weight)``: (n,) int64, (n,) int64, (n,) float32 or None."""
+
+MAX_NODES = 3_037_000_499  # the largest N whose N * N fits into an int64
+GROUP_EDGES = 1 << 21
+_RANGES = 4096
+
+
+@dataclass(frozen=True)
+class EdgeOptions:
+    """What happens to the edges, in this order.
+
+    ``undirected``: add the reverse of every edge, then merge equal edges. ``drop_duplicates``: merge equal edges.
+    Merged edges add their weights. ``self_loops``: add (v, v), of weight 1, where there is none.
+    """
+
+    undirected: bool = False
+    self_loops: bool = False
+    drop_duplicates: bool = False
+
+
+@dataclass
+class SortedEdges:
+    """CSR by destination on disk; ``symmetric``: every edge has its reverse, as often and with the same weights."""
+
+    indptr: Spool
+    indices: Spool
+    weights: Spool | None
+    symmetric: bool = False
+
+    @property
+    def num_edges(self) -> int:
+        """Stored edges, after merging."""
+        return self.indices.size
+
+    def in_degrees(self, first: int, last: int) -> np.ndarray:
+        """(last - first,) int64 stored edges into each node, parallel edges and self-loops counted."""
+        return np.diff(self.indptr.read(first, last + 1))
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        for spool in (self.indptr, self.indices, self.weights):
+            if spool is not None:
+                spool.close()
+
+
+def sort_edges(
+    chunks: Iterator[EdgeChunk],
+    num_nodes: int,
+    weighted: bool,
+    options: EdgeOptions,
+    folder: Path,
+    where: str,
+    advance: Callable[[int], None] = lambda count: None,
+    group_edges: int = GROUP_EDGES,
+) -> SortedEdges:
+    """Sort ``chunks`` into CSR by destination, sources ascending, with ``options`` applied.
+
+    ``folder`` takes the temporary files, ``where`` names the source in errors, ``advance`` is told the edges read,
+    ``group_edges`` is how many edges are sorted at a time. Raises :class:`HpcgnnError` for ids out of range and
+    weights that are not finite.
+    """
+    if not 0 < num_nodes <= MAX_NODES:
+        raise HpcgnnError(f"{where} has {num_nodes:,} nodes: hpcgnn converts graphs of 1 to {MAX_NODES:,} nodes")
+    spill = _Spill(num_nodes, weighted, options.undirected, folder, where)
+    result = SortedEdges(
+        Spool(folder, np.int64), Spool(folder, np.int64), Spool(folder, np.float32) if weighted else None
+    )
+    try:
+        for src, dst, weight in chunks:
+            spill.add(src, dst, weight)
+            advance(src.size)
+        _drain(spill, result, options, group_edges)
+    except BaseException:
+        result.close()
+        raise
+    finally:
+        spill.close()
+    return result
+
+
+def _drain(spill: _Spill, result: SortedEdges, options: EdgeOptions, group_edges: int) -> None:
+    merge = options.undirected or options.drop_duplicates
+    difference = 0
+    result.indptr.append(np.zeros(1, np.int64))
+    for first, last, keys, weight in spill.groups(group_edges):
+        if merge:
+            keys, weight = _merge_equal(keys, weight)
+        if options.self_loops:
+            keys, weight = _add_loops(keys, weight, first, last, spill.num_nodes)
+        dst = keys // spill.num_nodes
+        src = keys - dst * spill.num_nodes
+        result.indptr.append(result.indices.size + np.cumsum(np.bincount(dst - first, minlength=last - first)))
+        result.indices.append(src)
+        if result.weights is not None and weight is not None:
+            result.weights.append(weight)
+        bits = np.empty(0, np.uint32) if weight is None else weight.view(np.uint32)
+        difference += int(asymmetry(src, dst, bits))
+    result.symmetric = difference % 2**64 == 0
+
+
+class _Spill:
+    """Sorted chunks of keys on disk, and where each range of destinations begins in each of them."""
+
+    def __init__(self, num_nodes: int, weighted: bool, both_ways: bool, folder: Path, where: str) -> None:
+        self.num_nodes = num_nodes
+        ranges = min(num_nodes, _RANGES)
+        self._starts = np.arange(ranges + 1, dtype=np.int64) * num_nodes // ranges
+        self._both_ways, self._where = both_ways, where
+        self._keys = Spool(folder, np.int64)
+        self._weights = Spool(folder, np.float32) if weighted else None
+        self._bounds: list[np.ndarray] = []
+        self._edges_seen = 0
+
+    def add(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
+        self._check(src, dst, weight)
+        self._edges_seen += src.size
+        keys = dst * self.num_nodes + src
+        if self._both_ways:
+            keys = np.concatenate([keys, src * self.num_nodes + dst])
+            weight = None if weight is None else np.concatenate([weight, weight])
+        keys, weight = _sorted(keys, weight)
+        self._bounds.append(self._keys.size + np.searchsorted(keys, self._starts * self.num_nodes))
+        self._keys.append(keys)
+        if self._weights is not None and weight is not None:
+            self._weights.append(weight)
+
+    def groups(self, limit: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
+        """``(first node, last node, sorted keys, weights)`` with at most ``limit`` keys where one range allows it."""
+        sizes = np.zeros(self._starts.size - 1, np.int64)
+        for bounds in self._bounds:
+            sizes += np.diff(bounds)
+        for first, last in _pack(sizes, limit):
+            keys = self._gather(self._keys, first, last)
+            weight = None if self._weights is None else self._gather(self._weights, first, last)
+            yield int(self._starts[first]), int(self._starts[last]), *_sorted(keys, weight)
+
+    def close(self) -> None:
+        self._keys.close()
+        if self._weights is not None:
+            self._weights.close()
+
+    def _gather(self, spool: Spool, first: int, last: int) -> np.ndarray:
+        segments = [(int(bounds[first]), int(bounds[last])) for bounds in self._bounds]
+        out = np.empty(sum(end - begin for begin, end in segments), spool.dtype)
+        position = 0
+        for begin, end in segments:
+            spool.read_into(out[position : position + end - begin], begin)
+            position += end - begin
+        return out
+
+    def _check(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
+        for ids in (src, dst):
+            if ids.size and (ids.min() < 0 or ids.max() >= self.num_nodes):
+                bad = int(np.flatnonzero((ids < 0) | (ids >= self.num_nodes))[0])
+                raise HpcgnnError(
+                    f"{self._where}: edge {self._edges_seen + bad:,} is {src[bad]} -> {dst[bad]}, "
+                    f"but node ids run from 0 to {self.num_nodes - 1}"
+                )
+        if weight is not None and not np.isfinite(weight).all():
+            bad = int(np.flatnonzero(~np.isfinite(weight))[0])
+            raise HpcgnnError(
+                f"{self._where}: edge {self._edges_seen + bad:,} ({src[bad]} -> {dst[bad]}) has weight {weight[bad]}: "
+                "weights must be finite float32 numbers"
+            )
+
+
+def _pack(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Cut neighbouring ranges into groups of at most ``limit`` in all, or of one range."""
+    first, total = 0, 0
+    for index, size in enumerate(sizes.tolist()):
+        if index > first and total + size > limit:
+            yield first, index
+            first, total = index, 0
+        total += size
+    yield first, sizes.size
+
+
+def _sorted(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    if weight is None:
+        keys.sort()
+        return keys, None
+    # Stable, so that parallel edges keep their order and the result does not depend on the chunks.
+    order = np.argsort(keys, kind="stable")
+    return keys[order], weight[order]
+
+
+def _merge_equal(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    if not keys.size:
+        return keys, weight
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    if weight is not None:
+        weight = np.add.reduceat(weight.astype(np.float64), first).astype(np.float32)
+    return keys[first], weight
+
+
+def _add_loops(
+    keys: np.ndarray, weight: np.ndarray | None, first: int, last: int, num_nodes: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    loops = np.arange(first, last, dtype=np.int64) * (num_nodes + 1)
+    at = np.searchsorted(keys, loops)
+    missing = np.ones(loops.size, bool)
+    inside = at < keys.size
+    missing[inside] = keys[at[inside]] != loops[inside]
+    if weight is not None:
+        weight = np.insert(weight, at[missing], np.float32(1))
+    return np.insert(keys, at[missing], loops[missing]), weight

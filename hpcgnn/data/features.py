@@ -1,0 +1,83 @@
+"""Node features while a graph is converted: made for graphs that have none, normalised on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.data.random_kernels import key_for, normal_rows
+from hpcgnn.data.sources.base import Rows
+from hpcgnn.errors import HpcgnnError
+
+_RANDOM = 31  # what a seed is used for
+_LARGEST_WIDTH = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class FeatureRule:
+    """``kind`` is degree, onehot or random; ``columns`` is 0 for onehot."""
+
+    kind: str
+    columns: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Features:
+    """F columns; ``nnz`` is None for dense features; ``rows(first, last)`` computes or reads (n, F) float32."""
+
+    columns: int
+    nnz: int | None
+    rows: Callable[[int, int], Rows | None]
+
+
+def parse_features(text: str) -> FeatureRule:
+    """``degree:D``, ``onehot``, or ``random:D[,SEED]``."""
+    kind, _, rest = text.partition(":")
+    words = rest.split(",") if rest else []
+    takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2)}.get(kind)
+    if takes and takes[0] <= len(words) <= takes[1] and all(word.isdigit() for word in words):
+        numbers = [int(word) for word in words] + [0, 0]
+        if kind == "onehot" or 0 < numbers[0] <= _LARGEST_WIDTH:
+            return FeatureRule(kind, numbers[0], numbers[1])
+    raise HpcgnnError(f"--features {text!r} is not understood: write degree:D, onehot, or random:D[,SEED], with D > 0")
+
+
+def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
+    """Features that follow from structure, id, or chance; they replace those of the source.
+
+    ``degree:D`` is one 1 a row, in column min(in-degree, D - 1), of the edges as stored; ``onehot`` is the identity;
+    both are sparse. ``random:D`` is dense, of mean 0 and variance 1.
+    """
+    if rule.kind == "random":
+        key = key_for(rule.seed, _RANDOM)
+        return Features(rule.columns, None, lambda first, last: normal_rows(key, first, last - first, rule.columns))
+    if rule.kind == "degree":
+        return Features(
+            rule.columns,
+            num_nodes,
+            lambda first, last: _one_hot(np.minimum(in_degrees(first, last), rule.columns - 1), rule.columns),
+        )
+    if num_nodes > _LARGEST_WIDTH:
+        raise HpcgnnError(
+            f"--features onehot makes a column a node, and {num_nodes:,} columns are too many: use random:D"
+        )
+    return Features(num_nodes, num_nodes, lambda first, last: _one_hot(np.arange(first, last), num_nodes))
+
+
+def row_normalised(x: Rows) -> Rows:
+    """Each row divided by the sum of its absolute values; zero rows stay zero."""
+    if isinstance(x, np.ndarray):
+        sums = np.abs(x).sum(axis=1, keepdims=True)
+        return np.divide(x, sums, out=np.zeros_like(x), where=sums > 0)
+    sums = np.asarray(abs(x).sum(axis=1)).reshape(-1)
+    scale = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
+    return sp.csr_matrix((x.data * np.repeat(scale, np.diff(x.indptr)), x.indices, x.indptr), shape=x.shape)
+
+
+def _one_hot(column: np.ndarray, columns: int) -> sp.csr_matrix:
+    ones = np.ones(column.size, np.float32)
+    return sp.csr_matrix((ones, column.astype(np.int32), np.arange(column.size + 1)), shape=(column.size, columns))

@@ -1,0 +1,50 @@
+"""Where graphs come from: files, the loaders of PyG and OGB, scikit-learn's digits, and generators.
+
+npz:FILE[?split=K]          numpy arrays: num_nodes, edge_index, x or x_data.., y, train_mask..
+pyg:NAME[?root=DIR&split=K] a data set of PyTorch Geometric, through its own loader
+ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader
+edgelist:FILE[?nodes=N]     text, a line an edge: src dst [weight]
+metis:FILE                  METIS .graph
+mtx:FILE                    MatrixMarket
+rmat:scale=S,..  sbm:nodes=N,..  digits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcgnn.data.sources.base import ArraySource, Source, SourceInfo
+from hpcgnn.data.sources.spec import Spec, parse_spec
+from hpcgnn.errors import HpcgnnError
+
+__all__ = ["ArraySource", "Source", "SourceInfo", "open_source"]
+
+
+def open_source(text: str, folder: Path) -> Source:
+    """The source that ``text`` names; ``folder`` takes temporary files. Raises :class:`HpcgnnError`."""
+    spec = parse_spec(text)
+    openers = _openers()
+    if spec.kind not in openers:
+        raise HpcgnnError(f"{text!r} is no source: it starts with one of {', '.join(f'{kind}:' for kind in openers)}")
+    source = openers[spec.kind](spec, folder)
+    spec.finish()
+    return source
+
+
+def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
+    # Each kind imports what it needs, so that converting a text file loads neither torch nor scikit-learn.
+    from hpcgnn.data.sources import matrix_market, metis, npz, ogb, pyg, rmat, sbm, text
+    from hpcgnn.data.sources.digits import open_digits
+
+    return {
+        "npz": npz.open_npz,
+        "pyg": pyg.open_pyg,
+        "ogb": ogb.open_ogb,
+        "edgelist": text.open_edge_list,
+        "metis": metis.open_metis,
+        "mtx": matrix_market.open_matrix_market,
+        "rmat": rmat.open_rmat,
+        "sbm": sbm.open_sbm,
+        "digits": open_digits,
+    }

@@ -1,0 +1,165 @@
+"""What every source of graphs offers, and a source over arrays in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.data.arrays import feature_array, label_array, mask_array
+from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.graph_file import MASKS, NO_TASK
+from hpcgnn.errors import HpcgnnError
+
+CHUNK_EDGES = 1 << 20
+Rows: TypeAlias = np.ndarray | sp.csr_matrix
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What a source holds before any option is applied; ``num_edges`` is None where only reading tells.
+
+    ``x_nnz`` is None for dense features. ``default_split`` is used when the user names none and there are no masks.
+    """
+
+    num_nodes: int
+    num_edges: int | None = None
+    weighted: bool = False
+    num_features: int = 0
+    x_nnz: int | None = None
+    num_classes: int = 0
+    task: str = NO_TASK
+    has_masks: bool = False
+    default_split: str | None = None
+    seed: int | None = None
+
+
+class Source(Protocol):
+    """A graph that is read in pieces. Every method may be called more than once."""
+
+    @property
+    def info(self) -> SourceInfo:
+        """What the graph holds."""
+        ...
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """All edges once, about ``chunk_edges`` at a time; ids are checked by the reader."""
+        ...
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """(n, F) float32, dense or CSR, of nodes ``[first, last)``; None if there are none."""
+        ...
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """(n,) int64, -1 = none, or (n, C) uint8; None if there are none."""
+        ...
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """(n,) bool each for ``train_mask``, ``val_mask``, ``test_mask``; None if there are none."""
+        ...
+
+
+class StructureSource:
+    """A graph without features, labels and masks: the part that text formats share."""
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None
+
+
+class ArraySource:
+    """A graph in memory, checked for shapes, dtypes and values when it is made."""
+
+    def __init__(
+        self,
+        where: str,
+        num_nodes: int,
+        edge_index: Any,
+        *,
+        weight: Any = None,
+        x: Any = None,
+        y: Any = None,
+        masks: Mapping[str, Any] | None = None,
+        default_split: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """``edge_index`` (2, E) integers; ``weight`` (E,); ``x`` (N, F) dense or CSR; ``y`` (N,) or (N, C); masks (N,)."""
+        self._edge_index = np.asarray(edge_index)
+        if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
+            raise HpcgnnError(
+                f"{where}: edge_index is {self._edge_index.dtype} of shape {self._edge_index.shape}, "
+                "it should be whole numbers of shape (2, E)"
+            )
+        num_edges = self._edge_index.shape[1]
+        self._weight = None if weight is None else np.asarray(weight).reshape(-1)
+        if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
+            raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
+        self._x = None if x is None else feature_array(x, num_nodes, where)
+        self._y, task, classes = label_array(y, num_nodes, where)
+        self._masks = (
+            None if not masks else {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS}
+        )
+        self.info = SourceInfo(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            weighted=weight is not None,
+            num_features=0 if self._x is None else self._x.shape[1],
+            x_nnz=None if self._x is None or isinstance(self._x, np.ndarray) else self._x.nnz,
+            num_classes=classes,
+            task=task,
+            has_masks=self._masks is not None,
+            default_split=default_split,
+            seed=seed,
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        for first in range(0, self._edge_index.shape[1], chunk_edges):
+            part = slice(first, first + chunk_edges)
+            src, dst = self._edge_index[:, part].astype(np.int64)
+            yield src, dst, None if self._weight is None else self._weight[part].astype(np.float32)
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None if self._x is None else self._x[first:last]
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None if self._y is None else self._y[first:last]
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return None if self._masks is None else {name: mask[first:last] for name, mask in self._masks.items()}
+
+
+def existing_file(name: str, kind: str) -> Path:
+    """``name`` as a path, after checking that it is a file that can be read."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise HpcgnnError(f"{kind}: {path} does not exist or is not a file")
+    return path
+
+
+@contextlib.contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Turn what a reader library raises on a damaged file into one sentence."""
+    try:
+        yield
+    except HpcgnnError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, UnicodeError, OverflowError) as error:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error

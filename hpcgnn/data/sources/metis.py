@@ -1,0 +1,94 @@
+"""``metis:FILE``: a METIS ``.graph``, an undirected graph that lists every edge at both of its ends, ids from 1.
+
+The first line is ``nodes edges [fmt [ncon]]``; then a line a node. ``fmt`` has three digits: node sizes, node weights
+(``ncon`` of them) and edge weights; the first two are skipped, since the partitioner makes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, existing_file, reading
+from hpcgnn.data.sources.lines import blocks, open_text
+from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError
+
+_CHARACTERS_PER_EDGE = 8
+
+
+class MetisSource(StructureSource):
+    """Streamed from the text each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with reading(path, "METIS"), open_text(path) as file:
+            header = _header(file)
+        if not 2 <= len(header) <= 4 or not all(word.isdigit() for word in header):
+            raise HpcgnnError(
+                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', it is {' '.join(header)!r}"
+            )
+        digits = (header[2] if len(header) > 2 else "0").zfill(3)
+        if len(digits) != 3 or set(digits) - {"0", "1"}:
+            raise HpcgnnError(f"{path}: fmt {header[2]!r} in the first line should be up to three digits 0 or 1")
+        constraints = int(header[3]) if len(header) > 3 else 1
+        self._skip = int(digits[0]) + constraints * int(digits[1])
+        self.info = SourceInfo(int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1")
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        node, found = 0, 0
+        with reading(self._path, "METIS"), open_text(self._path) as file:
+            _header(file)
+            for lines in blocks(file, chunk_edges * _CHARACTERS_PER_EDGE):
+                rows = [line.split() for line in lines if not line.lstrip().startswith("%")]
+                while rows and node + len(rows) > self.info.num_nodes and not rows[-1]:
+                    rows.pop()
+                src, dst, weight = self._parse(rows, node)
+                node, found = node + len(rows), found + src.size
+                yield src, dst, weight
+        if node != self.info.num_nodes or found != self.info.num_edges:
+            raise HpcgnnError(
+                f"{self._path} has {node:,} node lines with {found:,} neighbours, its first line announces "
+                f"{self.info.num_nodes:,} nodes and {self.info.num_edges:,} neighbours (each edge at both ends)"
+            )
+
+    def _parse(self, rows: list[list[str]], first: int) -> EdgeChunk:
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        stride = 2 if self.info.weighted else 1
+        short = (counts < self._skip) | ((counts - self._skip) % stride != 0)
+        if short.any():
+            raise HpcgnnError(
+                f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit to fmt and ncon"
+            )
+        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes it.
+        numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
+        is_neighbour = (place >= 0) & (place % stride == 0)
+        src = np.repeat(np.arange(first, first + len(rows)), (counts - self._skip) // stride)
+        weight = numbers[(place >= 0) & (place % stride == 1)].astype(np.float32) if stride == 2 else None
+        dst = numbers[is_neighbour] - 1
+        outside = (dst < 0) | (dst >= self.info.num_nodes)
+        if outside.any():
+            bad = int(outside.argmax())
+            raise HpcgnnError(
+                f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, ids run from 1 to {self.info.num_nodes}"
+            )
+        return src, dst, weight
+
+
+def open_metis(spec: Spec, folder: Path) -> MetisSource:
+    """See the module's text."""
+    return MetisSource(existing_file(spec.name, "metis"))
+
+
+def _header(file: TextIO) -> list[str]:
+    for line in file:
+        if not line.lstrip().startswith("%"):
+            return line.split()
+    return []

@@ -1,0 +1,152 @@
+"""``pyg:NAME``: a data set of PyTorch Geometric, through its own loader, so that what is downloaded already is used.
+
+``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr, Yelp), ``CLASS/NAME`` one of its graphs
+(``WikipediaNetwork/chameleon``), or one of the graphs everybody calls by name (Cora, Computers, Physics).
+``root`` is what you would give to the class in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.sources.base import ArraySource
+from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError
+
+_FAMILIES = {
+    "Planetoid": ("Cora", "CiteSeer", "PubMed"),
+    "Amazon": ("Computers", "Photo"),
+    "Coauthor": ("CS", "Physics"),
+}
+# PyG hands sparse features over as dense ones; below this share of nonzeros they are stored sparse again.
+_SPARSE_SHARE = 0.1
+
+
+def open_pyg(spec: Spec, folder: Path) -> ArraySource:
+    """See the module's text; needs ``torch_geometric``."""
+    root_text, split = spec.take("root"), spec.take_int("split", 0)
+    try:
+        with warnings_off():
+            from torch_geometric import datasets
+    except ImportError as error:
+        raise HpcgnnError(f"{spec.text} needs PyTorch Geometric ({error}): pip install 'hpcgnn[pyg]'") from error
+    family, arguments = _resolve(spec, datasets)
+    root = Path(root_text).expanduser() if root_text else default_root("pyg") / ("" if arguments else family)
+    with _writable_root(root) as usable, loading(spec.text, root):
+        loaded = getattr(datasets, family)(str(usable), *arguments)
+        if len(loaded) != 1:
+            raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, hpcgnn trains on one")
+        return _from_data(loaded[0], spec.text, split)
+
+
+def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
+    """The class in ``torch_geometric.datasets`` and what it takes after the root."""
+    family, slash, name = spec.name.partition("/")
+    if not slash:
+        for candidate, names in _FAMILIES.items():
+            for known in names:
+                if known.lower() == spec.name.lower():
+                    return candidate, (known,)
+    if not inspect.isclass(getattr(datasets, family, None)):
+        raise HpcgnnError(
+            f"{spec.text}: PyTorch Geometric has no data set {spec.name!r}; write a class of torch_geometric.datasets, "
+            "such as Reddit, or CLASS/NAME, such as WikipediaNetwork/chameleon"
+        )
+    return family, (name,) if slash else ()
+
+
+def _from_data(data: Any, where: str, split: int) -> ArraySource:
+    if not hasattr(data, "edge_index") or data.edge_index is None:
+        raise HpcgnnError(
+            f"{where} is no plain graph (it has no edge_index): hpcgnn trains on one kind of nodes and edges"
+        )
+    masks = {name: _one_split(data[name].numpy(), split, where) for name in MASKS if name in data}
+    weight = data.edge_weight if "edge_weight" in data else None
+    return ArraySource(
+        where,
+        int(data.num_nodes),
+        data.edge_index.numpy(),
+        weight=None if weight is None else weight.numpy(),
+        x=None if data.x is None else _features(data.x),
+        y=None if data.y is None else data.y.numpy(),
+        masks=masks,
+    )
+
+
+def _features(x: Any) -> np.ndarray | sp.csr_matrix:
+    if hasattr(x, "to_scipy"):
+        return x.to_scipy(layout="csr")
+    dense = x.to_dense().numpy()
+    return sp.csr_matrix(dense) if dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size else dense
+
+
+def _one_split(mask: np.ndarray, split: int, where: str) -> np.ndarray:
+    """Several published splits are the columns of a mask."""
+    if mask.ndim == 1 and split == 0:
+        return mask
+    count = 1 if mask.ndim == 1 else mask.shape[1]
+    if split >= count:
+        raise HpcgnnError(f"{where}: split={split} is asked for, but there are {count}, counted from 0")
+    return mask[:, split]
+
+
+def default_root(kind: str) -> Path:
+    """Where downloads go when the user names no root."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hpcgnn" / kind
+
+
+@contextlib.contextmanager
+def loading(where: str, root: Path) -> Iterator[None]:
+    """Run a foreign loader: its prints go to stderr, and whatever it raises becomes one sentence."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings_off():
+            yield
+    except HpcgnnError:
+        raise
+    except (Exception, SystemExit) as error:  # loaders raise what their network and parser libraries raise
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise HpcgnnError(
+            f"{where} cannot be loaded from {root}: {type(error).__name__}: {detail}; without a network, copy the "
+            "downloaded files there and name the folder with ?root=DIR"
+        ) from error
+
+
+@contextlib.contextmanager
+def warnings_off() -> Iterator[None]:
+    """Foreign packages warn about each other on import and load, which says nothing to users of this one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _writable_root(root: Path) -> Iterator[Path]:
+    """``root``, or where it is read-only, a temporary folder that mirrors it with links: PyG writes beside its raw files."""
+    if not root.is_dir() or all(_writable(path) for path in (root, *root.iterdir()) if path.is_dir()):
+        yield root
+        return
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-pyg-") as mirror:
+        for folder, _, files in os.walk(root, followlinks=True):
+            copy = Path(mirror, os.path.relpath(folder, root))
+            copy.mkdir(exist_ok=True)
+            for name in files:
+                (copy / name).symlink_to(Path(folder, name).resolve())
+        yield Path(mirror)
+
+
+def _writable(folder: Path) -> bool:
+    # A superuser may write anywhere; a folder that its owner marked read-only stays as it is all the same.
+    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

@@ -1,0 +1,78 @@
+"""The text that names a source: ``KIND:NAME?key=value&key=value`` or ``KIND:key=value,key=value``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hpcgnn.errors import HpcgnnError
+
+
+@dataclass
+class Spec:
+    """A parsed source. The ``take_*`` methods hand out options; :meth:`finish` refuses those that nobody took."""
+
+    text: str
+    kind: str
+    name: str
+    options: dict[str, str]
+    known: list[str] = field(default_factory=list)
+
+    def take(self, key: str, default: str | None = None) -> str | None:
+        """Option ``key`` as text, or ``default``."""
+        self.known.append(key)
+        return self.options.pop(key, default)
+
+    def take_int(self, key: str, default: int | None = None, least: int = 0) -> int:
+        """Option ``key`` as an integer of at least ``least``; required if there is no default."""
+        value = self._number(key, default)
+        if value != int(value) or value < least:
+            raise HpcgnnError(f"{self.text}: {key}={value:g} should be a whole number of at least {least}")
+        return int(value)
+
+    def take_float(self, key: str, default: float | None = None, least: float = 0.0, most: float = math.inf) -> float:
+        """Option ``key`` as a number in [least, most]; required if there is no default."""
+        value = self._number(key, default)
+        if not least <= value <= most:
+            raise HpcgnnError(f"{self.text}: {key}={value:g} should be a number of {least:g} to {most:g}")
+        return value
+
+    def finish(self) -> None:
+        """Raise for options that are left over, which nobody knows."""
+        if self.options:
+            allowed = f"it takes {', '.join(sorted(self.known))}" if self.known else "it takes none"
+            raise HpcgnnError(f"{self.text}: {self.kind} has no option {min(self.options)!r}; {allowed}")
+
+    def _number(self, key: str, default: float | None) -> float:
+        text = self.take(key)
+        if text is None:
+            if default is None:
+                raise HpcgnnError(f"{self.text}: {key} is missing; write {self.kind}:{key}=NUMBER,...")
+            return default
+        try:
+            # Python's int keeps seeds above 2**53 exact.
+            value = int(text) if text.lstrip("+-").isdigit() else float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise HpcgnnError(f"{self.text}: {key}={text!r} is not a number")
+        return value
+
+
+def parse_spec(text: str) -> Spec:
+    """Split ``text`` into kind, name and options."""
+    kind, _, rest = text.partition(":")
+    if kind in ("rmat", "sbm", "digits"):
+        name, query, separator = "", rest, ","
+    else:
+        name, _, query = rest.partition("?")
+        separator = "&"
+        if not name:
+            raise HpcgnnError(f"{text!r} is no source: write KIND:NAME, such as npz:graph.npz, pyg:Cora or digits")
+    options = {}
+    for item in filter(None, query.split(separator)):
+        key, equals, value = item.partition("=")
+        if not equals or key in options:
+            raise HpcgnnError(f"{text}: {item!r} should be key=value, each key once")
+        options[key] = value
+    return Spec(text, kind, name, options)

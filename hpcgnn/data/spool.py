@@ -1,0 +1,53 @@
+"""Temporary arrays on disk, for data that does not fit into memory.
+
+A spool has no name in its folder (the file is unlinked as soon as it is opened), so that it vanishes with the process,
+whatever ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+
+class Spool:
+    """A growing one-dimensional array of ``dtype`` in an unnamed file in ``folder``.
+
+    A full disk raises ``OSError``, which :func:`hpcgnn.data.h5.replacing` turns into one sentence.
+    """
+
+    def __init__(self, folder: Path, dtype: np.dtype | type) -> None:
+        self.dtype = np.dtype(dtype)
+        self.size = 0
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for the spool's life
+
+    def append(self, array: np.ndarray) -> None:
+        """Add ``array`` (any dtype that casts to the spool's) at the end."""
+        data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
+        position = self.size * self.dtype.itemsize
+        self.size += array.size
+        while data:
+            written = os.pwrite(self._file.fileno(), data[: 1 << 30], position)
+            data, position = data[written:], position + written
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        """Elements ``[first, last)`` as a new array."""
+        array = np.empty(last - first, self.dtype)
+        self.read_into(array, first)
+        return array
+
+    def read_into(self, out: np.ndarray, first: int) -> None:
+        """Fill the contiguous ``out`` with the elements from ``first`` on."""
+        data, position = out.view(np.uint8).data, first * self.dtype.itemsize
+        while data:
+            count = os.preadv(self._file.fileno(), [data[: 1 << 30]], position)
+            if count == 0:
+                raise ValueError(f"a spool of {self.size} elements has none at {first}+{out.size}")
+            data, position = data[count:], position + count
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        self._file.close()

@@ -1,0 +1,217 @@
+"""npz, PyG, OGB and digits: what is in the source is in the file; what is wrong is named."""
+
+import gzip
+import os
+import shutil
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import pairs, read, save
+
+from hpcgnn import HpcgnnError
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.graph_file import MASKS
+
+REAL = {"cora": (140, 500, 1000), "tolokers": (5879, 2939, 2940), "debian-tags": (18126, 6042, 6043), "cnr-2000": None}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_npz_keeps_a_real_graph(tmp_path, shared_data, name):
+    path = shared_data(f"{name}.npz")
+    summary = convert(f"npz:{path}", tmp_path / "g.h5")
+    meta, edges, x, y, masks = read(tmp_path / "g.h5")
+    arrays = np.load(path)
+    src, dst = arrays["edge_index"].astype(np.int64)
+    order = np.lexsort([src, dst])
+    assert np.array_equal(edges, np.stack([src[order], dst[order]], 1))
+    assert meta.directed == (name == "cnr-2000")
+    if "x_data" in arrays:
+        parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
+        assert np.array_equal(x, sp.csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"])).toarray())
+        assert meta.x_nnz == arrays["x_data"].size
+    elif "x" in arrays:
+        assert np.array_equal(x, arrays["x"])
+    if "y" in arrays:
+        assert np.array_equal(y, arrays["y"])
+        assert all(np.array_equal(masks[mask], arrays[mask]) for mask in MASKS)
+        assert tuple(summary.split_sizes.values()) == REAL[name]
+
+
+def test_npz_picks_a_split(tmp_path, shared_data):
+    path = shared_data("tolokers.npz")
+    convert(f"npz:{path}?split=3", tmp_path / "g.h5")
+    masks = read(tmp_path / "g.h5")[-1]
+    assert all(np.array_equal(masks[mask], np.load(path)[f"{mask}s"][3]) for mask in MASKS)
+    with pytest.raises(HpcgnnError, match="split=10 is asked for, but there are 10"):
+        convert(f"npz:{path}?split=10", tmp_path / "other.h5")
+
+
+@pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
+def test_pyg_equals_pyg(tmp_path, shared_data, name):
+    datasets = pytest.importorskip("torch_geometric.datasets")
+    root = shared_data("pyg")
+    raw = {path.relative_to(root) for path in root.rglob("*")}
+    copy = tmp_path / "copy"
+    shutil.copytree(root / name / "raw", copy / name / "raw")
+    for folder, _, _ in os.walk(copy):
+        os.chmod(folder, 0o755)
+    data = datasets.Planetoid(str(copy), name)[0]
+    convert(f"pyg:{name}?root={root}", tmp_path / "g.h5")
+    meta, edges, x, y, masks = read(tmp_path / "g.h5")
+    assert pairs(edges) == sorted(map(tuple, data.edge_index.T.tolist()))
+    assert np.array_equal(x, data.x.numpy())
+    assert meta.x_nnz == np.count_nonzero(x)
+    assert np.array_equal(y, data.y.numpy())
+    assert all(np.array_equal(masks[mask], data[mask].numpy()) for mask in MASKS)
+    assert not meta.directed
+    assert {path.relative_to(root) for path in root.rglob("*")} == raw  # a read-only folder stays as it is
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("pyg:NoSuchGraph", "has no data set 'NoSuchGraph'"),
+        ("pyg:Cora?root={empty}&split=2", "cannot be loaded from|split=2 is asked for"),
+        ("ogb:ogbn-nothing?root={empty}", "cannot be loaded from .*Invalid dataset name"),
+    ],
+)
+def test_loader_failures(tmp_path, monkeypatch, source, sentence):
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("ogb")
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens: no network
+    with pytest.raises(HpcgnnError, match=sentence):
+        convert(source.format(empty=tmp_path / "empty"), tmp_path / "g.h5")
+    assert not (tmp_path / "g.h5").exists()
+
+
+def test_missing_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch_geometric", None)
+    with pytest.raises(HpcgnnError, match=r"pip install 'hpcgnn\[pyg\]'"):
+        convert("pyg:Cora", tmp_path / "g.h5")
+
+
+def write_csv(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))
+
+
+def test_ogb_through_its_own_loader(tmp_path):
+    """A small graph in the folder layout of ogbn-arxiv, read twice: from the raw files and from what ogb then caches."""
+    pytest.importorskip("ogb")
+    base = tmp_path / "ogbn_arxiv"
+    edges = [(0, 1), (2, 3), (3, 0), (4, 1)]
+    features = np.round(np.random.default_rng(0).normal(size=(5, 3)), 3)
+    write_csv(base / "raw/edge.csv.gz", edges)
+    write_csv(base / "raw/num-node-list.csv.gz", [[5]])
+    write_csv(base / "raw/num-edge-list.csv.gz", [[4]])
+    write_csv(base / "raw/node-feat.csv.gz", features)
+    write_csv(base / "raw/node_year.csv.gz", [[2000]] * 5)
+    write_csv(base / "raw/node-label.csv.gz", [[0], [1], [2], [1], [0]])
+    for name, ids in {"train": [0, 1, 2], "valid": [3], "test": [4]}.items():
+        write_csv(base / f"split/time/{name}.csv.gz", [[i] for i in ids])
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+    for _ in range(2):
+        convert(f"ogb:ogbn-arxiv?root={tmp_path}", tmp_path / "g.h5", ConvertOptions(force=True))
+        meta, stored, x, y, masks = read(tmp_path / "g.h5")
+        assert pairs(stored) == sorted(edges)
+        assert np.allclose(x, features)
+        assert y.tolist() == [0, 1, 2, 1, 0]
+        assert np.flatnonzero(masks["train_mask"]).tolist() == [0, 1, 2]
+        assert meta.directed
+    assert (base / "processed/data_processed").exists()
+
+
+def test_digits(tmp_path):
+    summary = convert("digits", tmp_path / "g.h5")
+    meta, edges, x, _, masks = read(tmp_path / "g.h5")
+    assert (meta.num_nodes, meta.num_features, meta.num_classes, meta.directed) == (1797, 64, 10, False)
+    assert (x.min(), x.max()) == (0, 1)
+    assert np.bincount(edges[:, 1]).min() >= 8
+    assert (edges[:, 0] != edges[:, 1]).all()
+    assert summary.split_sizes == {"train_mask": 1078, "val_mask": 360, "test_mask": 359}
+    convert("digits", tmp_path / "again.h5")
+    assert all(np.array_equal(read(tmp_path / "again.h5")[-1][mask], masks[mask]) for mask in MASKS)
+
+
+SPARSE = {
+    "x": None,
+    "x_data": np.ones(4, np.float32),
+    "x_indices": np.array([0, 1, 2, 0], np.int32),
+    "x_indptr": np.array([0, 1, 2, 2, 2, 3, 4]),
+    "x_shape": np.array([6, 3]),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_nodes": None}, "has no array 'num_nodes'"),
+        ({"num_nodes": np.float64(6)}, "num_nodes should be one whole number"),
+        ({"num_nodes": np.int64(0), "x": None, "y": None}, "has shape|mask is|has 0 nodes"),
+        ({"edge_index": np.zeros((3, 2), int)}, r"edge_index is int64 of shape \(3, 2\)"),
+        ({"edge_index": np.array([[0.0, 1.5], [1, 0]])}, "edge_index is float64"),
+        ({"edge_index": np.array([[0, 6], [1, 0]])}, "edge 1 is 6 -> 0, but node ids run from 0 to 5"),
+        ({"edge_index": np.array([[0, 1], [-1, 0]])}, "edge 0 is 0 -> -1"),
+        ({"edge_weight": np.ones(3, np.float32)}, "one number for each of the 6 edges"),
+        ({"edge_weight": np.array([1, 1, np.nan, 1, 1, 1])}, "edge 2 .* has weight nan"),
+        ({"x": np.ones((5, 3))}, r"x has shape \(5, 3\), it should be \(6, F\)"),
+        ({"x": np.ones(6)}, r"x has shape \(6,\)"),
+        ({"x": np.full((6, 3), "a")}, "x has dtype <U1"),
+        ({"x": np.where(np.arange(18).reshape(6, 3) == 7, np.nan, 1)}, "x of node 2 is nan in column 1"),
+        ({"x": np.where(np.arange(18).reshape(6, 3) == 17, np.inf, 1)}, "x of node 5 is inf in column 2"),
+        (SPARSE | {"x_indices": np.array([0, 1, 3, 0])}, "x_indices run from 0 to 3, outside of 0 to 2"),
+        (SPARSE | {"x_indices": np.array([0, 1, -1, 0])}, "x_indices run from -1"),
+        (SPARSE | {"x_indptr": np.array([0, 1, 2, 1, 2, 3, 4])}, "x_indptr does not rise from 0 to 4"),
+        (SPARSE | {"x_data": np.array([1, 2, np.nan, 3], np.float32)}, "x of node 4 is nan in column 2"),
+        (SPARSE | {"x_shape": None}, "sparse features need x_data, x_indices"),
+        ({"y": np.array([0, 1, 2, 0, 1])}, "y is int64 of shape"),
+        ({"y": np.array([0, 1, 2, 0, 1, -2])}, "y of node 5 is -2"),
+        ({"y": np.array([0, 1, 2, 0, 1.5, 0])}, "y holds 1.5"),
+        ({"y": np.array([0, 1, 3, 0, 1, 3])}, "class 2 of 4 never appears"),
+        ({"y": np.full((6, 2), 2)}, "all values should be 0 or 1"),
+        ({"y": np.array([[1, 0]] * 6)}, "class 1 of 2 never appears"),
+        ({"y": None}, "has masks but no labels"),
+        ({"val_mask": np.array([1, 0, 0, 1, 0, 0], bool)}, "node 0 is in train_mask and val_mask"),
+        ({"test_mask": np.array([0, 0, 0, 0, 1, 1], bool)}, "node 5 is in test_mask but has no label"),
+        ({"train_mask": np.zeros(6, bool)}, "train_mask selects no labelled node"),
+        ({"train_mask": np.ones(5, bool)}, r"train_mask is bool of shape \(5,\)"),
+        ({"train_mask": np.array([0, 1, 2, 0, 0, 0])}, "train_mask is int64"),
+    ],
+)
+def test_bad_arrays(tmp_path, changes, sentence):
+    source = save(tmp_path / "g.npz", **changes)
+    with pytest.raises(HpcgnnError, match=sentence):
+        convert(source, tmp_path / "g.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
+
+
+def test_sparse_npz(tmp_path):
+    source = save(tmp_path / "g.npz", **SPARSE)
+    convert(source, tmp_path / "g.h5")
+    meta, _, x, *_ = read(tmp_path / "g.h5")
+    assert meta.x_nnz == 4
+    assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"no zip at all"])
+def test_damaged_npz(tmp_path, content):
+    (tmp_path / "g.npz").write_bytes(content)
+    with pytest.raises(HpcgnnError, match="cannot be read as npz"):
+        convert(f"npz:{tmp_path / 'g.npz'}", tmp_path / "g.h5")
+
+
+def test_pickled_npz_is_refused(tmp_path):
+    source = save(tmp_path / "g.npz", y=np.array([None] * 6, dtype=object))
+    with pytest.raises(HpcgnnError, match="cannot be read as npz"):
+        convert(source, tmp_path / "g.h5")
+
+
+def test_multi_label(tmp_path):
+    y = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 0]], np.uint8)
+    convert(save(tmp_path / "g.npz", y=y), tmp_path / "g.h5")
+    meta, _, _, stored, _ = read(tmp_path / "g.h5")
+    assert (meta.task, meta.num_classes) == ("multi-label", 2)
+    assert np.array_equal(stored, y)

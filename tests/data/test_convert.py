@@ -1,0 +1,219 @@
+"""Options of convert, and what happens when it cannot finish."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from helpers import pairs, read, save
+
+from hpcgnn import HpcgnnError
+from hpcgnn.data import convert as convert_module
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.graph_file import MASKS
+
+
+def converted(source, tmp_path, **options):
+    convert(source, tmp_path / "out.h5", ConvertOptions(force=True, **options))
+    return read(tmp_path / "out.h5")
+
+
+def test_random_split_is_exact_and_seeded(tmp_path, shared_data):
+    source = f"npz:{shared_data('citeseer.npz')}"
+    *_, y, masks = converted(source, tmp_path, split="random:0.6,0.2,0.2,5")
+    count = int((y >= 0).sum())
+    assert [int(masks[mask].sum()) for mask in MASKS] == [
+        round(0.6 * count),
+        round(0.8 * count) - round(0.6 * count),
+        count - round(0.8 * count),
+    ]
+    assert not any((masks[mask] & (y < 0)).any() for mask in MASKS)
+    assert sum(mask.astype(int) for mask in masks.values()).max() == 1
+    again = converted(source, tmp_path, split="random:0.6,0.2,0.2,5")[-1]
+    other = converted(source, tmp_path, split="random:0.6,0.2,0.2,6")[-1]
+    assert np.array_equal(again["train_mask"], masks["train_mask"])
+    assert not np.array_equal(other["train_mask"], masks["train_mask"])
+
+
+def test_shares_need_not_use_all_nodes(tmp_path):
+    masks = converted("sbm:nodes=1000", tmp_path, split="random:0.1,0.1,0.2")[-1]
+    assert [int(masks[mask].sum()) for mask in MASKS] == [100, 100, 200]
+
+
+def test_per_class_split(tmp_path, shared_data):
+    *_, y, masks = converted(f"npz:{shared_data('amazon-computers.npz')}", tmp_path, split="per-class:20,30,1")
+    assert np.bincount(y[masks["train_mask"]]).tolist() == [20] * 10
+    assert np.bincount(y[masks["val_mask"]]).tolist() == [30] * 10
+    assert sum(int(mask.sum()) for mask in masks.values()) == y.size
+
+
+def test_split_replaces_the_published_one(tmp_path):
+    source = save(tmp_path / "g.npz")
+    assert converted(source, tmp_path)[-1]["train_mask"].sum() == 3
+    assert converted(source, tmp_path, split="random:1,0,0")[-1]["train_mask"].sum() == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "split", "sentence"),
+    [
+        ({}, "random:0.6,0.2", "is not understood"),
+        ({}, "random:0.6,0.5,0.2", "is not understood"),
+        ({}, "random:nan,0,0", "is not understood"),
+        ({}, "per-class:1.5,1", "is not understood"),
+        ({}, "halves", "is not understood"),
+        ({}, "per-class:2,1", "class 0 has 2 labelled nodes, --split per-class:2,1 needs 3"),
+        ({}, "random:0.01,0.5,0.4", "train_mask selects no labelled node"),
+        ({"y": None, "train_mask": None, "val_mask": None, "test_mask": None}, "random:1,0,0", "has no labels"),
+        ({"y": np.ones((6, 2), np.uint8)}, "per-class:1,1", "needs one class a node"),
+    ],
+)
+def test_bad_splits(tmp_path, changes, split, sentence):
+    source = save(tmp_path / "g.npz", **changes)
+    with pytest.raises(HpcgnnError, match=sentence):
+        converted(source, tmp_path, split=split)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
+
+
+def test_degree_features(tmp_path):
+    (tmp_path / "e.txt").write_text("0 1\n2 1\n3 1\n1 0\n1 0\n0 1\n")
+    meta, _, x, *_ = converted(f"edgelist:{tmp_path / 'e.txt'}", tmp_path, features="degree:4")
+    assert (meta.num_features, meta.x_nnz) == (4, 4)
+    assert x.argmax(1).tolist() == [2, 3, 0, 0]  # in-degrees 2, 4, 0, 0
+    assert x.sum(1).tolist() == [1, 1, 1, 1]
+
+
+def test_degree_counts_the_stored_edges(tmp_path):
+    (tmp_path / "e.txt").write_text("0 1\n2 1\n3 1\n1 0\n1 0\n0 1\n")
+    options = {"undirected": True, "self_loops": True, "features": "degree:9"}
+    x = converted(f"edgelist:{tmp_path / 'e.txt'}", tmp_path, **options)[2]
+    assert x.argmax(1).tolist() == [2, 4, 2, 2]
+
+
+def test_onehot_and_random_features(tmp_path, monkeypatch):
+    monkeypatch.setattr(convert_module, "_PIECE_NODES", 4)
+    source = save(tmp_path / "g.npz")
+    meta, _, x, *_ = converted(source, tmp_path, features="onehot")
+    assert np.array_equal(x, np.eye(6))
+    assert meta.x_nnz == 6
+    _, _, x, *_ = converted(source, tmp_path, features="random:5,1")
+    assert x.shape == (6, 5)
+    assert np.unique(x).size > 25
+    assert not np.array_equal(x, converted(source, tmp_path, features="random:5,2")[2])
+
+
+@pytest.mark.parametrize("text", ["degree", "degree:0", "onehot:3", "random:x", "random:1,2,3", "shape:3", "degree:-1"])
+def test_bad_features(tmp_path, text):
+    with pytest.raises(HpcgnnError, match="is not understood: write degree:D"):
+        converted(save(tmp_path / "g.npz"), tmp_path, features=text)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_row_normalise(tmp_path, sparse):
+    x = np.array([[1, 3, 0], [0, 0, 0], [-1, 1, 2], [0.1, 0, 0], [5, 5, 0], [1, 1, 1]], np.float32)
+    changes = {"x": x}
+    if sparse:
+        rows, columns = np.nonzero(x)
+        indptr = np.concatenate([[0], np.cumsum((x != 0).sum(1))])
+        changes = {"x": None, "x_data": x[rows, columns], "x_indices": columns, "x_indptr": indptr, "x_shape": x.shape}
+    meta, _, stored, *_ = converted(save(tmp_path / "g.npz", **changes), tmp_path, row_normalise=True)
+    assert (meta.x_nnz is not None) == sparse
+    sums = np.abs(x).sum(1, keepdims=True)
+    assert np.allclose(stored, x / np.where(sums == 0, 1, sums))
+
+
+def test_row_normalise_without_features(tmp_path):
+    with pytest.raises(HpcgnnError, match="has no features, so that --row-normalise"):
+        converted(save(tmp_path / "g.npz", x=None), tmp_path, row_normalise=True)
+
+
+def test_edge_options_reach_the_file(tmp_path):
+    (tmp_path / "e.txt").write_text("0 1\n0 1\n1 2\n2 2\n")
+    source = f"edgelist:{tmp_path / 'e.txt'}"
+    meta, edges, *_ = converted(source, tmp_path)
+    assert (pairs(edges), meta.directed) == ([(0, 1), (0, 1), (1, 2), (2, 2)], True)
+    assert pairs(converted(source, tmp_path, drop_duplicates=True)[1]) == [(0, 1), (1, 2), (2, 2)]
+    meta, edges, *_ = converted(source, tmp_path, undirected=True)
+    assert (pairs(edges), meta.directed) == ([(0, 1), (1, 0), (1, 2), (2, 1), (2, 2)], False)
+    edges = converted(source, tmp_path, self_loops=True)[1]
+    assert pairs(edges) == [(0, 0), (0, 1), (0, 1), (1, 1), (1, 2), (2, 2)]
+
+
+def test_provenance(tmp_path):
+    source = save(tmp_path / "g.npz")
+    meta = converted(source, tmp_path, split="random:0.6,0.2,0.2,7", undirected=True)[0]
+    assert meta.provenance["source"] == source
+    assert meta.provenance["options"]["undirected"] is True
+    assert meta.provenance["options"]["split"] == "random:0.6,0.2,0.2,7"
+    assert meta.provenance["seed"]["split"] == 7
+    assert meta.provenance["hpcgnn"]
+
+
+def test_pieces_of_nodes_make_no_difference(tmp_path, monkeypatch, shared_data):
+    source = f"npz:{shared_data('cora.npz')}"
+    one = converted(source, tmp_path, split="per-class:20,30", row_normalise=True)
+    monkeypatch.setattr(convert_module, "_PIECE_NODES", 100)
+    monkeypatch.setattr(convert_module, "_PIECE_BYTES", 1000)
+    many = converted(source, tmp_path, split="per-class:20,30", row_normalise=True)
+    assert all(np.array_equal(a, b) for a, b in zip(one[1:4], many[1:4], strict=True))
+    assert all(np.array_equal(one[4][mask], many[4][mask]) for mask in MASKS)
+
+
+def test_a_class_without_training_nodes_is_noted(tmp_path):
+    masks = {"train_mask": np.array([1, 1, 0, 0, 0, 0], bool)}
+    summary = convert(save(tmp_path / "g.npz", **masks), tmp_path / "g.h5")
+    assert summary.notes == ["1 of 3 classes have no training node, and cannot be learned: 2"]
+
+
+def test_existing_file_needs_force(tmp_path):
+    source = save(tmp_path / "g.npz")
+    convert(source, tmp_path / "g.h5")
+    before = (tmp_path / "g.h5").read_bytes()
+    with pytest.raises(HpcgnnError, match="pass --force to overwrite"):
+        convert(source, tmp_path / "g.h5")
+    assert (tmp_path / "g.h5").read_bytes() == before
+    convert(source, tmp_path / "g.h5", ConvertOptions(force=True))
+
+
+def test_a_failure_keeps_the_old_file(tmp_path):
+    convert(save(tmp_path / "g.npz"), tmp_path / "g.h5")
+    before = (tmp_path / "g.h5").read_bytes()
+    bad = save(tmp_path / "bad.npz", x=np.full((6, 3), np.nan))
+    with pytest.raises(HpcgnnError, match="features must be finite"):
+        convert(bad, tmp_path / "g.h5", ConvertOptions(force=True))
+    assert (tmp_path / "g.h5").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "g.h5", "g.npz"]
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(HpcgnnError, match=r"none.npz does not exist"):
+        convert(f"npz:{tmp_path / 'none.npz'}", tmp_path / "g.h5")
+    with pytest.raises(HpcgnnError, match=r"folder .* does not exist"):
+        convert("digits", tmp_path / "nowhere" / "g.h5")
+
+
+@pytest.mark.parametrize("room", [0, 1000, 100_000, 700_000])
+def test_full_disk(tmp_path, monkeypatch, room):
+    """Room for the spools of edges, or not, or for nearly all."""
+    left, pwrite = [room], os.pwrite
+
+    def full_pwrite(descriptor, data, offset):
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full_pwrite)
+    with pytest.raises(HpcgnnError, match=r"cannot write .*g\.h5: No space left on device"):
+        convert("digits", tmp_path / "g.h5")
+    assert left[0] < 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupt_leaves_nothing(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert_module, "_write_nodes", stop)
+    with pytest.raises(KeyboardInterrupt):
+        convert("sbm:nodes=100", tmp_path / "g.h5")
+    assert not list(tmp_path.iterdir())

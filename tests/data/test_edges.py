@@ -1,0 +1,161 @@
+"""The external sort against a dictionary, with groups and chunks so small that there are many of both."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcgnn import HpcgnnError
+from hpcgnn.data.edges import MAX_NODES, EdgeOptions, _pack, _Spill, sort_edges
+
+
+def chunked(src, dst, weight, size):
+    for first in range(0, len(src), size):
+        part = slice(first, first + size)
+        yield (
+            np.array(src[part], np.int64),
+            np.array(dst[part], np.int64),
+            None if weight is None else np.array(weight[part], np.float32),
+        )
+
+
+def run_sort(edges, num_nodes, weighted, options, folder, chunk=3, group=4):
+    src, dst, weight = ([edge[i] for edge in edges] for i in range(3))
+    result = sort_edges(
+        chunked(src, dst, weight if weighted else None, chunk),
+        num_nodes,
+        weighted,
+        options,
+        folder,
+        "test",
+        group_edges=group,
+    )
+    indptr, indices = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
+    weights = result.weights.read(0, result.num_edges) if weighted else np.ones(result.num_edges, np.float32)
+    result.close()
+    stored = [(int(s), v, float(w)) for v in range(num_nodes) for s, w in row(indptr, indices, weights, v)]
+    return stored, result.symmetric
+
+
+def row(indptr, indices, weights, node):
+    part = slice(indptr[node], indptr[node + 1])
+    assert (np.diff(indices[part]) >= 0).all()
+    return zip(indices[part], weights[part], strict=True)
+
+
+def by_hand(edges, num_nodes, options):
+    """The same as plain Python: a sorted list of (src, dst, weight)."""
+    if options.undirected:
+        edges = edges + [(d, s, w) for s, d, w in edges]
+    if options.undirected or options.drop_duplicates:
+        sums = defaultdict(float)
+        for s, d, w in edges:
+            sums[s, d] += w
+        edges = [(s, d, w) for (s, d), w in sums.items()]
+    if options.self_loops:
+        have = {s for s, d, _ in edges if s == d}
+        edges = edges + [(v, v, 1.0) for v in range(num_nodes) if v not in have]
+    return edges
+
+
+graphs = st.integers(1, 9).flatmap(
+    lambda n: st.tuples(
+        st.just(n),
+        # Whole numbers as weights: their sums are exact in any order.
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(-4, 9).map(float)), max_size=40),
+    )
+)
+any_options = st.builds(EdgeOptions, st.booleans(), st.booleans(), st.booleans())
+
+
+@settings(max_examples=300, deadline=None)
+@given(graph=graphs, weighted=st.booleans(), options=any_options, chunk=st.integers(1, 50), group=st.integers(1, 50))
+def test_equals_a_dictionary(tmp_path_factory, graph, weighted, options, chunk, group):
+    num_nodes, edges = graph
+    if not weighted:
+        edges = [(s, d, 1.0) for s, d, _ in edges]
+    stored, symmetric = run_sort(
+        edges, num_nodes, weighted, options, tmp_path_factory.getbasetemp(), chunk=chunk, group=group
+    )
+    expected = by_hand(edges, num_nodes, options)
+    if not weighted:
+        stored, expected = [edge[:2] for edge in stored], [edge[:2] for edge in expected]
+    assert Counter(stored) == Counter(expected)
+    reverse = Counter((d, s, *w) for s, d, *w in stored)
+    assert symmetric == (Counter(stored) == reverse)
+
+
+def test_more_nodes_than_ranges(tmp_path):
+    random = np.random.default_rng(0)
+    edges = [(int(s), int(d), 1.0) for s, d in random.integers(0, 20_000, (5_000, 2))]
+    stored, _ = run_sort(edges, 20_000, False, EdgeOptions(), tmp_path, chunk=701, group=97)
+    assert Counter(stored) == Counter(edges)
+
+
+def test_parallel_edges_keep_their_order(tmp_path):
+    edges = [(0, 1, float(w)) for w in (5, 3, 9, 1, 7)]
+    assert run_sort(edges, 2, True, EdgeOptions(), tmp_path, chunk=2)[0] == edges
+
+
+def test_many_parallel_edges_keep_their_order(tmp_path):
+    """Enough for numpy to leave insertion sort, which is stable by itself."""
+    edges = [(i % 3, 1, float(i)) for i in range(3_000)]
+    stored, _ = run_sort(edges, 3, True, EdgeOptions(), tmp_path, chunk=1_000, group=10_000)
+    assert stored == sorted(edges)
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1), limit=st.integers(1, 20))
+def test_groups_are_as_large_as_the_limit_allows(sizes, limit):
+    groups = list(_pack(np.array(sizes), limit))
+    assert [first for first, _ in groups] == [0, *(last for _, last in groups[:-1])]
+    assert groups[-1][1] == len(sizes)
+    for first, last in groups:
+        assert last == first + 1 or sum(sizes[first:last]) <= limit
+        assert last == len(sizes) or sum(sizes[first : last + 1]) > limit
+
+
+def test_undirected_is_what_pyg_does(tmp_path):
+    torch = pytest.importorskip("torch")
+    utils = pytest.importorskip("torch_geometric.utils")
+    random = np.random.default_rng(1)
+    edges = [(int(s), int(d), float(w)) for s, d, w in random.integers(0, 8, (60, 3))]
+    index = torch.tensor([edge[:2] for edge in edges]).T
+    index, weight = utils.to_undirected(index, torch.tensor([edge[2] for edge in edges]))
+    expected = [(int(s), int(d), float(w)) for (s, d), w in zip(index.T, weight, strict=True)]
+    stored, symmetric = run_sort(edges, 8, True, EdgeOptions(undirected=True), tmp_path)
+    assert symmetric
+    assert sorted(stored) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "weight", "sentence"),
+    [
+        (0, 3, 1.0, "edge 1 is 0 -> 3, but node ids run from 0 to 2"),
+        (-1, 0, 1.0, "edge 1 is -1 -> 0"),
+        (1, 2, np.nan, r"edge 1 \(1 -> 2\) has weight nan"),
+        (1, 2, np.inf, "has weight inf"),
+    ],
+)
+def test_bad_edges(tmp_path, src, dst, weight, sentence):
+    with pytest.raises(HpcgnnError, match=sentence):
+        run_sort([(0, 1, 1.0), (src, dst, weight)], 3, True, EdgeOptions(), tmp_path, chunk=1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num_nodes", [0, -1, MAX_NODES + 1])
+def test_bad_sizes(tmp_path, num_nodes):
+    with pytest.raises(HpcgnnError, match="converts graphs of 1 to"):
+        run_sort([], num_nodes, False, EdgeOptions(), tmp_path)
+
+
+def test_the_largest_id_does_not_overflow(tmp_path):
+    last = MAX_NODES - 1
+    spill = _Spill(MAX_NODES, False, True, tmp_path, "test")
+    spill.add(np.array([last, 0]), np.array([last, last]), None)
+    groups = [(first, end, keys.tolist()) for first, end, keys, _ in spill.groups(1)]
+    assert sorted(key for *_, keys in groups for key in keys) == sorted(
+        [last * MAX_NODES + last, last * MAX_NODES + last, last * MAX_NODES, last]
+    )
+    spill.close()

@@ -1,0 +1,172 @@
+"""Edge lists, METIS and MatrixMarket against networkx and scipy."""
+
+import gzip
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from helpers import pairs, read
+
+from hpcgnn import HpcgnnError
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.sources import lines
+
+
+def converted(source, tmp_path, **options):
+    convert(source, tmp_path / "graph.h5", ConvertOptions(force=True, **options))
+    return read(tmp_path / "graph.h5")
+
+
+@pytest.fixture
+def tiny_blocks(monkeypatch):
+    """Read a few lines at a time, so that every test crosses block borders."""
+    monkeypatch.setattr(lines.blocks, "__defaults__", (20,))
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("delimiter", [" ", "\t", ","])
+def test_edge_list_equals_networkx(tmp_path, zipped, delimiter):
+    graph = nx.gnp_random_graph(40, 0.1, seed=1, directed=True)
+    text = "# comment\n% another\n\n" + "".join(f"{s}{delimiter}{d}\n" for s, d in graph.edges)
+    path = tmp_path / "edges.txt"
+    path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    meta, edges, x, y, masks = converted(f"edgelist:{path}", tmp_path)
+    assert pairs(edges) == sorted(graph.edges)
+    assert meta.directed
+    assert (x, y, masks) == (None, None, None)
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+def test_edge_list_with_weights_and_nodes(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 1 0.5\n2 1 1e3\n1 0 0.5\n0 1 2\n")
+    meta, edges, *_ = converted(f"edgelist:{path}?nodes=5", tmp_path)
+    assert (meta.num_nodes, meta.weighted) == (5, True)
+    assert sorted(map(tuple, edges.tolist())) == [(0, 1, 0.5), (0, 1, 2.0), (1, 0, 0.5), (2, 1, 1000.0)]
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("0 1\n# c\n1 2\n2 0\n0 2\n0 1.5\n", "line 6: '0 1.5': node id '1.5' is not a whole number"),
+        ("0 1\n0 -1\n", "edge 1 is 0 -> -1"),
+        ("0 1\n1 x\n", "node id 'x' is not a whole number"),
+        ("0 1\n1 2 3\n", "line 2: '1 2 3' has 3 columns, the lines before have 2"),
+        ("0 1 2 3\n", "has 4 columns"),
+        ("0\n", "has 1 columns"),
+        ("# nothing\n", "holds no edges"),
+        ("0 1 nan\n", "has weight nan"),
+        ("0 99999999999\n", "converts graphs of 1 to"),
+    ],
+)
+def test_bad_edge_lists(tmp_path, text, sentence):
+    path = tmp_path / "edges.txt"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError, match=sentence):
+        converted(f"edgelist:{path}", tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_edge_list_beyond_announced_nodes(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 1\n1 4\n")
+    with pytest.raises(HpcgnnError, match="edge 1 is 1 -> 4, but node ids run from 0 to 2"):
+        converted(f"edgelist:{path}?nodes=3", tmp_path)
+
+
+def test_truncated_gzip(tmp_path):
+    path = tmp_path / "edges.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d %d\n" % (i, i * 7 % 1000) for i in range(1000)))[:-50])
+    with pytest.raises(HpcgnnError, match="cannot be read as an edge list"):
+        converted(f"edgelist:{path}", tmp_path)
+
+
+def write_metis(path, graph, fmt=""):
+    """``fmt`` as in the format; node v has size 9, weights 7 and 8, and edge (u, v) weighs u + v."""
+    digits = fmt.zfill(3) if fmt else "000"
+    ncon = " 2" if digits[1] == "1" else ""
+    rows = ["% comment", f"{graph.number_of_nodes()} {graph.number_of_edges()} {fmt}{ncon}"]
+    for v in graph.nodes:
+        words = ["9"] * (digits[0] == "1") + ["7", "8"] * (digits[1] == "1")
+        for u in graph.adj[v]:
+            words += [str(u + 1)] + [str(u + v)] * (digits[2] == "1")
+        rows.append(" ".join(words))
+    path.write_text("\n".join(rows) + "\n\n")
+
+
+@pytest.mark.parametrize("fmt", ["", "1", "10", "011", "100", "111"])
+@pytest.mark.parametrize("chunk_edges", [1, 1000])
+def test_metis_equals_networkx(tmp_path, monkeypatch, fmt, chunk_edges):
+    graph = nx.gnp_random_graph(30, 0.15, seed=2)
+    graph.add_node(30)  # a node without edges is an empty line
+    path = tmp_path / "g.graph"
+    write_metis(path, graph, fmt)
+    from hpcgnn.data.sources.metis import MetisSource
+
+    monkeypatch.setattr(MetisSource.edges, "__defaults__", (chunk_edges,))
+    meta, edges, *_ = converted(f"metis:{path}", tmp_path)
+    assert (meta.num_nodes, meta.directed, meta.weighted) == (31, False, fmt.endswith("1"))
+    assert pairs(edges) == sorted(graph.to_directed().edges)
+    if meta.weighted:
+        assert (edges[:, 2] == edges[:, 0] + edges[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "first line should be"),
+        ("2 x\n", "first line should be"),
+        ("2 1 7\n2\n1\n", "fmt '7'"),
+        ("2 1\n3\n1\n", "node 1 has neighbour 3, ids run from 1 to 2"),
+        ("2 1\n0\n1\n", "node 1 has neighbour 0"),
+        ("2 1\n2\n", "1 node lines with 1 neighbours"),
+        ("2 2\n2\n1\n", "announces 2 nodes and 4 neighbours"),
+        ("2 1\n2.5\n1\n", "cannot be read as METIS.*2.5"),
+        ("2 1 1\n2\n1\n", "line of node 1 does not fit"),
+    ],
+)
+def test_bad_metis(tmp_path, text, sentence):
+    path = tmp_path / "g.graph"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError, match=sentence):
+        converted(f"metis:{path}", tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_matrix_market_equals_scipy(tmp_path, field, symmetric):
+    matrix = sp.random(20, 20, 0.1, random_state=3, format="coo")
+    matrix.data = np.ceil(9 * matrix.data)
+    if symmetric:
+        matrix = (matrix + matrix.T).tocoo()
+    path = tmp_path / "m.mtx"
+    scipy.io.mmwrite(path, matrix, field=field, symmetry="symmetric" if symmetric else "general")
+    meta, edges, *_ = converted(f"mtx:{path}", tmp_path)
+    assert (meta.weighted, meta.directed) == (field != "pattern", not symmetric)
+    values = edges[:, 2] if meta.weighted else np.ones(len(edges))
+    found = sp.coo_matrix((values, edges[:, :2].astype(int).T), shape=matrix.shape).toarray()
+    assert np.array_equal(found, matrix.toarray() if meta.weighted else matrix.toarray() != 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("%%MatrixMarket matrix coordinate real general\n2 3 1\n1 1 1.0\n", "needs a square matrix"),
+        ("%%MatrixMarket matrix array real general\n1 1\n1.0\n", "real array matrix"),
+        ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1.0 2.0\n", "complex coordinate matrix"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n", "cannot be read as MatrixMarket"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 nan\n", "has weight nan"),
+        ("hello\n", "cannot be read as MatrixMarket"),
+    ],
+)
+def test_bad_matrix_market(tmp_path, text, sentence):
+    path = tmp_path / "m.mtx"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError, match=sentence):
+        converted(f"mtx:{path}", tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
