@@ -76,7 +76,7 @@ class LocalGraph:
 
         ``weighted`` gives the matrices the graph's edge weights instead of ones.
         """
-        plan = self._stored_plan(strategy) or self._built_plan(strategy)
+        plan = self.stored_plan(strategy) or self.built_plan(strategy)
         if not weighted or self.edge_weight is None:
             return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
         sent = self._weights_at_receivers(plan)
@@ -84,13 +84,14 @@ class LocalGraph:
         weights[id(plan.send)] = sent
         return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
 
-    def _stored_plan(self, strategy: str) -> AggregationPlan[SparseMatrix] | None:
+    def stored_plan(self, strategy: str) -> AggregationPlan[SparseMatrix] | None:
+        """This rank's plan in the file, or None where there is none that fits. Collective."""
         with self.world.together(f"read the plan in {self.path}"), PartsFile(self.path) as parts:
             stored = self.matches_parts and parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
             return plan_store.read_plan(parts, strategy, self.world.rank) if stored else None
 
-    def _built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
-        """Each rank plans what it receives and tells its peers what to send."""
+    def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
+        """This rank's plan, made now: each rank plans what it receives and tells its peers what to send. Collective."""
         world = self.world
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)

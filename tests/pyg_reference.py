@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -19,7 +21,7 @@ class PygModel(torch.nn.Module):
         conv = {"gcn": GCNConv, "sage": SAGEConv}[config.model]
         norm = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": torch.nn.Identity}[config.norm]
         widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
-        self.layers = torch.nn.ModuleList(conv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = torch.nn.ModuleList(conv(a, b) for a, b in pairwise(widths))
         hidden = widths[1:-1]
         self.norms = torch.nn.ModuleList(norm(*([width] if config.norm != "none" else [])) for width in hidden)
 

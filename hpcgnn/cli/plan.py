@@ -63,9 +63,10 @@ def _as_lists(rows: PairRows) -> list[list[int]]:
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
     shown = Table(title=f"one aggregation of width {report['width']} in float32, one way", title_justify="left",
                   box=box.SIMPLE)  # fmt: skip
-    columns = ("pairs", "rows", "post_rows", "pre_rows", "bytes", "max_rows_sent", "max_rows_received")
-    for name in ("strategy", *columns):
-        shown.add_column(name.replace("_", " "), justify="left" if name == "strategy" else "right")
+    columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
+               "max_rows_sent": "max sent", "max_rows_received": "max received"}  # fmt: skip
+    for name in ("strategy", *columns.values()):
+        shown.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
     Console().print(shown)

@@ -128,7 +128,8 @@ def train(
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
         if world.rank == 0:
-            run.prepare({"parts": str(parts)} | settings, resume=resume)
+            ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
+            run.prepare({"parts": str(parts)} | ordered, resume=resume)
     model = build_model(
         ModelConfig(**_pick(ModelConfig, settings)),
         graph,

@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -20,9 +19,11 @@ import numpy as np
 
 from hpcgnn.data import h5
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.spool import Spool
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 
 PLAN_VERSION = 1
+_COPIED_AT_ONCE = 1 << 24
 _INDEX_DTYPES = {"indptr": np.int64, "indices": np.int32, "edges": np.int64}
 
 
@@ -69,41 +70,16 @@ def store_plans(
         return []
     with h5.replacing(path) as temporary:
         shutil.copyfile(path, temporary)
-        with (
-            PartsFile(temporary, "r+") as parts,
-            tempfile.TemporaryDirectory(dir=Path(path).resolve().parent) as folder,
-        ):
+        with PartsFile(temporary, "r+") as parts:
             for strategy in missing:
-                spools = _make(parts, strategy, Path(folder) / strategy, advance)
-                _write(parts, strategy, spools)
+                _write(parts, strategy, _make(parts, strategy, temporary.parent, advance))
     return missing
 
 
-class _Spool:
-    """Arrays appended part by part to a temporary file, to be copied into the HDF5 file once their total is known."""
-
-    def __init__(self, path: Path, dtype: type) -> None:
-        self.path, self.dtype, self.size = path, np.dtype(dtype), 0
-        path.touch()
-
-    def append(self, array: np.ndarray) -> None:
-        with self.path.open("ab") as stream:
-            stream.write(np.ascontiguousarray(array, dtype=self.dtype).data)
-        self.size += array.size
-
-    def slab(self, first: int, last: int) -> np.ndarray:
-        return np.fromfile(self.path, self.dtype, last - first, offset=first * self.dtype.itemsize)
-
-    def slabs(self, length: int = 1 << 24) -> Iterator[tuple[int, np.ndarray]]:
-        for first in range(0, self.size, length):
-            yield first, self.slab(first, min(first + length, self.size))
-
-
-def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int], object]) -> dict[str, _Spool]:
+def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int], object]) -> dict[str, Spool]:
     """Plan every receiver, then every sender; everything but the table of pairs goes to spools."""
-    folder.mkdir()
-    spools = {f"{m}_{a}": _Spool(folder / f"{m}_{a}", kind) for m in "LSR" for a, kind in _INDEX_DTYPES.items()}
-    wanted = {name: _Spool(folder / name, kind) for name, kind in _WANTED_DTYPES.items()}
+    spools = {f"{m}_{a}": Spool(folder, kind) for m in "LSR" for a, kind in _INDEX_DTYPES.items()}
+    wanted = {name: Spool(folder, kind) for name, kind in _WANTED_DTYPES.items()}
     received: list[PeerRows] = []
     starts = []  # per receiver: where its wanted rows, and their entries, begin in the spools of `wanted`
     for part in range(parts.num_parts):
@@ -134,12 +110,12 @@ _Bounds = tuple[int, int, int, int]  # first and last row, first and last entry,
 _Piece = tuple[int, _Bounds, tuple[int, int]]  # receiver, where its rows are, (post, pre)
 
 
-def _append(spools: dict[str, _Spool], matrix: str, value: SparseMatrix) -> None:
+def _append(spools: dict[str, Spool], matrix: str, value: SparseMatrix) -> None:
     for name in _INDEX_DTYPES:
         spools[f"{matrix}_{name}"].append(getattr(value, name))
 
 
-def _segments(peers: PeerRows, rows: SendRows, wanted: dict[str, _Spool]) -> list[_Bounds]:
+def _segments(peers: PeerRows, rows: SendRows, wanted: dict[str, Spool]) -> list[_Bounds]:
     """For each sender of one receiver, where its rows will stand once they are appended to ``wanted``."""
     row_ends = np.concatenate(([0], np.cumsum(peers.rows)))
     entry_ends = np.concatenate(([0], np.cumsum(rows.lengths)))[row_ends]
@@ -158,10 +134,10 @@ def _pairs_by_sender(received: list[PeerRows], starts: list[list[_Bounds]], num_
     return senders
 
 
-def _gather(wanted: dict[str, _Spool], bounds: list[_Bounds]) -> SendRows:
-    rows = [wanted["lengths"].slab(first, last) for first, last, _, _ in bounds]
-    sources = [wanted["sources"].slab(first, last) for _, _, first, last in bounds]
-    edges = [wanted["edges"].slab(first, last) for _, _, first, last in bounds]
+def _gather(wanted: dict[str, Spool], bounds: list[_Bounds]) -> SendRows:
+    rows = [wanted["lengths"].read(first, last) for first, last, _, _ in bounds]
+    sources = [wanted["sources"].read(first, last) for _, _, first, last in bounds]
+    edges = [wanted["edges"].read(first, last) for _, _, first, last in bounds]
     return SendRows(_concatenate(rows, np.int64), _concatenate(sources, np.int32), _concatenate(edges, np.int64))
 
 
@@ -178,17 +154,17 @@ def _part_sizes(parts: PartsFile) -> list[int]:
     return np.diff(parts.node_offsets).tolist()
 
 
-def _slab_offsets(folder: Path, spools: dict[str, _Spool], matrix: str, row_counts: list[int]) -> _Spool:
+def _slab_offsets(folder: Path, spools: dict[str, Spool], matrix: str, row_counts: list[int]) -> Spool:
     """(P + 1, 2) offsets of the slabs; the entries of a slab are the last value of its indptr."""
     indptr_offsets = np.concatenate(([0], np.cumsum(np.asarray(row_counts, dtype=np.int64) + 1)))
-    entries = [int(spools[f"{matrix}_indptr"].slab(end - 1, end)[0]) for end in indptr_offsets[1:]]
-    spool = _Spool(folder / f"{matrix}_offsets", np.int64)
+    entries = [int(spools[f"{matrix}_indptr"].read(end - 1, end)[0]) for end in indptr_offsets[1:]]
+    spool = Spool(folder, np.int64)
     spool.append(np.stack((indptr_offsets, np.concatenate(([0], np.cumsum(entries)))), axis=1))
     return spool
 
 
-def _pair_spools(folder: Path, direction: str, tables: list[PeerRows]) -> dict[str, _Spool]:
-    spools = {name: _Spool(folder / f"{direction}_{name}", np.int64) for name in ("offsets", *_PAIR_ARRAYS)}
+def _pair_spools(folder: Path, direction: str, tables: list[PeerRows]) -> dict[str, Spool]:
+    spools = {name: Spool(folder, np.int64) for name in ("offsets", *_PAIR_ARRAYS)}
     spools["offsets"].append(np.concatenate(([0], np.cumsum([table.peers.size for table in tables]))))
     for table in tables:
         for name in _PAIR_ARRAYS:
@@ -196,7 +172,7 @@ def _pair_spools(folder: Path, direction: str, tables: list[PeerRows]) -> dict[s
     return {f"{direction}_{name}": spool for name, spool in spools.items()}
 
 
-def _write(parts: PartsFile, strategy: str, spools: dict[str, _Spool]) -> None:
+def _write(parts: PartsFile, strategy: str, spools: dict[str, Spool]) -> None:
     plans = parts.file.require_group("plan")
     if strategy in plans:
         del plans[strategy]
@@ -204,16 +180,20 @@ def _write(parts: PartsFile, strategy: str, spools: dict[str, _Spool]) -> None:
     group.attrs.update({"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid})
     h5.add_datasets(group, {name: (_shape(name, spool), spool.dtype) for name, spool in spools.items()})
     for name, spool in spools.items():
-        for first, slab in spool.slabs():
-            dataset: h5py.Dataset = group[name]
-            if dataset.ndim == 2:
-                dataset[:] = slab.reshape(dataset.shape)  # only the (P + 1, 2) offsets, which are small
-            else:
-                dataset[first : first + slab.size] = slab
-        spool.path.unlink()
+        _copy(spool, group[name])
+        spool.close()
 
 
-def _shape(name: str, spool: _Spool) -> tuple[int, ...]:
+def _copy(spool: Spool, dataset: h5py.Dataset) -> None:
+    if dataset.ndim == 2:  # the (P + 1, 2) offsets, which are small
+        dataset[:] = spool.read(0, spool.size).reshape(dataset.shape)
+        return
+    for first in range(0, spool.size, _COPIED_AT_ONCE):
+        last = min(first + _COPIED_AT_ONCE, spool.size)
+        dataset[first:last] = spool.read(first, last)
+
+
+def _shape(name: str, spool: Spool) -> tuple[int, ...]:
     return (spool.size // 2, 2) if name in ("L_offsets", "S_offsets", "R_offsets") else (spool.size,)
 
 

@@ -32,8 +32,10 @@ def describe(config: ModelConfig, meta: GraphMeta) -> dict[str, Any]:
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` (tensors and plain values) under ``path``, whole or not at all. Rank 0 alone calls this."""
+    buffer = io.BytesIO()  # torch hides a full disk behind a RuntimeError; models are small beside their graph
+    torch.save(content | {"version": CHECKPOINT_VERSION}, buffer)
     with h5.replacing(path) as temporary:
-        torch.save(content | {"version": CHECKPOINT_VERSION}, temporary)
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, Any]:

@@ -106,10 +106,8 @@ def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> f
 
 def _splitters(world: World, scores: np.ndarray) -> np.ndarray:
     """(P - 1,) ascending scores that split all ranks' scores into about equal ranges. O(P) memory."""
-    if scores.size:
-        sample = np.quantile(scores, np.linspace(0, 1, _SPLITTERS_PER_RANK))
-    else:
-        sample = np.full(_SPLITTERS_PER_RANK, np.nan)
+    levels = np.linspace(0, 1, _SPLITTERS_PER_RANK)
+    sample = np.quantile(scores, levels) if scores.size else np.full_like(levels, np.nan)
     samples = np.sort(world.allgather(sample).ravel())
     samples = samples[~np.isnan(samples)]
     if samples.size == 0:

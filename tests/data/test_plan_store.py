@@ -1,0 +1,68 @@
+"""When a stored plan is made, kept, and made anew."""
+
+from __future__ import annotations
+
+import h5py
+import pytest
+import small_graphs
+
+from hpcgnn.data import plan_store
+from hpcgnn.data.parts_file import PartsFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    graph = small_graphs.random_multigraph()
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 5, empty=2), 5)
+    return tmp_path / "parts.h5"
+
+
+def test_made_once(path):
+    steps = []
+    assert plan_store.store_plans(path, ["hybrid", "pre"], steps.append) == ["hybrid", "pre"]
+    assert len(steps) == 2 * 5
+    before = path.read_bytes()
+    assert plan_store.store_plans(path, ["hybrid", "pre"]) == []
+    assert path.read_bytes() == before
+    assert plan_store.store_plans(path, ["post", "pre"]) == ["post"]
+    with PartsFile(path) as parts:
+        assert all(plan_store.is_stored(parts, strategy) for strategy in ("pre", "post", "hybrid"))
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("plan_version", 0), ("parts_uuid", "of another partition")])
+def test_a_stale_plan_is_made_anew(path, attribute, value):
+    plan_store.store_plans(path, ["hybrid"])
+    with h5py.File(path, "a") as file:
+        file["plan/hybrid"].attrs[attribute] = value
+    with PartsFile(path) as parts:
+        assert not plan_store.is_stored(parts, "hybrid")
+    assert plan_store.store_plans(path, ["hybrid"]) == ["hybrid"]
+    with PartsFile(path) as parts:
+        assert plan_store.is_stored(parts, "hybrid")
+
+
+def test_senders_and_receivers_agree(path):
+    plan_store.store_plans(path, ["hybrid"])
+    with PartsFile(path) as parts:
+        sender, receiver, post, pre = plan_store.read_all_pairs(parts, "hybrid")
+        table = {(s, r): (a, b) for s, r, a, b in zip(sender, receiver, post, pre, strict=True)}
+        plans = [plan_store.read_plan(parts, "hybrid", part) for part in range(5)]
+    for part, plan in enumerate(plans):
+        sent = zip(plan.send_to.peers, plan.send_to.post, plan.send_to.pre, strict=True)
+        assert all(table.pop((part, peer)) == (a, b) for peer, a, b in sent)
+        assert plan.send.num_rows == plan.send_to.total
+        assert plan.receive.num_cols == plan.receive_from.total
+    assert not table
+
+
+def test_a_failure_leaves_the_file_as_it_was(path, monkeypatch):
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plan_store, "_write", full)
+    with pytest.raises(Exception, match="No space left"):
+        plan_store.store_plans(path, ["hybrid"])
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["parts.h5"]

@@ -1,0 +1,142 @@
+"""The plan against networkx and against the dense definition."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
+from hpcgnn.plan.cover import sources_in_cover
+from hpcgnn.plan.plan import SparseMatrix
+
+
+def maximum_matching(sources: np.ndarray, destinations: np.ndarray) -> int:
+    graph = nx.Graph()
+    graph.add_edges_from((("s", int(s)), ("d", int(d))) for s, d in zip(sources, destinations, strict=True))
+    tops = [node for node in graph if node[0] == "s"]
+    return len(nx.bipartite.hopcroft_karp_matching(graph, tops)) // 2
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 40), st.integers(0, 10_000))
+def test_the_cover_is_a_cover_and_as_small_as_a_matching(lefts, rights, edges, seed):
+    rng = np.random.default_rng(seed)
+    sources, destinations = rng.integers(0, lefts, edges), rng.integers(0, rights, edges)
+    covered = sources_in_cover(sources, destinations, (lefts, rights))
+    rest = destinations[~covered[sources]]
+    assert covered[np.unique(sources)].sum() + np.unique(rest).size == maximum_matching(sources, destinations)
+
+
+def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
+    """A directed multigraph with self-loops, cut so that part 1 is empty; CSR by destination."""
+    rng = np.random.default_rng(seed)
+    cuts = np.sort(rng.integers(0, nodes + 1, num_parts - 1))
+    offsets = np.concatenate(([0], cuts, [nodes]))
+    if num_parts > 2:
+        offsets[2] = offsets[1]
+    # hubs on both sides, so that both kinds of rows pay
+    source = np.concatenate((rng.integers(0, nodes, edges), rng.integers(0, 4, edges)))
+    target = np.concatenate((rng.integers(nodes - 4, nodes, edges), rng.integers(0, nodes, edges)))
+    order = np.lexsort((source, target))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=nodes))))
+    return indptr, source[order], target[order], offsets
+
+
+def all_plans(indptr, sources, offsets, strategy):
+    num_parts = offsets.size - 1
+    return [
+        plan_receiver(
+            indptr[offsets[p] : offsets[p + 1] + 1],
+            sources[indptr[offsets[p]] : indptr[offsets[p + 1]]],
+            offsets,
+            p,
+            strategy,
+        )
+        for p in range(num_parts)
+    ]
+
+
+def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
+    result = np.zeros((matrix.num_rows, columns))
+    rows = np.repeat(np.arange(matrix.num_rows), np.diff(matrix.indptr))
+    np.add.at(result, (rows, matrix.indices), 1)
+    return result
+
+
+def pieces(plan):
+    """(sender, dense rows of S) of a receiver's plan, by slicing its wanted rows."""
+    ends = np.concatenate(([0], np.cumsum(plan.receive_from.rows)))
+    entries = np.concatenate(([0], np.cumsum(plan.wanted.lengths)))
+    for k, sender in enumerate(plan.receive_from.peers):
+        lengths = plan.wanted.lengths[ends[k] : ends[k + 1]]
+        sources = plan.wanted.sources[entries[ends[k]] : entries[ends[k + 1]]]
+        yield int(sender), lengths, sources
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("num_parts", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_local_plus_received_is_the_whole_aggregation(strategy, num_parts, seed):
+    indptr, sources, targets, offsets = random_slabs(seed, num_parts)
+    nodes = offsets[-1]
+    x = np.random.default_rng(seed).standard_normal((nodes, 3))
+    wanted = np.zeros_like(x)
+    np.add.at(wanted, targets, x[sources])
+    for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
+        own = slice(offsets[part], offsets[part + 1])
+        received = [np.zeros((0, 3))]
+        for sender, lengths, local in pieces(plan):
+            mine = x[offsets[sender] : offsets[sender + 1]]
+            rows = np.repeat(np.arange(lengths.size), lengths)
+            block = np.zeros((lengths.size, 3))
+            np.add.at(block, rows, mine[local])
+            received.append(block)
+        size = offsets[part + 1] - offsets[part]
+        total = dense(plan.local, size) @ x[own] + dense(plan.receive, plan.receive_from.total) @ np.concatenate(
+            received
+        )
+        np.testing.assert_allclose(total, wanted[own])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
+    indptr, sources, targets, offsets = random_slabs(seed, 5)
+    owner = np.searchsorted(offsets, np.arange(offsets[-1]), side="right") - 1
+    counts = {}
+    for strategy in STRATEGIES:
+        for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
+            for peer, post, pre in zip(*(getattr(plan.receive_from, n) for n in ("peers", "post", "pre")), strict=True):
+                counts[strategy, int(peer), part] = (int(post), int(pre))
+    kinds = np.array([value for key, value in counts.items() if key[0] == "hybrid"]).sum(axis=0)
+    assert (kinds > 0).all(), "the graph must make both kinds of rows pay"
+    for sender in range(5):
+        for receiver in range(5):
+            cut = (owner[sources] == sender) & (owner[targets] == receiver)
+            if sender == receiver or not cut.any():
+                assert ("hybrid", sender, receiver) not in counts
+                continue
+            matching = maximum_matching(sources[cut], targets[cut])
+            assert sum(counts["hybrid", sender, receiver]) == matching
+            assert counts["post", sender, receiver] == (np.unique(sources[cut]).size, 0)
+            assert counts["pre", sender, receiver] == (0, np.unique(targets[cut]).size)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_edge_has_one_owner(strategy):
+    indptr, sources, _, offsets = random_slabs(3, 4)
+    seen = []
+    for plan in all_plans(indptr, sources, offsets, strategy):
+        seen += [plan.local.edges, plan.receive.edges, plan.wanted.edges]
+    edges = np.concatenate(seen)
+    assert sorted(edges[edges >= 0]) == list(range(sources.size))
+
+
+def test_sender_matrix_has_a_row_per_wanted_row():
+    indptr, sources, _, offsets = random_slabs(3, 4)
+    plan = all_plans(indptr, sources, offsets, "hybrid")[3]
+    matrix = sender_matrix(plan.wanted, 40)
+    assert matrix.num_rows == plan.receive_from.total
+    assert np.diff(matrix.indptr).tolist() == plan.wanted.lengths.tolist()

@@ -1,0 +1,24 @@
+"""Run under mpirun: rank 1 raises, or with ``stall`` stops answering, while the others wait for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from hpcgnn.cli import main as command_line
+from hpcgnn.comm import World
+
+
+def job(*_: object, **__: object) -> None:
+    world = World(timeout_seconds=2 if "stall" in sys.argv else 300)
+    if world.rank == 1 and "stall" in sys.argv:
+        time.sleep(20)
+    elif world.rank == 1:
+        raise ValueError("only rank 1 knows")
+    world.allreduce(np.ones(1), what="the others' numbers")
+
+
+command_line.cli.main = job
+command_line.main()

@@ -1,0 +1,275 @@
+"""The main job through its command line: interruption, resumption, prediction, and how errors end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_graphs
+import torch
+from requires import require
+
+pytestmark = pytest.mark.mpi
+
+HPCGNN = ["-m", "hpcgnn"]
+LAUNCHER = Path(__file__).parents[2] / "tools" / "mpiexec.sh"
+SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A random graph in two parts, with a stored plan."""
+    path = tmp_path_factory.mktemp("graph") / "parts.h5"
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
+    subprocess.run([sys.executable, *HPCGNN, "plan", str(path), "--quiet"], check=True)
+    return path
+
+
+@pytest.fixture
+def train(mpirun, parts, tmp_path):
+    """Run ``hpcgnn train`` on two ranks; returns the completed process."""
+
+    def run(*flags, out=tmp_path / "run", graph=parts, ranks=2):
+        return mpirun(ranks, [*HPCGNN, "train", graph, "--out", out, *SMALL, *flags], check=False)
+
+    return run
+
+
+def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
+    command = [LAUNCHER, "-n", "2", sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *SMALL, *flags]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 90
+    metrics = out / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < epoch:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "training never came this far"
+        time.sleep(0.005)
+
+
+def weights(out: Path, name: str = "last.pt") -> dict[str, bytes]:
+    content = torch.load(out / "checkpoints" / name, weights_only=True)
+    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
+
+
+def errors_in(result: subprocess.CompletedProcess) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
+
+
+def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
+    flags = ["--epochs", "150", "--schedule", "plateau", "--decay-every", "5", "--weight-decay", "0.001"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(*flags, out=whole).returncode == 0
+    process = start(parts, broken, *flags)
+    wait_for_epoch(broken, random.randint(1, 120), process)
+    os.killpg(process.pid, signal.SIGKILL)  # the launcher; orphaned ranks end with their next message
+    process.wait()
+    subprocess.run(["pkill", "-KILL", "-f", str(broken)], check=False)
+    result = train(*flags, "--resume", out=broken)
+    assert result.returncode == 0, result.stderr
+    for name in ("last.pt", "best.pt"):
+        assert weights(broken, name) == weights(whole, name)
+    epochs = [json.loads(line)["epoch"] for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    assert epochs == list(range(150))
+    losses = [[json.loads(s)["loss"] for s in (f / "metrics.jsonl").read_text().splitlines()] for f in (whole, broken)]
+    assert losses[0] == losses[1]
+
+
+def test_usr1_writes_a_checkpoint_and_stops_cleanly(train, parts, tmp_path):
+    out = tmp_path / "run"
+    process = start(parts, out, "--epochs", "100000", "--checkpoint-every", "100000")
+    wait_for_epoch(out, 5, process)
+    subprocess.run(["pkill", "-USR1", "-f", f"train .*{out}"], check=True)
+    output, problems = process.communicate(timeout=60)
+    assert process.returncode == 0, problems
+    assert "--resume" in output
+    summary = json.loads((out / "summary.json").read_text())
+    assert not summary["finished"]
+    stored = torch.load(out / "checkpoints" / "last.pt", weights_only=True)["next_epoch"]
+    assert stored == summary["epochs"] == len((out / "metrics.jsonl").read_text().splitlines())
+
+
+def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
+    out = tmp_path / "run"
+    process = start(parts, out, "--epochs", "100000")
+    wait_for_epoch(out, 20, process)
+    os.kill(process.pid, signal.SIGINT)  # what the terminal sends to the launcher
+    _, problems = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert problems.count("hpcgnn: stopped") == 1, problems
+    assert torch.load(out / "checkpoints" / "last.pt", weights_only=True)["next_epoch"] >= 14
+
+
+def test_summary_and_metrics_hold_what_others_read(train, tmp_path):
+    result = train("--epochs", 6, "--eval-every", 4, "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    wanted = "metric_name best_val_metric test_metric_at_best_val epoch_seconds_median bytes_sent_per_epoch"
+    wanted += " peak_memory_bytes_per_rank ranks threads_per_rank versions"
+    assert set(wanted.split()) <= set(summary)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    wanted = "epoch loss seconds eval_seconds train_metric val_metric test_metric aggregation_seconds"
+    wanted += " communication_wait_seconds wire_seconds quantization_seconds synchronisation_seconds other_seconds"
+    wanted += " bytes_sent bits stale"
+    assert all(set(wanted.split()) <= set(record) for record in records)
+    assert [record["val_metric"] is not None for record in records] == [False, False, False, True, False, True]
+    assert records[0]["bytes_sent"] == summary["bytes_sent_per_epoch"] > 0
+
+
+def test_config_toml_repeats_a_run(train, tmp_path):
+    assert train("--epochs", 5, "--lr", 0.02, "--model", "gcn").returncode == 0
+    again = train("--config", tmp_path / "run" / "config.toml", out=tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    assert weights(tmp_path / "again") == weights(tmp_path / "run")
+    assert (tmp_path / "again" / "config.toml").read_text() == (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_bytes_sent_follow_from_the_plan(train, parts):
+    summary = json.loads(train("--epochs", 2, "--json", "--model", "gcn").stdout)
+    plan = subprocess.run(
+        [sys.executable, *HPCGNN, "plan", str(parts), "--json"], check=True, capture_output=True, text=True
+    )
+    rows = json.loads(plan.stdout)["strategies"]["hybrid"]["rows"]
+    # 9 features are aggregated as they are, with no backward exchange; 4 classes are, both ways
+    assert summary["bytes_sent_per_epoch"] == rows * 4 * (9 + 2 * 4)
+
+
+def test_predictions_are_the_same_on_any_number_of_ranks(train, mpirun, parts, tmp_path):
+    run = tmp_path / "run"
+    assert train("--epochs", 5).returncode == 0
+    scores = []
+    for ranks in (1, 2, 3):
+        out = tmp_path / f"predictions-{ranks}.h5"
+        mpirun(ranks, [*HPCGNN, "predict", parts, run, "--out", out])
+        with h5py.File(out) as file:
+            scores.append(file["scores"][:])
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores[0], scores[2], rtol=1e-4, atol=1e-5)
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    mask = graph.masks["val_mask"]
+    accuracy = (scores[0].argmax(1) == graph.y)[mask].mean()
+    assert accuracy == pytest.approx(json.loads((run / "summary.json").read_text())["best_val_metric"])
+
+
+def damaged(parts: Path, folder: Path) -> dict[str, Path]:
+    """Files that cannot be trained on, by what is wrong with them."""
+    files = {name: folder / f"{name}.h5" for name in ("missing", "truncated", "foreign", "version", "nan", "no-train")}
+    files["truncated"].write_bytes(parts.read_bytes()[:5000])
+    with h5py.File(files["foreign"], "w") as file:
+        file["temperature"] = np.arange(4)
+    for name in ("version", "nan", "no-train"):
+        shutil.copy(parts, files[name])
+    with h5py.File(files["version"], "a") as file:
+        file.attrs["version"] = 99
+    with h5py.File(files["nan"], "a") as file:
+        file["nodes/x"][3, 2] = np.nan
+    with h5py.File(files["no-train"], "a") as file:
+        file["nodes/train_mask"][:] = False
+    return files
+
+
+# Launchers kill the other ranks when one fails: this keeps each rank's own exit code, and succeeds.
+KEEP_EXIT_CODE = """
+import os, pathlib, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+pathlib.Path(sys.argv[1], f"exit.{os.getpid()}").write_text(str(code))
+"""
+BAD_FILES = {
+    "missing": "does not exist",
+    "truncated": "truncated",
+    "foreign": "no hpcgnn-parts file",
+    "version": "version 99",
+    "nan": "NaN",
+    "no-train": "no training nodes",
+}
+
+
+@pytest.mark.parametrize(("problem", "sentence"), BAD_FILES.items())
+def test_bad_files_end_all_ranks_with_one_sentence(mpirun, parts, tmp_path, problem, sentence):
+    graph = damaged(parts, tmp_path)[problem]
+    keep_exit_code = ["-c", KEEP_EXIT_CODE, tmp_path, sys.executable, *HPCGNN]
+    result = mpirun(2, [*keep_exit_code, "train", graph, "--out", tmp_path / "run"])
+    assert len(errors_in(result)) == 1, result.stderr
+    assert sentence in errors_in(result)[0]
+    assert str(graph) in errors_in(result)[0]
+    codes = [path.read_text().strip() for path in tmp_path.glob("exit.*")]
+    assert codes == ["1", "1"]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_wrong_rank_count(train):
+    result = train(ranks=3)
+    assert result.returncode != 0
+    assert len(errors_in(result)) == 1
+    assert "2 parts" in result.stderr
+    assert "3 ranks" in result.stderr
+
+
+def test_a_run_is_not_overwritten_and_another_model_is_not_resumed(train, tmp_path):
+    assert train("--epochs", 2).returncode == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    result = train("--epochs", 2)
+    assert "already holds a run" in errors_in(result)[0]
+    result = train("--epochs", 4, "--resume", "--hidden", 8)
+    assert len(errors_in(result)) == 1
+    assert "another model" in result.stderr
+    assert "hidden 16, this run 8" in result.stderr
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, parts, tmp_path):
+    require(os.geteuid() == 0, "root, to mount a small tmpfs")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    try:
+        assert train("--epochs", 7, out=disk / "run").returncode == 0
+        kept = weights(disk / "run")
+        (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))
+        result = train("--epochs", 50, "--resume", out=disk / "run")
+        assert result.returncode != 0
+        assert len(errors_in(result)) == 1, result.stderr
+        assert "No space left" in result.stderr
+        assert weights(disk / "run") == kept
+        assert not list((disk / "run").rglob("*.tmp"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_an_error_on_one_rank_ends_all_within_seconds(mpirun):
+    program = Path(__file__).parents[1] / "ranks" / "one_fails.py"
+    started = time.monotonic()
+    result = mpirun(3, [program], check=False)
+    assert time.monotonic() - started < 30  # most of it is starting Python
+    assert result.returncode != 0
+    assert result.stderr.count("ValueError: only rank 1 knows") == 1
+
+
+def test_a_rank_that_never_answers_is_named(mpirun):
+    program = Path(__file__).parents[1] / "ranks" / "one_fails.py"
+    result = mpirun(2, [program, "stall"], check=False)
+    assert result.returncode != 0
+    assert "waited 2 s for the others' numbers" in result.stderr
+
+
+def test_command_line_mistakes_are_told_once(mpirun):
+    result = mpirun(2, [*HPCGNN, "train", "x.h5", "--out", "y", "--layers", "none"], check=False)
+    assert result.returncode != 0
+    assert result.stderr.count("Invalid value for '--layers'") == 1

@@ -1,0 +1,38 @@
+"""Losses and metrics; on ranks against scikit-learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcgnn.train import objective
+
+PROGRAM = Path(__file__).parents[1] / "ranks" / "metrics.py"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_metrics_equal_scikit_learn(mpirun, ranks):
+    found = json.loads(mpirun(ranks, [PROGRAM]).stdout)
+    assert len(found) == 7
+    for name, (value, of_nothing, wanted) in found.items():
+        assert value == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), name
+        assert of_nothing is None, name
+
+
+def test_a_rank_without_training_nodes_still_has_a_gradient():
+    scores = torch.randn(4, 3, requires_grad=True)
+    loss = objective.loss_sum(scores, torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.bool))
+    loss.backward()
+    assert loss == 0
+    assert scores.grad.abs().sum() == 0
+
+
+def test_multi_label_loss_is_the_mean_over_classes():
+    scores, y = torch.randn(4, 3), torch.randint(0, 2, (4, 3)).to(torch.uint8)
+    mask = torch.tensor([True, False, True, True])
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(scores[mask], y[mask].float())
+    assert torch.isclose(objective.loss_sum(scores, y, mask) / 3, wanted)

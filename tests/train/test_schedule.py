@@ -1,0 +1,49 @@
+"""Learning rates and early stopping, without a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+
+
+def factors(config: ScheduleConfig, epochs: int = 10) -> list[float]:
+    return [learning_rate_factor(config, epoch, epochs, Best()) for epoch in range(epochs)]
+
+
+def test_constant_with_warmup():
+    assert factors(ScheduleConfig(warmup=4))[:5] == [0.25, 0.5, 0.75, 1, 1]
+
+
+def test_cosine_falls_from_one_towards_zero():
+    found = factors(ScheduleConfig("cosine"))
+    assert found[0] == 1
+    assert found == sorted(found, reverse=True)
+    assert found[5] == pytest.approx(0.5)
+
+
+def test_step():
+    assert factors(ScheduleConfig("step", decay=0.1, decay_every=4)) == pytest.approx([1] * 4 + [0.1] * 4 + [0.01] * 2)
+
+
+def test_plateau_falls_when_nothing_improves():
+    config, best, found = ScheduleConfig("plateau", decay=0.5, decay_every=2), Best(), []
+    for epoch, metric in enumerate([0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.9, 0.8]):
+        found.append(learning_rate_factor(config, epoch, 8, best))
+        best.update(epoch, metric, metric, config.decay_every)
+    assert found == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert (best.epoch, best.val_metric) == (6, 0.9)
+
+
+def test_without_validation_nodes_the_latest_is_best():
+    best = Best()
+    assert best.update(0, None, 0.5, 1)
+    assert best.update(1, None, 0.4, 1)
+    assert best.epoch == 1
+
+
+@pytest.mark.parametrize("wrong", [{"schedule": "none"}, {"decay": 0.0}, {"decay_every": 0}, {"warmup": -1}])
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(HpcgnnError):
+        ScheduleConfig(**wrong).check()
