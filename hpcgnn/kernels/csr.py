@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -100,5 +102,5 @@ class Csr:
             work = self.indptr + torch.arange(self.num_rows + 1)
             targets = torch.arange(1, count) * int(work[-1]) // count
             cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
-            self._blocks[count] = [(first, last) for first, last in zip(cuts, cuts[1:], strict=False) if last > first]
+            self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
         return self._blocks[count]

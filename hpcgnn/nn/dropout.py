@@ -43,6 +43,7 @@ class KeyedDropout(torch.nn.Module):
         return _Dropout.apply(x, self.keys.ids, key, self.probability, self.backend)
 
     def extra_repr(self) -> str:
+        """Shown when the model is printed."""
         return f"p={self.probability}"
 
 

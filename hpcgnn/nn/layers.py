@@ -32,6 +32,7 @@ class GCNLayer(torch.nn.Module):
         torch.nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Features) -> torch.Tensor:
+        """(n, F_in) to (n, F_out). Collective."""
         return _aggregate_and_transform(x, self.weight, self.aggregator, self.transform_first) + self.bias
 
 
@@ -48,6 +49,7 @@ class SAGELayer(torch.nn.Module):
         torch.nn.init.xavier_uniform_(self.weight_root)
 
     def forward(self, x: Features) -> torch.Tensor:
+        """(n, F_in) to (n, F_out). Collective."""
         neighbours = _aggregate_and_transform(x, self.weight_neighbour, self.aggregator, self.transform_first)
         return neighbours + matmul(x, self.weight_root, self.aggregator.backend) + self.bias
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -68,7 +69,7 @@ class GNN(torch.nn.Module):
         self.layers = torch.nn.ModuleList()
         self.norms = torch.nn.ModuleList()
         self.dropouts = torch.nn.ModuleList()
-        for depth, (width, next_width) in enumerate(zip(widths, widths[1:], strict=False)):
+        for depth, (width, next_width) in enumerate(pairwise(widths)):
             is_input = depth == 0
             first = linear_first(width, next_width, is_input=is_input, is_sparse=is_sparse and is_input)
             self.layers.append(layer_type(width, next_width, aggregator, transform_first=first))
@@ -78,6 +79,7 @@ class GNN(torch.nn.Module):
                 self.norms.append(_norm(config.norm, next_width, aggregator))
 
     def forward(self, x: Features) -> torch.Tensor:
+        """(n, F) features to (n, C) scores. Collective."""
         for depth, (drop, layer) in enumerate(zip(self.dropouts, self.layers, strict=True)):
             x = layer(drop(x))
             if depth < len(self.norms):

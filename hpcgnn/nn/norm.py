@@ -40,6 +40,7 @@ class BatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, F) to (n, F). Collective in training."""
         if self.training:
             mean, variance = self._statistics(x)
         else:

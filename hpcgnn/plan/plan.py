@@ -30,6 +30,7 @@ class SparseMatrix:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return self.indptr.size - 1
 
 
@@ -64,7 +65,9 @@ class PeerRows:
 class Transposable(Protocol):
     """What a plan's matrices must offer."""
 
-    def transpose(self) -> Transposable: ...
+    def transpose(self) -> Transposable:
+        """The transposed matrix."""
+        ...
 
 
 M = TypeVar("M")

@@ -19,6 +19,7 @@ class PairRows:
 
     @property
     def rows(self) -> np.ndarray:
+        """(pairs,) rows of both kinds."""
         return self.post + self.pre
 
 
