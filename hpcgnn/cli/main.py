@@ -62,8 +62,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # launchers stop ranks with it: leave as on Ctrl-C
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        _leave_interrupted()
+    except click.exceptions.Abort as interruption:  # click's form of KeyboardInterrupt
+        _leave_interrupted(str(interruption))
     except click.ClickException as error:
         _leave_before_mpi(error)
     except HpcgnnError as error:
@@ -96,10 +96,10 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
     sys.exit(1)
 
 
-def _leave_interrupted() -> NoReturn:
+def _leave_interrupted(advice: str) -> NoReturn:
     """Leave at once, without MPI_Finalize: the other ranks may never reach it."""
     if mpi.launcher_rank() == 0:
-        print("hpcgnn: stopped; the last checkpoint is kept, --resume continues from it", file=sys.stderr, flush=True)
+        print(f"hpcgnn: stopped{': ' if advice else ''}{advice}", file=sys.stderr, flush=True)
     else:
         time.sleep(_GRACE_SECONDS / 2)
     os._exit(_INTERRUPTED)

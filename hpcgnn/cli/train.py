@@ -146,7 +146,11 @@ def train(
         if resume:
             trainer.resume()
             advance(trainer.next_epoch)
-        summary = trainer.fit()
+        try:
+            summary = trainer.fit()
+        except KeyboardInterrupt as interruption:
+            advice = f"the last checkpoint is in {out}/checkpoints, and --resume continues from it"
+            raise click.Abort(advice) from interruption
     if world.rank == 0 and as_json:
         print(json.dumps(summary))
     elif not hidden:

@@ -1,0 +1,128 @@
+"""``hpcgnn partition``: divide a graph into parts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+
+import click
+
+from hpcgnn.cli import console
+from hpcgnn.comm import World
+from hpcgnn.data import plan_store
+from hpcgnn.partition import PartitionOptions, PartitionReport
+from hpcgnn.partition import partition as make_parts
+from hpcgnn.partition.balance import QUANTITIES
+from hpcgnn.partition.options import METHODS, OBJECTIVES
+from hpcgnn.partition.partitioner import Progress
+from hpcgnn.plan import STRATEGIES
+
+EXAMPLES = """\b
+Examples:
+  hpcgnn partition graph.h5 parts.h5 --parts 4
+  mpirun -n 8 hpcgnn partition graph.h5 parts.h5 --parts 64 --method parmetis
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("graph", metavar="graph.h5")
+@click.argument("parts_file", metavar="parts.h5")
+@click.option("--parts", "num_parts", metavar="P", type=click.IntRange(min=1), required=True, help="Number of parts.")
+@click.option(
+    "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How; auto says what it took."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default="cut",
+    show_default=True,
+    help="Minimise cut edges, or rows sent (metis only).",
+)
+@click.option(
+    "--balance",
+    metavar="LIST",
+    default="edges,train",
+    show_default=True,
+    help=f"What every part gets the same share of: a comma list out of {', '.join(QUANTITIES)}.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the partitioner's random choices."
+)
+@click.option(
+    "--plan",
+    "strategy",
+    type=click.Choice([*STRATEGIES, "none"]),
+    default="hybrid",
+    show_default=True,
+    help="Communication plan to store beside the parts; training builds any other when it starts.",
+)
+@click.option("--force", is_flag=True, help="Overwrite parts.h5.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+def partition(
+    graph: str,
+    parts_file: str,
+    num_parts: int,
+    method: str,
+    objective: str,
+    balance: str,
+    seed: int,
+    strategy: str,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Divide graph.h5 into P parts and write parts.h5, one part for each rank that will train.
+
+    Under mpirun the graph is read in slabs by all ranks, and ParMETIS or PT-Scotch divides it together; the number of
+    ranks here has nothing to do with P.
+    """
+    names = tuple(name.strip() for name in balance.split(","))
+    options = PartitionOptions(num_parts, method, objective, names, seed, force)
+    world = World()
+    bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
+    report = make_parts(world, graph, parts_file, options, bar)
+    plan_seconds = _store_plan(world, parts_file, strategy, num_parts, bar)
+    if world.rank > 0:
+        return
+    if as_json:
+        click.echo(json.dumps(report.as_dict() | {"plan": strategy, "plan_seconds": plan_seconds}))
+    elif not quiet:
+        planned = ("plan", f"{strategy}, {plan_seconds:.2f} seconds")
+        console.table(f"{graph} in {num_parts:,} parts: {parts_file}", [*_rows(report), planned])
+
+
+def _store_plan(world: World, parts_file: str, strategy: str, num_parts: int, bar: Progress) -> float:
+    """Store the plan; returns seconds. Collective.
+
+    On rank 0, part by part: memory O(edges of the largest part), time O(edges of the graph). For a graph where that is
+    too long, ``--plan none`` leaves it to the ranks that train, which plan all parts at once.
+    """
+    started = time.perf_counter()
+    with world.together("store the plan"):
+        if world.rank == 0 and strategy != "none":
+            with bar("planning parts", num_parts) as advance:
+                plan_store.store_plans(parts_file, [strategy], advance)
+    return time.perf_counter() - started
+
+
+def _rows(report: PartitionReport) -> list[tuple[str, object]]:
+    quality = report.quality
+    rows: list[tuple[str, object]] = [
+        ("method", f"{report.method} ({report.reason})"),
+        ("balanced", ", ".join(report.balance)),
+        ("nodes", quality.num_nodes),
+        ("edges", quality.num_edges),
+        ("cut edges", f"{quality.cut_edges:,} ({100 * quality.cut_fraction:.2f} %)"),
+        ("max/mean nodes", f"{quality.node_balance:.3f}"),
+        ("max/mean in-edges", f"{quality.edge_balance:.3f}"),
+        ("max/mean training nodes", f"{quality.train_balance:.3f}"),
+        ("halo rows", f"{quality.halo_total:,} (largest part {quality.halo_max:,})"),
+        ("replication", f"{quality.replication:.3f}"),
+        ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds.items())),
+        ("peak memory per rank", console.size(report.peak_memory_bytes)),
+    ]
+    if quality.empty_parts:
+        rows.append(("empty parts", quality.empty_parts))
+    return rows + [("note", note) for note in report.notes]

@@ -1,0 +1,124 @@
+"""The inner loops of partitioning, compiled by numba. Arrays are modified in place where the docstring says so."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_SHORT_ROW = 32
+
+
+@numba.njit(cache=True)
+def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
+    """Store ``columns[i]`` (m,) at ``indices[cursor[rows[i]]]`` and advance that row's cursor; modifies the last two."""
+    for i in range(rows.size):
+        row = rows[i]
+        indices[cursor[row]] = columns[i]
+        cursor[row] += 1
+
+
+@numba.njit(cache=True)
+def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
+    """Sort each CSR row, drop its duplicates and close the gaps; modifies both. The result ends at ``indptr[-1]``."""
+    written = 0
+    begin = indptr[0]
+    for row in range(indptr.size - 1):
+        end = indptr[row + 1]
+        indices[begin:end].sort()
+        first_written = written
+        for i in range(begin, end):
+            if written == first_written or indices[i] != indices[written - 1]:
+                indices[written] = indices[i]
+                written += 1
+        begin = end
+        indptr[row + 1] = written
+
+
+@numba.njit(cache=True)
+def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
+    """Stable sort within each CSR row: ``keys`` (nnz,) is sorted in place, ``order`` (nnz,) moves along with it."""
+    for row in range(indptr.size - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        if end - begin > _SHORT_ROW:
+            permutation = np.argsort(keys[begin:end], kind="mergesort")
+            keys[begin:end] = keys[begin:end][permutation]
+            order[begin:end] = order[begin:end][permutation]
+            continue
+        for i in range(begin + 1, end):
+            key, item, j = keys[i], order[i], i
+            while j > begin and keys[j - 1] > key:
+                keys[j], order[j] = keys[j - 1], order[j - 1]
+                j -= 1
+            keys[j], order[j] = key, item
+
+
+@numba.njit(cache=True)
+def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
+    """``(cut edges, sources not seen before)`` among edges into ``[first, last)``; sets bits of ``seen`` (ceil(N/8))."""
+    cut = 0
+    new = 0
+    for source in sources:
+        if first <= source < last:
+            continue
+        cut += 1
+        bit = np.uint8(1 << (source & 7))
+        if not seen[source >> 3] & bit:
+            seen[source >> 3] |= bit
+            new += 1
+    return cut, new
+
+
+@numba.njit(cache=True)
+def _fullness(load: np.ndarray, part: int, extra: np.ndarray, capacity: np.ndarray) -> float:
+    fullest = 0.0
+    for c in range(extra.size):
+        fullest = max(fullest, (load[part, c] + extra[c]) / capacity[c])
+    return fullest
+
+
+@numba.njit(cache=True)
+def stream_greedily(
+    first: int,
+    indptr: np.ndarray,
+    sources: np.ndarray,
+    weights: np.ndarray,
+    capacity: np.ndarray,
+    parts: np.ndarray,
+    load: np.ndarray,
+    affinity: np.ndarray,
+) -> None:
+    """Linear deterministic greedy over nodes ``first ..`` of a chunk; modifies ``parts``, ``load`` and ``affinity``.
+
+    A node goes where ``(neighbours there) * (1 - fullness)`` is largest and it fits, else to the emptiest part; on later
+    passes it is first taken out of the part it is in. ``indptr`` (n+1) starts anywhere, ``weights`` (n, C) and
+    ``capacity`` (C,) are what balances, ``parts`` (N,) int32 holds -1 where nothing is decided, ``load`` is (P, C), and
+    ``affinity`` (P,) zeros serve as work space.
+    """
+    num_parts = load.shape[0]
+    for row in range(indptr.size - 1):
+        node = first + row
+        mine = weights[row]
+        if parts[node] >= 0:
+            load[parts[node]] -= mine
+        neighbours = sources[indptr[row] - indptr[0] : indptr[row + 1] - indptr[0]]
+        for source in neighbours:
+            if parts[source] >= 0 and source != node:
+                affinity[parts[source]] += 1
+        best, best_score = -1, 0.0
+        for source in neighbours:
+            part = parts[source]
+            if part < 0 or affinity[part] == 0:
+                continue
+            fullness = _fullness(load, part, mine, capacity)
+            score = affinity[part] * (1.0 - fullness)
+            affinity[part] = 0
+            if score > best_score or (score == best_score and best >= 0 and part < best):
+                best, best_score = part, score
+        if best < 0:
+            best, least = 0, np.inf
+            for part in range(num_parts):
+                fullness = _fullness(load, part, mine, capacity)
+                if fullness < least:
+                    best, least = part, fullness
+        parts[node] = best
+        load[best] += mine

@@ -1,0 +1,116 @@
+"""How good a partition is, read from ``parts.h5``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.partition import loops
+from hpcgnn.partition.slabs import edge_chunks
+
+
+@dataclass(frozen=True)
+class PartQuality:
+    """Counts of a partition; each ``*_balance`` is the largest part over the mean, 1.0 at best and where there are none.
+
+    ``cut_edges`` counts stored edges between parts. A part's halo is its distinct remote sources. ``replication`` is the
+    mean number of parts in which a node has a row, owned or halo.
+    """
+
+    num_parts: int
+    num_nodes: int
+    num_edges: int
+    cut_edges: int
+    node_balance: float
+    edge_balance: float
+    train_balance: float
+    halo_total: int
+    halo_max: int
+    replication: float
+    empty_parts: int
+
+    @property
+    def cut_fraction(self) -> float:
+        """Cut edges over all edges, 0 to 1."""
+        return self.cut_edges / max(self.num_edges, 1)
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """A finished partition: what was taken and why, how good it is, and what it cost.
+
+    ``seconds`` has an entry a step and ``total``; ``peak_memory_bytes`` is the largest resident size of any rank.
+    """
+
+    method: str
+    reason: str
+    objective: str
+    balance: tuple[str, ...]
+    seed: int
+    ranks: int
+    quality: PartQuality
+    seconds: dict[str, float]
+    peak_memory_bytes: int
+    notes: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat JSON object but for ``seconds``."""
+        values = asdict(self)
+        return values.pop("quality") | {"cut_fraction": self.quality.cut_fraction} | values
+
+
+def measure(world: World, parts_path: str) -> PartQuality:
+    """Measure ``parts.h5``; rank r looks at parts r, r + size, ... in chunks, with a bit a node of memory. Collective."""
+    with world.together("measure the parts"), PartsFile(parts_path) as file:
+        meta, num_parts = file.meta, file.num_parts
+        nodes = np.diff(file.node_offsets)
+        edges, train, halo, cut = (np.zeros(num_parts, dtype=np.int64) for _ in range(4))
+        for part in range(world.rank, num_parts, world.size):
+            if nodes[part]:
+                edges[part], cut[part], halo[part] = _edges_of(file, part)
+                mask = file.mask("train_mask", *file.part(part))
+                train[part] = 0 if mask is None else np.count_nonzero(mask)
+    edges, train, halo, cut = (world.allreduce(counts) for counts in (edges, train, halo, cut))
+    return PartQuality(
+        num_parts=num_parts,
+        num_nodes=meta.num_nodes,
+        num_edges=meta.num_edges,
+        cut_edges=int(cut.sum()),
+        node_balance=_max_over_mean(nodes),
+        edge_balance=_max_over_mean(edges),
+        train_balance=_max_over_mean(train),
+        halo_total=int(halo.sum()),
+        halo_max=int(halo.max()),
+        replication=1 + int(halo.sum()) / max(meta.num_nodes, 1),
+        empty_parts=int(np.count_nonzero(nodes == 0)),
+    )
+
+
+def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
+    """``(in-edges, cut in-edges, distinct remote sources)``."""
+    first, last = file.part(part)
+    seen = np.zeros(-(-file.meta.num_nodes // 8), dtype=np.uint8)
+    edges = cut = halo = 0
+    for chunk in edge_chunks(file, first, last):
+        edges += chunk.sources.size
+        more_cut, more_halo = loops.mark_remote(chunk.sources, first, last, seen)
+        cut, halo = cut + more_cut, halo + more_halo
+    return edges, cut, halo
+
+
+def _max_over_mean(counts: np.ndarray) -> float:
+    return float(counts.max() / counts.mean()) if counts.any() else 1.0
+
+
+def peak_memory_bytes(world: World) -> int:
+    """The largest resident size that any rank has had so far. Collective."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return int(world.allreduce(np.array([mine], dtype=np.int64), "max")[0])

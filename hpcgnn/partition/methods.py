@@ -1,0 +1,245 @@
+"""The partitioning methods behind one interface, and the choice between them.
+
+============ ============================= ==================== =============================================
+name         runs                          needs                note
+============ ============================= ==================== =============================================
+parmetis     distributed                   libparmetis          research licence: used if found, never required
+ptscotch     distributed                   libptscotch          free; balances one combined weight
+metis        one process                   pymetis or libmetis  objective ``volume`` too
+ldg          one process reads, others wait nothing             streaming, 4 bytes a node of memory
+block        anywhere                      nothing              equal ranges of ids
+random       anywhere                      nothing              equal chances, keyed by (seed, node id)
+============ ============================= ==================== =============================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.native_metis import load_metis
+from hpcgnn.partition.native_parmetis import PartKway, Unusable, load_parmetis, load_ptscotch
+from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.partition.slabs import Advance, Slab, symmetric_neighbours
+from hpcgnn.partition.streaming import assign_blocks, assign_randomly, stream
+
+TOLERANCE = 1.05
+# With fewer, METIS and ParMETIS try to bisect empty graphs, complain on stdout and leave parts empty.
+_LEAST_NODES_A_PART = 8
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method works on: this rank's ``slab`` of the graph behind ``reader``, and what is asked for."""
+
+    world: World
+    reader: SlabReader
+    slab: Slab
+    balance: Balance
+    options: PartitionOptions
+    advance: Advance
+
+    def largest_count(self) -> int:
+        """The largest number that a partitioner's integers must hold; both directions of an edge are stored."""
+        meta = self.reader.meta
+        return max(meta.num_nodes, meta.num_edges * (2 if meta.directed else 1), int(self.balance.totals.max()))
+
+    def neighbours(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """This rank's rows of the symmetric graph. Collective."""
+        return symmetric_neighbours(self.world, self.reader, self.slab, dtype, self.advance)
+
+    def weights(self) -> np.ndarray:
+        """(n, C) int64 of this rank's nodes. Collective."""
+        with self.world.together("read the graph"):
+            return self.balance.weights(self.reader, self.slab.first, self.slab.indptr)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to assign nodes to parts.
+
+    ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``obstacle(problem)``
+    says why the method cannot do the problem here, to follow its name in a sentence, or None if it can; not collective.
+    """
+
+    assign: Callable[[Problem], np.ndarray]
+    obstacle: Callable[[Problem], str | None] = lambda problem: None
+    objectives: tuple[str, ...] = ("cut",)
+
+
+def _metis_obstacle(problem: Problem) -> str | None:
+    if problem.world.size > 1:
+        return f"runs in one process, and these are {problem.world.size} ranks (start it without mpirun)"
+    metis = load_metis(problem.largest_count())
+    return "is not installed (pip install pymetis)" if metis is None else _too_large(problem, metis.index)
+
+
+def _metis(problem: Problem) -> np.ndarray:
+    metis = load_metis(problem.largest_count())
+    if metis is None:
+        raise HpcgnnError("metis is not installed (pip install pymetis)")
+    graph, options = problem.neighbours(metis.index), problem.options
+    with stdout_to_stderr():
+        parts = metis.partition(
+            graph,
+            problem.weights(),
+            options.num_parts,
+            objective=options.objective,
+            tolerance=TOLERANCE,
+            seed=options.seed,
+        )
+    return parts.astype(np.int32, copy=False)
+
+
+def _load_parmetis(problem: Problem) -> PartKway:
+    return load_parmetis()
+
+
+def _load_ptscotch(problem: Problem) -> PartKway:
+    return load_ptscotch(wide=problem.largest_count() > np.iinfo(np.int32).max)
+
+
+def _part_kway_obstacle(load: Callable[[Problem], PartKway], problem: Problem) -> str | None:
+    try:
+        return _too_large(problem, load(problem).index)
+    except Unusable as reason:
+        return str(reason)
+
+
+def _part_kway(load: Callable[[Problem], PartKway], problem: Problem) -> np.ndarray:
+    library, options = load(problem), problem.options
+    graph, weights = problem.neighbours(library.index), problem.weights()
+    if weights.shape[1] > library.max_constraints:
+        weights = problem.balance.combined(weights, problem.reader.meta.num_nodes)
+    with stdout_to_stderr():
+        parts = library.partition(
+            problem.world,
+            problem.slab.bounds,
+            graph,
+            weights,
+            options.num_parts,
+            tolerance=TOLERANCE,
+            seed=options.seed,
+        )
+    return parts.astype(np.int32, copy=False)
+
+
+def _ldg(problem: Problem) -> np.ndarray:
+    """On rank 0, which keeps one int32 a node and never the edges; the others wait for their share."""
+    world, options = problem.world, problem.options
+    parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
+    with world.together("partition"):
+        if world.rank == 0:
+            parts = stream(problem.reader, problem.balance, options.num_parts, TOLERANCE, problem.advance)
+            counts = np.diff(problem.slab.bounds)
+    return world.alltoallv(parts, counts)[0]
+
+
+def _block(problem: Problem) -> np.ndarray:
+    slab = problem.slab
+    return assign_blocks(slab.first, slab.last, problem.reader.meta.num_nodes, problem.options.num_parts)
+
+
+def _random(problem: Problem) -> np.ndarray:
+    return assign_randomly(problem.slab.first, problem.slab.last, problem.options.num_parts, problem.options.seed)
+
+
+METHODS = MappingProxyType(
+    {
+        "parmetis": Method(partial(_part_kway, _load_parmetis), partial(_part_kway_obstacle, _load_parmetis)),
+        "ptscotch": Method(partial(_part_kway, _load_ptscotch), partial(_part_kway_obstacle, _load_ptscotch)),
+        "metis": Method(_metis, _metis_obstacle, objectives=("cut", "volume")),
+        "ldg": Method(_ldg),
+        "block": Method(_block),
+        "random": Method(_random),
+    }
+)
+
+
+def available_methods() -> list[str]:
+    """The methods whose libraries load in this process, best first for one process."""
+    found = []
+    if load_metis(0) is not None:
+        found.append("metis")
+    for name, load in (("parmetis", load_parmetis), ("ptscotch", partial(load_ptscotch, wide=False))):
+        with contextlib.suppress(Unusable):
+            load()
+            found.append(name)
+    return [*found, "ldg", "block", "random"]
+
+
+def choose(problem: Problem) -> tuple[str, str]:
+    """The name of the method to take and why. Collective; raises the same :class:`HpcgnnError` on every rank."""
+    options, world = problem.options, problem.world
+    wanted = options.method
+    if wanted != "auto":
+        obstacle = _agreed_obstacle(wanted, problem)
+        if obstacle:
+            raise HpcgnnError(f"--method {wanted} {obstacle}: take another --method, or auto", agreed=True)
+        return _fitting(wanted, "as asked", problem)
+    candidates = ("metis", "parmetis", "ptscotch", "ldg") if world.size == 1 else ("parmetis", "ptscotch", "ldg")
+    refused: list[str] = []
+    for name in candidates:
+        obstacle = _agreed_obstacle(name, problem)
+        if not obstacle:
+            return _fitting(name, "; ".join([*refused, "the best that this run can use"]), problem)
+        refused.append(f"{name} {obstacle}")
+    raise HpcgnnError(f"no method can do this: {'; '.join(refused)}", agreed=True)
+
+
+def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
+    """``name``, or the plain method that replaces the libraries where they crash or return nonsense."""
+    nodes, parts, size = problem.reader.meta.num_nodes, problem.options.num_parts, problem.world.size
+    if parts == 1 or nodes == 0:
+        return "block", "one part needs no partitioner" if parts == 1 else "there are no nodes"
+    if name not in ("metis", "parmetis", "ptscotch"):
+        return name, reason
+    if nodes < parts * _LEAST_NODES_A_PART or nodes < size:
+        few = f"{nodes} nodes for {parts} parts" if nodes >= size else f"{nodes} nodes on {size} ranks"
+        return "ldg", f"{few} are too few for {name}"
+    return name, reason
+
+
+def _agreed_obstacle(name: str, problem: Problem) -> str | None:
+    """The obstacle of the first rank that has one: a library may be missing on one host. Collective."""
+    world, method = problem.world, METHODS[name]
+    if problem.options.objective not in method.objectives:
+        return f"cannot minimise the {problem.options.objective} (metis can, in one process)"
+    obstacle = method.obstacle(problem)
+    first = int(world.allreduce(np.array([world.rank if obstacle else world.size]), "min")[0])
+    return None if first == world.size else world.broadcast(obstacle, root=first)
+
+
+def _too_large(problem: Problem, index: np.dtype) -> str | None:
+    largest = problem.largest_count()
+    if largest <= np.iinfo(index).max:
+        return None
+    return f"is a build with {8 * index.itemsize}-bit integers and would have to count to {largest:,}"
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """What C libraries print goes to stderr: stdout may be one JSON object."""
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,40 @@
+"""What the user chooses about a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition.balance import QUANTITIES
+
+METHODS = ("auto", "parmetis", "ptscotch", "metis", "ldg", "block", "random")
+OBJECTIVES = ("cut", "volume")
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """``balance`` names what should be spread evenly: any of nodes, edges, train. Raises :class:`HpcgnnError`."""
+
+    num_parts: int
+    method: str = "auto"
+    objective: str = "cut"
+    balance: tuple[str, ...] = ("edges", "train")
+    seed: int = 0
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_parts < 1:
+            raise HpcgnnError(f"the number of parts must be at least 1, not {self.num_parts}")
+        if self.num_parts >= 1 << 31:
+            raise HpcgnnError(f"the number of parts must be below 2**31, not {self.num_parts}")
+        if self.method not in METHODS:
+            raise HpcgnnError(f"unknown partitioning method {self.method!r}: choose from {', '.join(METHODS)}")
+        if self.objective not in OBJECTIVES:
+            raise HpcgnnError(f"unknown objective {self.objective!r}: choose from {', '.join(OBJECTIVES)}")
+        unknown = [name for name in self.balance if name not in QUANTITIES]
+        if unknown or not self.balance or len(set(self.balance)) < len(self.balance):
+            raise HpcgnnError(
+                f"--balance takes a comma list out of {', '.join(QUANTITIES)}, not {','.join(self.balance)!r}"
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise HpcgnnError(f"the seed must lie in 0 to 2**63 - 1, not {self.seed}")

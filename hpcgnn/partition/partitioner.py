@@ -1,0 +1,153 @@
+"""From ``graph.h5`` to ``parts.h5``: choose a method, assign nodes to parts, write the graph in part order, measure."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.data import h5
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.measure import PartitionReport, measure, peak_memory_bytes
+from hpcgnn.partition.methods import METHODS, Problem, choose
+from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.partition.part_order import Reordering
+from hpcgnn.partition.slabs import Advance, Slab
+from hpcgnn.partition.streaming import LDG_PASSES
+
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
+
+
+def partition(
+    world: World,
+    graph_path: str | Path,
+    parts_path: str | Path,
+    options: PartitionOptions,
+    progress: Progress | None = None,
+) -> PartitionReport:
+    """Divide the graph into ``options.num_parts`` parts and write ``parts.h5``, without plans. Collective.
+
+    ``progress(description, total)`` opens a bar for each step and yields ``advance(n)``. Raises :class:`HpcgnnError` on
+    every rank, leaving nothing under the final name, if a file cannot be read or written or the method cannot be used.
+    """
+    clock = _Clock()
+    progress = progress or _silent
+    with contextlib.ExitStack() as stack:
+        with world.together("open the graph"):
+            reader = stack.enter_context(GraphFile(graph_path))
+        temporary = stack.enter_context(_output(world, graph_path, parts_path, options.force))
+        slab = Slab.of(world, reader)
+        parts, problem, method, reason = _assign(world, reader, slab, options, progress)
+        clock.lap("partition")
+        header = {
+            "num_parts": options.num_parts,
+            "graph_uuid": reader.uuid,
+            "method": method,
+            "objective": options.objective,
+            "balance": ",".join(problem.balance.names),
+            "seed": options.seed,
+        }
+        _write(world, problem, parts, temporary, header, progress)
+    clock.lap("write")
+    quality = measure(world, str(parts_path))
+    clock.lap("measure")
+    return PartitionReport(
+        method=method,
+        reason=reason,
+        objective=options.objective,
+        balance=problem.balance.names,
+        seed=options.seed,
+        ranks=world.size,
+        quality=quality,
+        seconds=clock.seconds(),
+        peak_memory_bytes=peak_memory_bytes(world),
+        notes=problem.balance.notes,
+    )
+
+
+def _assign(
+    world: World, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress
+) -> tuple[np.ndarray, Problem, str, str]:
+    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective."""
+    balance = Balance.of(world, reader, slab, options.balance)
+    problem = Problem(world, reader, slab, balance, options, advance=_ignore)
+    method, reason = choose(problem)
+    steps = LDG_PASSES * reader.meta.num_nodes if method == "ldg" else 2 * slab.num_nodes
+    with progress(f"partitioning with {method}", steps) as advance:
+        problem = Problem(world, reader, slab, balance, options, advance)
+        parts = METHODS[method].assign(problem)
+    with world.together("partition"):
+        if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
+            raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
+    return parts, problem, method, reason
+
+
+def _write(
+    world: World, problem: Problem, parts: np.ndarray, temporary: str, header: dict[str, object], progress: Progress
+) -> None:
+    """Create ``temporary`` on rank 0 and fill it from all ranks. Collective."""
+    reader, num_parts = problem.reader, problem.options.num_parts
+    schema = parts_schema(reader.meta, num_parts)
+    offsets: dict[str, int] = {}
+    with world.together("create the parts file"):
+        if world.rank == 0:
+            attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
+            offsets = h5.create(temporary, schema, attributes)
+    offsets = world.broadcast(offsets)
+    with contextlib.ExitStack() as stack:
+        sink: h5.ByteSink
+        if world.size == 1:
+            sink = stack.enter_context(h5.LocalFile(temporary))
+        else:
+            sink = stack.enter_context(world.open_for_writing(temporary))
+        advance = stack.enter_context(progress("writing parts", Reordering.steps(reader) * problem.slab.num_nodes))
+        writer = h5.SlabWriter(sink, offsets, schema)
+        Reordering(world, reader, problem.slab, parts, num_parts, writer, advance).run()
+
+
+@contextlib.contextmanager
+def _output(world: World, graph_path: str | Path, parts_path: str | Path, force: bool) -> Iterator[str]:
+    """The temporary name to write; rank 0 renames it at the end or deletes it on an error. Collective."""
+    with contextlib.ExitStack() as stack:
+        name = ""
+        with world.together("write the parts file"):
+            if world.rank == 0:
+                if Path(parts_path).exists() and Path(parts_path).samefile(graph_path):
+                    raise HpcgnnError(f"{parts_path} is the graph itself: choose another name for the parts file")
+                name = str(stack.enter_context(h5.replacing(parts_path, force=force)))
+        yield world.broadcast(name)
+        with world.together("write the parts file"):
+            stack.close()
+
+
+class _Clock:
+    """Seconds of consecutive steps."""
+
+    def __init__(self) -> None:
+        self._started = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, step: str) -> None:
+        now = time.perf_counter()
+        self._laps[step], self._last = now - self._last, now
+
+    def seconds(self) -> dict[str, float]:
+        """Of each step, and in ``total``."""
+        return self._laps | {"total": self._last - self._started}
+
+
+def _ignore(_: int) -> None:
+    """Progress that nobody watches."""
+
+
+@contextlib.contextmanager
+def _silent(_description: str, _total: int) -> Iterator[Advance]:
+    yield _ignore

@@ -1,0 +1,54 @@
+"""Partitioning without a library: streaming greedy, blocks of ids, random."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.partition import loops
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.slabs import Advance, edge_chunks
+
+LDG_PASSES = 5
+
+
+def stream(reader: SlabReader, balance: Balance, num_parts: int, tolerance: float, advance: Advance) -> np.ndarray:
+    """Parts (N,) int32 by linear deterministic greedy (Stanton and Kliot 2012), streamed again to improve (Nishimura 2013).
+
+    Nodes come in the order of the file with their in-neighbours, so a directed graph is judged by its in-edges. Every
+    quantity of ``balance`` has a capacity of ``tolerance`` times its mean; the fullest one counts. ``advance`` counts
+    nodes, ``LDG_PASSES`` times.
+    """
+    nodes = reader.meta.num_nodes
+    parts = np.full(nodes, -1, dtype=np.int32)
+    load = np.zeros((num_parts, len(balance.names)), dtype=np.int64)
+    affinity = np.zeros(num_parts, dtype=np.int64)
+    capacity = np.maximum(tolerance * balance.totals / num_parts, np.ceil(balance.totals / num_parts))
+    for _ in range(LDG_PASSES):
+        for chunk in edge_chunks(reader, 0, nodes):
+            weights = balance.weights(reader, chunk.first, chunk.indptr)
+            loops.stream_greedily(chunk.first, chunk.indptr, chunk.sources, weights, capacity, parts, load, affinity)
+            advance(chunk.last - chunk.first)
+    return parts
+
+
+def assign_blocks(first: int, last: int, num_nodes: int, num_parts: int) -> np.ndarray:
+    """Parts (last - first,) int32 of nodes ``[first, last)`` when part p takes ids from ``ceil(p * N / P)`` on."""
+    ids = np.arange(first, last, dtype=np.int64)
+    whole, rest = divmod(num_parts, max(num_nodes, 1))
+    return (ids * whole + ids * rest // max(num_nodes, 1)).astype(np.int32)  # ids * parts could overflow
+
+
+def assign_randomly(first: int, last: int, num_parts: int, seed: int) -> np.ndarray:
+    """Parts (last - first,) int32 of nodes ``[first, last)``, a function of (seed, id, P) alone."""
+    ids = np.arange(first, last, dtype=np.uint64)
+    hashed = _mix(_mix(ids) ^ _mix(np.array([seed], dtype=np.uint64) + np.uint64(1)))
+    return ((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64: every output bit depends on every input bit. Wraps around on purpose."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
