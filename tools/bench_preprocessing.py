@@ -38,7 +38,8 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> tuple[dict, dict]:
     steps = {}
     for name, command in commands.items():
         steps[name] = measure.run([*measure.HPCGNN, *map(str, command), "--json"])
-        steps[name].pop("pairs", None)  # thousands of rows
+        for noise in ("pairs", "path", "parts"):  # thousands of rows, and names of temporary files
+            steps[name].pop(noise, None)
         print(f"{name}: {steps[name]['wall_seconds']:.1f} s, {steps[name]['peak_memory_bytes'] / 2**20:.0f} MiB")
     return steps, {"graph_bytes": graph.stat().st_size, "parts_bytes": parts.stat().st_size}
 

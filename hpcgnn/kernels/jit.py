@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import numba
 import numpy as np
 import torch
 
 from hpcgnn.kernels.csr import Csr
+
+if "NUMBA_THREADING_LAYER" not in os.environ:
+    # numba's OpenMP layer asks for the system's runtime by file name, beside the one that torch brings; its own pool
+    # sleeps while torch works. It allows one caller at a time, which is all that kernels need.
+    numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
 
 
 def spmm(csr: Csr, rows: tuple[int, int], weight: torch.Tensor | None, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -37,11 +37,9 @@ class RunFolder:
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] < count]
         self._replace("metrics.jsonl", "".join(kept))
 
-    def epoch_seconds(self) -> list[float]:
-        """``seconds`` of the epochs recorded so far."""
-        if not self._metrics.exists():
-            return []
-        return [json.loads(line)["seconds"] for line in self._metrics.read_text().splitlines()]
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``: all epochs so far, also those before a resumption."""
+        return [json.loads(line) for line in self._metrics.read_text().splitlines()]
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line to ``metrics.jsonl``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 import time
@@ -24,6 +25,7 @@ from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
 from hpcgnn.train.summary import summarise
 
+_LOG = logging.getLogger("hpcgnn")
 _BREAKDOWN = ("seconds", *PHASES, "other_seconds")
 
 
@@ -210,6 +212,8 @@ class Trainer:
             with self.world.together(f"resume from {path}"):
                 if content["seed"] != self.model.keys.seed:
                     raise HpcgnnError(f"{path} was made with --seed {content['seed']}, not {self.model.keys.seed}")
+            if content["parts_uuid"] != self.graph.uuid:
+                _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
             self.best, self.best_state = Best(**content["best"]), content["best_model"]
@@ -223,7 +227,10 @@ class Trainer:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
-        summary = summarise(self, self.records)
+        records = self.records
+        if self.run is not None and self.world.rank == 0:
+            records = self.run.records()
+        summary = self.world.broadcast(summarise(self, records))
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
         return summary

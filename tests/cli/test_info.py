@@ -1,0 +1,58 @@
+"""``hpcgnn info``, and what it promises: one OpenMP runtime, the threads that the launcher gave, the kernels that run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import hpcgnn.cli.train
+from hpcgnn import kernels
+from hpcgnn.kernels import native
+
+RUN_ALL_KERNELS = """
+import json, torch
+from hpcgnn import kernels
+from hpcgnn.comm.threads import openmp_runtimes
+csr = kernels.Csr(torch.tensor([0, 2]), torch.tensor([0, 1]), 2)
+for backend in ("native", "jit", "reference"):
+    kernels.spmm(csr, torch.ones(2, 3), backend=backend)
+print(json.dumps(openmp_runtimes()))
+"""
+
+
+@pytest.mark.mpi
+def test_info_on_ranks(mpirun):
+    facts = json.loads(mpirun(2, ["-m", "hpcgnn", "info", "--json"], threads=1).stdout)
+    assert facts["ranks"] == 2
+    assert facts["threads_per_rank"] == 1
+    assert facts["kernels"] == "native"
+    assert {"metis", "ldg", "block", "random"} <= set(facts["partitioners"])
+    assert len(facts["openmp_runtimes"]) == 1
+
+
+def test_all_kernels_share_one_openmp_runtime():
+    result = subprocess.run([sys.executable, "-c", RUN_ALL_KERNELS], check=True, capture_output=True, text=True)
+    assert len(json.loads(result.stdout)) == 1
+
+
+def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(native, "load", lambda: None)
+    assert kernels.resolve() == "jit"
+    with pytest.raises(ValueError, match="without a C\\+\\+ compiler"):
+        kernels.resolve("native")
+    with caplog.at_level(logging.WARNING, logger="hpcgnn"):
+        hpcgnn.cli.train._say_backend()
+    assert "running on numba" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict"])
+def test_every_command_has_help_with_an_example(command):
+    text = subprocess.run(
+        [sys.executable, "-m", "hpcgnn", command, "--help"], check=True, capture_output=True, text=True
+    ).stdout
+    assert "xample" in text
+    assert f"hpcgnn {command}" in text
