@@ -18,3 +18,7 @@ class HpcgnnError(Exception):
     def __init__(self, message: str, *, agreed: bool = False) -> None:
         super().__init__(message)
         self.agreed = agreed
+
+
+class StalledError(HpcgnnError):
+    """A wait ran into its deadline; every rank that waits may find this at the same time."""

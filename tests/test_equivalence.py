@@ -61,9 +61,12 @@ def test_dropout_is_the_same_for_any_number_of_ranks(reports, graph, model):
         assert reports[ranks][key] == pytest.approx(reports[1][key], rel=1e-10)
 
 
-@pytest.mark.parametrize("sabotage", ["zeroed", "no-backward", "swapped"])
-@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize(
+    ("ranks", "sabotage"),
+    [*((ranks, name) for ranks in (2, 3, 4) for name in ("zeroed", "no-backward")), (4, "swapped")],
+)
 def test_a_broken_exchange_is_noticed(reports, ranks, sabotage):
+    """A rank has two peers to swap only from four ranks on, because the last of them is empty."""
     assert reports[ranks]["sabotage"][sabotage] > 100 * TOLERANCE["float32"]
 
 

@@ -9,7 +9,7 @@ import hpcgnn
 
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
-    {"errors", "version"},
+    {"errors", "memory", "stop", "version"},
     {"kernels", "plan"},
     {"comm", "data"},
     {"graph", "partition"},

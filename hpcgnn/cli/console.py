@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -13,15 +15,48 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+STDOUT, STDERR = 1, 2
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydra_", "srun", "slurmstepd")
+
+
+def is_terminal(descriptor: int) -> bool:
+    """Whether what this process prints on ``descriptor`` ends on a terminal.
+
+    Under a launcher the process's own descriptors do not tell (Open MPI gives ranks a pseudo-terminal for stdout and a pipe
+    for stderr, wherever its own output goes), so the launcher's are looked at, where it runs on this host.
+    """
+    launcher = _outermost_launcher()
+    if launcher is None:
+        return os.isatty(descriptor)
+    try:
+        return os.readlink(f"/proc/{launcher}/fd/{descriptor}").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
+def _outermost_launcher() -> int | None:
+    """The pid of the highest launcher right above this process, or None."""
+    found, pid = None, os.getppid()
+    with contextlib.suppress(OSError):  # no /proc: then nobody is found
+        while Path(f"/proc/{pid}/comm").read_text().startswith(_LAUNCHERS):
+            found = pid
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def stdout() -> Console:
+    """For results: plain text where stdout does not end on a terminal."""
+    return Console(force_terminal=is_terminal(STDOUT))
+
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """Yield ``advance(n)``; it draws a bar on stderr, or nothing if ``quiet`` or if stderr is not a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not is_terminal(STDERR):
         yield lambda count: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
 
@@ -34,7 +69,7 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
     for name, value in rows:
         text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         shown.add_row(name, text)
-    Console().print(shown, markup=False)
+    stdout().print(shown, markup=False)
 
 
 def note(text: str) -> None:

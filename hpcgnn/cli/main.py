@@ -12,7 +12,8 @@ from typing import NoReturn
 import click
 
 from hpcgnn.comm import world as mpi
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, StalledError
+from hpcgnn.stop import StopRequest
 from hpcgnn.version import __version__
 
 _COMMANDS = {
@@ -60,8 +61,9 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; never returns."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # launchers stop ranks with it: leave as on Ctrl-C
+    stop = StopRequest().listen()  # from here on, or an early SIGUSR1 would kill the rank that it reaches
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, obj=stop)
     except click.exceptions.Abort as interruption:  # click's form of KeyboardInterrupt
         _leave_interrupted(str(interruption))
     except click.ClickException as error:
@@ -76,11 +78,10 @@ def main() -> None:
 
 
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
-    """Every rank found the same mistake in the command line: one of them says so."""
-    if mpi.launcher_rank() == 0:
-        error.show()
-    else:
+    """A mistake in the command line, which as a rule every rank finds: the others speak only if rank 0 did not leave."""
+    if mpi.launcher_rank() > 0:
         time.sleep(_GRACE_SECONDS)
+    error.show()
     sys.exit(error.exit_code)
 
 
@@ -90,6 +91,10 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
         if rank == 0:
             print(f"hpcgnn: error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)  # through MPI_Finalize, where the ranks meet
+    if isinstance(error, StalledError):
+        time.sleep(
+            min(rank, 10) * _GRACE_SECONDS / 2
+        )  # all that wait find this at once: the first one tells, and aborts
     where = f" on rank {rank}" if mpi.is_parallel() else ""
     print(f"hpcgnn: error{where}: {error}", file=sys.stderr, flush=True)
     mpi.abort_if_parallel(1)

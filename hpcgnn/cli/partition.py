@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 
 import click
 
 from hpcgnn.cli import console
 from hpcgnn.comm import World
-from hpcgnn.data import plan_store
 from hpcgnn.partition import PartitionOptions, PartitionReport
 from hpcgnn.partition import partition as make_parts
 from hpcgnn.partition.balance import QUANTITIES
 from hpcgnn.partition.options import METHODS, OBJECTIVES
-from hpcgnn.partition.partitioner import Progress
 from hpcgnn.plan import STRATEGIES
 
 EXAMPLES = """\b
@@ -57,6 +54,13 @@ Examples:
     show_default=True,
     help="Communication plan to store beside the parts; training builds any other when it starts.",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=36000.0,
+    show_default=True,
+    help="Seconds to wait for another rank before giving up.",
+)
 @click.option("--force", is_flag=True, help="Overwrite parts.h5.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
@@ -69,6 +73,7 @@ def partition(
     balance: str,
     seed: int,
     strategy: str,
+    timeout: float,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -79,32 +84,16 @@ def partition(
     ranks here has nothing to do with P.
     """
     names = tuple(name.strip() for name in balance.split(","))
-    options = PartitionOptions(num_parts, method, objective, names, seed, force)
-    world = World()
+    options = PartitionOptions(num_parts, method, objective, names, seed, force, strategy)
+    world = World(timeout_seconds=timeout)
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
     report = make_parts(world, graph, parts_file, options, bar)
-    plan_seconds = _store_plan(world, parts_file, strategy, num_parts, bar)
     if world.rank > 0:
         return
     if as_json:
-        click.echo(json.dumps(report.as_dict() | {"plan": strategy, "plan_seconds": plan_seconds}))
+        click.echo(json.dumps(report.as_dict() | {"plan": strategy}))
     elif not quiet:
-        planned = ("plan", f"{strategy}, {plan_seconds:.2f} seconds")
-        console.table(f"{graph} in {num_parts:,} parts: {parts_file}", [*_rows(report), planned])
-
-
-def _store_plan(world: World, parts_file: str, strategy: str, num_parts: int, bar: Progress) -> float:
-    """Store the plan; returns seconds. Collective.
-
-    On rank 0, part by part: memory O(edges of the largest part), time O(edges of the graph). For a graph where that is
-    too long, ``--plan none`` leaves it to the ranks that train, which plan all parts at once.
-    """
-    started = time.perf_counter()
-    with world.together("store the plan"):
-        if world.rank == 0 and strategy != "none":
-            with bar("planning parts", num_parts) as advance:
-                plan_store.store_plans(parts_file, [strategy], advance)
-    return time.perf_counter() - started
+        console.table(f"{graph} in {num_parts:,} parts: {parts_file}", [*_rows(report), ("plan stored", strategy)])
 
 
 def _rows(report: PartitionReport) -> list[tuple[str, object]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from hpcgnn.cli import console
@@ -69,7 +68,7 @@ def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None)
         shown.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    Console().print(shown)
+    console.stdout().print(shown)
     for strategy, rows in pairs.items():
         _show_pairs(strategy, rows, report["width"] * _BYTES_PER_VALUE, limit)
 
@@ -83,4 +82,4 @@ def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | 
     for k in order:
         values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], rows.rows[k] * bytes_per_row)
         shown.add_row(*(f"{int(value):,}" for value in values))
-    Console().print(shown)
+    console.stdout().print(shown)

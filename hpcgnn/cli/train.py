@@ -7,7 +7,7 @@ import logging
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,12 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.train.objective import METRICS
+from hpcgnn.train.run_folder import CONFIG, RunFolder
 from hpcgnn.train.schedule import SCHEDULES, ScheduleConfig
 from hpcgnn.train.trainer import TrainConfig, Trainer
+
+if TYPE_CHECKING:
+    from hpcgnn.comm import World
 
 _EXAMPLE = """
 \b
@@ -30,19 +34,27 @@ SIGUSR1 writes a checkpoint and stops cleanly after the current epoch (Slurm: --
 """
 
 
-def _load_config(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
-    """Settings of a TOML file become defaults, so that flags on the command line win."""
-    if path is None:
-        return
+def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
+    """Settings of a TOML file, which become defaults, so that flags on the command line win."""
     try:
-        values = tomllib.loads(Path(path).read_text())
+        values = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}") from error
-    known = {parameter.name for parameter in ctx.command.params}
-    unknown = sorted(set(values) - known)
+        raise click.UsageError(f"cannot read {path}: {error}") from error
+    unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.params})
     if unknown:
-        raise click.BadParameter(f"{path} has settings that do not exist: {', '.join(unknown)}")
-    ctx.default_map = values
+        raise click.UsageError(f"{path} has settings that do not exist: {', '.join(unknown)}")
+    return values
+
+
+def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Once --out, --resume and --config are known: a resumed run keeps its settings, and --config comes before them."""
+    ctx.meta[str(parameter.name)] = value
+    if {"out", "resume", "config"} <= ctx.meta.keys():
+        stored = ctx.meta["out"] / CONFIG
+        kept = _read_settings(ctx, stored) if ctx.meta["resume"] and stored.exists() else {}
+        given = _read_settings(ctx, ctx.meta["config"]) if ctx.meta["config"] else {}
+        ctx.default_map = kept | given
+    return value
 
 
 def _options(*decorators: Callable) -> Callable:
@@ -80,7 +92,7 @@ _OPTIMISER = _options(
     click.option("--metric", type=click.Choice(["auto", *METRICS]), default="auto", show_default=True),
     click.option("--eval-every", type=click.IntRange(1), default=1, show_default=True, help="Epochs."),
     click.option("--checkpoint-every", type=click.IntRange(1), default=10, show_default=True, help="Epochs."),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
 )  # fmt: skip
 _SYSTEM = _options(
     click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
@@ -97,13 +109,27 @@ _SYSTEM = _options(
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run folder.")
-@click.option("--config", type=click.Path(), is_eager=True, expose_value=False, callback=_load_config,
-              help="TOML file with any of these settings; a run folder's config.toml repeats that run.")  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), is_eager=True, callback=_take_defaults, help="Run folder."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_take_defaults,
+    help="TOML file with any of these settings; a run folder's config.toml repeats that run.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    is_eager=True,
+    callback=_take_defaults,
+    help="Continue the run in --out from its last checkpoint, with its settings where no flag changes them.",
+)
 @_MODEL
 @_OPTIMISER
 @_SYSTEM
-@click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
@@ -112,40 +138,22 @@ def train(
     ctx: click.Context, parts: Path, out: Path, resume: bool, quiet: bool, as_json: bool, **settings: Any
 ) -> None:
     """Train a model on PARTS with one MPI rank a part."""
-    from hpcgnn.comm import Timings, World
+    from hpcgnn.comm import World
     from hpcgnn.comm.threads import use_threads
-    from hpcgnn.graph import load
-    from hpcgnn.nn import build_model
-    from hpcgnn.train.run_folder import RunFolder
 
     world = World(timeout_seconds=settings["timeout"])
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
     _say_backend()
-    graph = load(parts, world)
-    run = RunFolder(out)
-    with world.together(f"prepare the run folder {out}"):
-        if graph.features is None:
-            raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
-        if world.rank == 0:
-            ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
-            run.prepare({"parts": str(parts)} | ordered, resume=resume)
-    model = build_model(
-        ModelConfig(**_pick(ModelConfig, settings)),
-        graph,
-        strategy=settings["strategy"],
-        seed=settings["seed"],
-        timings=Timings(),
-    )
-    config = TrainConfig(
-        **_pick(TrainConfig, settings | {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))})
-    )
     hidden = quiet or as_json or world.rank != 0
-    with console.progress("training", config.epochs, quiet=hidden) as advance:
-        trainer = Trainer(model, graph, config, run=run, on_epoch=lambda record: advance(1))
-        if resume:
-            trainer.resume()
-            advance(trainer.next_epoch)
+    trainer = _make_trainer(world, parts, out, settings, resume=resume)
+    trainer.stop = ctx.obj
+    if world.rank == 0 and trainer.run is not None:
+        ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
+        trainer.run.write_config({"parts": str(parts)} | ordered)
+    with console.progress("training", trainer.config.epochs, quiet=hidden) as advance:
+        advance(trainer.next_epoch)
+        trainer.on_epoch = lambda record: advance(1)
         try:
             summary = trainer.fit()
         except KeyboardInterrupt as interruption:
@@ -155,6 +163,28 @@ def train(
         print(json.dumps(summary))
     elif not hidden:
         _show(summary, out)
+
+
+def _make_trainer(world: World, parts: Path, out: Path, settings: dict[str, Any], *, resume: bool) -> Trainer:
+    """The trainer that the settings describe, continued where the run was left. Collective."""
+    from hpcgnn.comm import Timings
+    from hpcgnn.graph import load
+    from hpcgnn.nn import build_model
+
+    graph = load(parts, world)
+    run = RunFolder(out)
+    with world.together(f"prepare the run folder {out}"):
+        if graph.features is None:
+            raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
+        if world.rank == 0:
+            run.prepare(resume=resume)
+    config = ModelConfig(**_pick(ModelConfig, settings))
+    model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], timings=Timings())
+    schedule = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))}
+    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | schedule)), run=run)
+    if resume:
+        trainer.resume()
+    return trainer
 
 
 def _pick(config_type: Any, settings: dict[str, Any]) -> dict[str, Any]:

@@ -13,16 +13,13 @@ from hpcgnn.comm.world import World
 def use_threads(world: World) -> int:
     """Set torch's (and with it the kernels') threads for this rank; returns the number. Collective.
 
-    ``OMP_NUM_THREADS`` wins. A rank that the launcher bound uses its cores; unbound ranks share their host's.
+    ``OMP_NUM_THREADS`` wins. Else a rank takes the cores that it may run on, shared with the ranks that may run on the same
+    ones: a launcher's binding and a container's limit are both respected.
     """
-    neighbours = world.ranks_on_this_host()
+    sharing = world.ranks_on_my_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        threads = int(asked)
-    else:
-        allowed = len(os.sched_getaffinity(0))
-        is_bound = allowed < (os.cpu_count() or 1)
-        threads = allowed if is_bound else max(1, allowed // neighbours)
+    fair = max(1, len(os.sched_getaffinity(0)) // sharing)
+    threads = int(asked) if asked.isdigit() and int(asked) > 0 else fair
     torch.set_num_threads(threads)
     return threads
 

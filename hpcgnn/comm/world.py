@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, StalledError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-_SPINS_BEFORE_SLEEP = 64
-_LONGEST_SLEEP_SECONDS = 1e-3
+# Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
+_EAGER_SECONDS = 0.01
+_PAUSE_SECONDS = 5e-5
+_BROADCAST_BYTES = 1 << 30  # counts are C ints
 
 
 def _mpi() -> Any:
@@ -87,7 +89,6 @@ class World:
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
         self.timeout_seconds = timeout_seconds
-        self.waited_seconds = 0.0
         self._row_types: dict[int, Any] = {}
 
     @property
@@ -114,19 +115,17 @@ class World:
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""
         started = time.perf_counter()
-        tries = 0
         while not pending.request.Test():
-            tries += 1
-            if tries < _SPINS_BEFORE_SLEEP:
+            waited = time.perf_counter() - started
+            if waited < _EAGER_SECONDS:
                 os.sched_yield()
             else:
-                time.sleep(min(1e-5 * (tries - _SPINS_BEFORE_SLEEP + 1), _LONGEST_SLEEP_SECONDS))
-            if time.perf_counter() - started > self.timeout_seconds:
-                raise HpcgnnError(
+                time.sleep(_PAUSE_SECONDS)
+            if waited > self.timeout_seconds:
+                raise StalledError(
                     f"rank {self.rank} of {self.size} waited {self.timeout_seconds:.0f} s for {pending.what}: "
                     "a peer or a link has stopped (raise --timeout if the step can really take that long)"
                 )
-        self.waited_seconds += time.perf_counter() - started
 
     def _start(self, request: Any, what: str, *buffers: Any) -> Pending:
         return Pending(request, what, buffers, time.perf_counter())
@@ -162,7 +161,11 @@ class World:
 
     def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """Overwrite ``array`` (contiguous, same shape and dtype everywhere) with rank ``root``'s."""
-        self.wait(self._start(self._comm.Ibcast(array, root=root), "a broadcast", array))
+        flat = array.reshape(-1)
+        step = max(_BROADCAST_BYTES // array.itemsize, 1)
+        for first in range(0, flat.size, step):
+            piece = flat[first : first + step]
+            self.wait(self._start(self._comm.Ibcast(piece, root=root), "a broadcast", piece))
         return array
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
@@ -176,15 +179,12 @@ class World:
             payload = np.empty(int(length[0]), dtype=np.uint8)
         return pickle.loads(self.broadcast_array(payload, root).tobytes())
 
-    def barrier(self, what: str) -> None:
-        """Wait for every rank; for the setup phase, never in the epoch loop."""
-        self.wait(self._start(self._comm.Ibarrier(), what))
-
-    def ranks_on_this_host(self) -> int:
-        """How many ranks share this host's memory."""
-        shared = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-        count = shared.size
-        shared.Free()
+    def ranks_on_my_cores(self) -> int:
+        """How many ranks of this host may run on exactly the cores that this one may run on, itself included."""
+        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        mine = sorted(os.sched_getaffinity(0))
+        count = sum(cores == mine for cores in host.allgather(mine))
+        host.Free()
         return count
 
     # -- moving rows --------------------------------------------------------------------------------------------------
@@ -235,12 +235,13 @@ class World:
 
     @contextlib.contextmanager
     def open_for_writing(self, path: str) -> Iterator[MpiFile]:
-        """Open an existing file for disjoint writes by all ranks (plain MPI-IO; no parallel HDF5 is needed)."""
+        """Open an existing file for disjoint writes by all ranks (plain MPI-IO; no parallel HDF5 is needed).
+
+        Closing is collective and blocks, so a rank that raises leaves it undone: its abort must not wait for the others.
+        """
         handle = self._mpi.File.Open(self._comm, path, self._mpi.MODE_WRONLY)
-        try:
-            yield MpiFile(handle)
-        finally:
-            handle.Close()
+        yield MpiFile(handle)
+        handle.Close()
 
     # -- errors -------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from hpcgnn.data.sources import Source, open_source
 from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.data.spool import Spool
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.version import __version__
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
@@ -91,7 +91,7 @@ def convert(
         meta=meta,
         split_sizes=checker.split_sizes if meta.has_masks else {},
         seconds=time.perf_counter() - start,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory_bytes=peak_memory_bytes(),
         file_bytes=output.stat().st_size,
         notes=notes,
     )

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.data import h5
+from hpcgnn.errors import HpcgnnError
 
 GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 1
 SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
@@ -83,7 +84,10 @@ class SlabReader:
 
     def __init__(self, file: h5py.File) -> None:
         self.file = file
-        self.meta = GraphMeta.from_attributes(file.attrs)
+        try:
+            self.meta = GraphMeta.from_attributes(file.attrs)
+        except (KeyError, ValueError) as error:
+            raise damaged(file, f"an attribute is missing or wrong: {error}") from error
         self.uuid = str(file.attrs["uuid"])
 
     def close(self) -> None:
@@ -102,8 +106,14 @@ class SlabReader:
 
     def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``; ``indptr`` int64 is not rebased to 0."""
-        indptr = self.read("edges/indptr", first, last + 1)
+        indptr = self._indptr("edges/indptr", first, last, self.meta.num_edges)
         return indptr, self.read("edges/indices", int(indptr[0]), int(indptr[-1]))
+
+    def _indptr(self, name: str, first: int, last: int, entries: int) -> np.ndarray:
+        indptr = self.read(name, first, last + 1)
+        if indptr.size != last - first + 1 or indptr[0] < 0 or indptr[-1] > entries or (np.diff(indptr) < 0).any():
+            raise damaged(self.file, f"{name} is not a rising list of offsets")
+        return indptr
 
     def weights(self, first_edge: int, last_edge: int) -> np.ndarray | None:
         """Weights of edges ``[first_edge, last_edge)``, or None for an unweighted graph."""
@@ -112,9 +122,11 @@ class SlabReader:
     def features(self, first: int, last: int) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32 dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
-            indptr = self.read("nodes/x_indptr", first, last + 1)
+            indptr = self._indptr("nodes/x_indptr", first, last, self.meta.x_nnz)
             begin, end = int(indptr[0]), int(indptr[-1])
             columns, data = self.read("nodes/x_indices", begin, end), self.read("nodes/x_data", begin, end)
+            if columns.size and not 0 <= columns.min() <= columns.max() < self.meta.num_features:
+                raise damaged(self.file, f"nodes/x_indices leaves [0, {self.meta.num_features})")
             return sp.csr_matrix((data, columns, indptr - begin), shape=(last - first, self.meta.num_features))
         return self.read("nodes/x", first, last) if self.meta.num_features else None
 
@@ -132,6 +144,11 @@ class GraphFile(SlabReader):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(h5.open_checked(path, GRAPH_KIND, GRAPH_VERSION))
+
+
+def damaged(file: h5py.File, what: str) -> HpcgnnError:
+    """The error for a file whose contents contradict each other."""
+    return HpcgnnError(f"{file.filename} is damaged ({what}): make it anew")
 
 
 def _plain(value: Any) -> Any:

@@ -75,7 +75,7 @@ def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> d
     free = shutil.disk_usage(folder).free
     if total > free:
         raise HpcgnnError(f"disk full: {folder} has {free:,} bytes left, and the file to write needs {total:,}")
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", locking=False) as file:
         file.attrs.update(attributes)
         return add_datasets(file, schema)
 

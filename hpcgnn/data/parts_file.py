@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.data import h5
-from hpcgnn.data.graph_file import GraphMeta, SlabReader
+from hpcgnn.data.graph_file import GraphMeta, SlabReader, damaged
 
 PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 1
 
@@ -33,8 +33,11 @@ class PartsFile(SlabReader):
 
     def __init__(self, path: str | Path, mode: str = "r") -> None:
         super().__init__(h5.open_checked(path, PARTS_KIND, PARTS_VERSION, mode))
-        self.num_parts = int(self.file.attrs["num_parts"])
+        self.num_parts = int(self.file.attrs.get("num_parts", 0))
         self.node_offsets: np.ndarray = self.read("parts/node_offsets", 0, self.num_parts + 1)
+        ends = self.node_offsets[[0, -1]].tolist() if self.node_offsets.size == self.num_parts + 1 else None
+        if self.num_parts < 1 or ends != [0, self.meta.num_nodes] or (np.diff(self.node_offsets) < 0).any():
+            raise damaged(self.file, "parts/node_offsets does not divide the nodes")
 
     def part(self, part: int) -> tuple[int, int]:
         """The positions ``[first, last)`` that ``part`` owns."""

@@ -70,10 +70,15 @@ def store_plans(
         return []
     with h5.replacing(path) as temporary:
         shutil.copyfile(path, temporary)
-        with PartsFile(temporary, "r+") as parts:
-            for strategy in missing:
-                _write(parts, strategy, _make(parts, strategy, temporary.parent, advance))
+        add_plans(temporary, missing, advance)
     return missing
+
+
+def add_plans(path: Path, strategies: list[str], advance: Callable[[int], object] = lambda _: None) -> None:
+    """As :func:`store_plans`, but changing ``path`` itself: for a file that has no final name yet."""
+    with PartsFile(path, "r+") as parts:
+        for strategy in strategies:
+            _write(parts, strategy, _make(parts, strategy, path.parent, advance))
 
 
 def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int], object]) -> dict[str, Spool]:

@@ -82,6 +82,9 @@ class Csr:
             weight = None if self.weight is None else self.weight[order]
             self._transpose = Csr(indptr, rows[order], self.num_rows, weight, check=False)
             self._transpose._transpose = self
+            back = torch.empty_like(order)
+            back[order] = torch.arange(order.numel())
+            self._transpose._transpose_order = back
         return self._transpose
 
     def with_weight(self, weight: torch.Tensor) -> Csr:

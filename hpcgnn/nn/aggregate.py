@@ -131,7 +131,8 @@ def _with_self_loops(
 ) -> tuple[AggregationPlan[Csr], torch.Tensor]:
     """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.
 
-    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight, the others weigh 1.
+    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight (of several, the last counts), the
+    others weigh 1.
     """
     local, num_nodes = plan.local, graph.num_nodes
     rows = torch.repeat_interleave(torch.arange(num_nodes), local.row_lengths())
@@ -146,7 +147,11 @@ def _with_self_loops(
     all_rows = torch.repeat_interleave(nodes, torch.from_numpy(graph.indptr).diff())
     remaining = torch.from_numpy(graph.indices) != all_rows + graph.first
     if local.weight is not None:
-        loops[rows[is_loop]] = local.weight[is_loop]
+        looped_rows = rows[is_loop]
+        is_last = torch.cat(
+            (looped_rows[1:] != looped_rows[:-1], torch.ones(min(1, looped_rows.numel()), dtype=torch.bool))
+        )
+        loops[looped_rows[is_last]] = local.weight[is_loop][is_last]
         weight = torch.cat((local.weight[~is_loop], loops))[order]
         degree = loops.index_add(0, all_rows[remaining], torch.from_numpy(graph.edge_weight)[remaining].to(dtype))
     else:

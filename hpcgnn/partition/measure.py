@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -105,12 +104,3 @@ def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
 
 def _max_over_mean(counts: np.ndarray) -> float:
     return float(counts.max() / counts.mean()) if counts.any() else 1.0
-
-
-def peak_memory_bytes(world: World) -> int:
-    """The largest resident size that any rank has had so far. Collective."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return int(world.allreduce(np.array([mine], dtype=np.int64), "max")[0])

@@ -72,11 +72,24 @@ class Method:
 
     ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``obstacle(problem)``
     says why the method cannot do the problem here, to follow its name in a sentence, or None if it can; not collective.
+    ``balances`` is what it evens out: ``each`` of the quantities asked for, their ``sum``, or ``nodes`` whatever is asked.
     """
 
     assign: Callable[[Problem], np.ndarray]
     obstacle: Callable[[Problem], str | None] = lambda problem: None
     objectives: tuple[str, ...] = ("cut",)
+    balances: str = "each"
+
+    def balanced(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+        """The quantities that are balanced when ``wanted`` are asked for, and a note if that is not what one expects."""
+        if self.balances == "nodes":
+            return ("nodes",), None
+        if self.balances == "sum" and len(wanted) > 1:
+            return (
+                wanted,
+                f"only the sum of {' and '.join(wanted)} was balanced, not each (metis, parmetis and ldg can)",
+            )
+        return wanted, None
 
 
 def _metis_obstacle(problem: Problem) -> str | None:
@@ -159,11 +172,13 @@ def _random(problem: Problem) -> np.ndarray:
 METHODS = MappingProxyType(
     {
         "parmetis": Method(partial(_part_kway, _load_parmetis), partial(_part_kway_obstacle, _load_parmetis)),
-        "ptscotch": Method(partial(_part_kway, _load_ptscotch), partial(_part_kway_obstacle, _load_ptscotch)),
+        "ptscotch": Method(
+            partial(_part_kway, _load_ptscotch), partial(_part_kway_obstacle, _load_ptscotch), balances="sum"
+        ),
         "metis": Method(_metis, _metis_obstacle, objectives=("cut", "volume")),
         "ldg": Method(_ldg),
-        "block": Method(_block),
-        "random": Method(_random),
+        "block": Method(_block, balances="nodes"),
+        "random": Method(_random, balances="nodes"),
     }
 )
 

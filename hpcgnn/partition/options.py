@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.balance import QUANTITIES
+from hpcgnn.plan import STRATEGIES
 
 METHODS = ("auto", "parmetis", "ptscotch", "metis", "ldg", "block", "random")
 OBJECTIVES = ("cut", "volume")
@@ -13,7 +14,8 @@ OBJECTIVES = ("cut", "volume")
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """``balance`` names what should be spread evenly: any of nodes, edges, train. Raises :class:`HpcgnnError`."""
+    """``balance`` names what should be spread evenly: any of nodes, edges, train. ``plan`` is the strategy whose plan is
+    stored beside the parts, or ``none``. Raises :class:`HpcgnnError`."""
 
     num_parts: int
     method: str = "auto"
@@ -21,6 +23,7 @@ class PartitionOptions:
     balance: tuple[str, ...] = ("edges", "train")
     seed: int = 0
     force: bool = False
+    plan: str = "hybrid"
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:
@@ -36,5 +39,7 @@ class PartitionOptions:
             raise HpcgnnError(
                 f"--balance takes a comma list out of {', '.join(QUANTITIES)}, not {','.join(self.balance)!r}"
             )
+        if self.plan not in (*STRATEGIES, "none"):
+            raise HpcgnnError(f"unknown plan {self.plan!r}: choose from {', '.join(STRATEGIES)}, none")
         if not 0 <= self.seed < 1 << 63:
             raise HpcgnnError(f"the seed must lie in 0 to 2**63 - 1, not {self.seed}")

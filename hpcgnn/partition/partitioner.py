@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.data import h5
+from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.partition.balance import Balance
-from hpcgnn.partition.measure import PartitionReport, measure, peak_memory_bytes
+from hpcgnn.partition.measure import PartitionReport, measure
 from hpcgnn.partition.methods import METHODS, Problem, choose
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.part_order import Reordering
@@ -33,7 +34,7 @@ def partition(
     options: PartitionOptions,
     progress: Progress | None = None,
 ) -> PartitionReport:
-    """Divide the graph into ``options.num_parts`` parts and write ``parts.h5``, without plans. Collective.
+    """Divide the graph into ``options.num_parts`` parts and write ``parts.h5`` with its plan. Collective.
 
     ``progress(description, total)`` opens a bar for each step and yields ``advance(n)``. Raises :class:`HpcgnnError` on
     every rank, leaving nothing under the final name, if a file cannot be read or written or the method cannot be used.
@@ -47,29 +48,32 @@ def partition(
         slab = Slab.of(world, reader)
         parts, problem, method, reason = _assign(world, reader, slab, options, progress)
         clock.lap("partition")
+        balanced, note = METHODS[method].balanced(problem.balance.names)
         header = {
             "num_parts": options.num_parts,
             "graph_uuid": reader.uuid,
             "method": method,
             "objective": options.objective,
-            "balance": ",".join(problem.balance.names),
+            "balance": ",".join(balanced),
             "seed": options.seed,
         }
         _write(world, problem, parts, temporary, header, progress)
-    clock.lap("write")
+        clock.lap("write")
+        _add_plan(world, Path(temporary), options, progress)
+    clock.lap("plan")
     quality = measure(world, str(parts_path))
     clock.lap("measure")
     return PartitionReport(
         method=method,
         reason=reason,
         objective=options.objective,
-        balance=problem.balance.names,
+        balance=balanced,
         seed=options.seed,
         ranks=world.size,
         quality=quality,
         seconds=clock.seconds(),
-        peak_memory_bytes=peak_memory_bytes(world),
-        notes=problem.balance.notes,
+        peak_memory_bytes=int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        notes=problem.balance.notes + ((note,) if note else ()),
     )
 
 
@@ -111,6 +115,18 @@ def _write(
         advance = stack.enter_context(progress("writing parts", Reordering.steps(reader) * problem.slab.num_nodes))
         writer = h5.SlabWriter(sink, offsets, schema)
         Reordering(world, reader, problem.slab, parts, num_parts, writer, advance).run()
+
+
+def _add_plan(world: World, temporary: Path, options: PartitionOptions, progress: Progress) -> None:
+    """Store the plan. Collective.
+
+    On rank 0, part by part: memory O(edges of the largest part), time O(edges of the graph). For a graph where that is
+    too long, plan ``none`` leaves it to the ranks that train, which plan all parts at once.
+    """
+    with world.together("store the plan"):
+        if world.rank == 0 and options.plan != "none":
+            with progress("planning parts", options.num_parts) as advance:
+                plan_store.add_plans(temporary, [options.plan], advance)
 
 
 @contextlib.contextmanager

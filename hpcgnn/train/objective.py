@@ -35,8 +35,12 @@ def default_metric(task: str) -> str:
 def evaluate(
     world: World, metric: str, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]
 ) -> list[float | None]:
-    """``metric`` over the nodes of each mask on all ranks; None where a mask is empty or has one class only. Collective."""
-    return {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric](world, scores, y, masks)
+    """``metric`` over the nodes of each mask on all ranks; None where a mask is empty or has one class only. Collective.
+
+    Every rank gets rank 0's numbers, bit for bit: early stopping and schedules follow from them.
+    """
+    measure = {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric]
+    return world.broadcast(measure(world, scores, y, masks))
 
 
 def _accuracy(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
@@ -70,7 +74,8 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
     elif scores.shape[1] == 2:
         columns = [(scores[:, 1] - scores[:, 0], y == 1)]
     else:
-        columns = [(scores.log_softmax(1)[:, c], y == c) for c in range(scores.shape[1])]
+        likelihoods = scores.log_softmax(1)
+        columns = [(likelihoods[:, c], y == c) for c in range(scores.shape[1])]
     results: list[float | None] = []
     for mask in masks:
         areas = [distributed_auc(world, column[mask].numpy(), actual[mask].numpy()) for column, actual in columns]
@@ -85,23 +90,27 @@ _SPLITTERS_PER_RANK = 32
 def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> float | None:
     """The exact area under the ROC curve of all ranks' (n,) scores and (n,) bool labels; ties count half. Collective.
 
-    A sample sort deals out score ranges, so that each rank counts the pairs within its range and holds about 1/P of the
-    scores; only counts are combined. None if there are no positives or no negatives.
+    A sample sort deals out ranges of the distinct scores, so that each rank counts the pairs within its range and holds
+    about 1/P of them; only counts are combined. None if there are no positives or no negatives.
     """
-    scores = scores.astype(np.float64)
-    owners = np.searchsorted(_splitters(world, scores), scores, side="right")
-    order = np.argsort(owners, kind="stable")
-    rows = np.stack((scores[order], positive[order].astype(np.float64)), axis=1)
-    rows, _ = world.alltoallv(rows, np.bincount(owners, minlength=world.size))
-    values, group = np.unique(rows[:, 0], return_inverse=True)
-    positives = np.bincount(group, weights=rows[:, 1], minlength=values.size)
-    negatives = np.bincount(group, minlength=values.size) - positives
+    rows = _counted(np.stack((scores, positive, ~positive), axis=1, dtype=np.float64))
+    owners = np.searchsorted(_splitters(world, rows[:, 0]), rows[:, 0], side="right")
+    received, _ = world.alltoallv(rows, np.bincount(owners, minlength=world.size))  # rows ascend, so owners do
+    _, positives, negatives = _counted(received).T
     totals = np.array([positives.sum(), negatives.sum()])
     below = world.exscan(totals)[1] + np.cumsum(negatives) - negatives
-    pairs = np.array([(positives * (below + negatives / 2)).sum()])
+    won = world.allreduce(np.array([(positives * (below + negatives / 2)).sum()]))[0]
     all_positive, all_negative = world.allreduce(totals)
-    won = float(world.allreduce(pairs)[0])
-    return won / (all_positive * all_negative) if all_positive and all_negative else None
+    return float(won / (all_positive * all_negative)) if all_positive and all_negative else None
+
+
+def _counted(rows: np.ndarray) -> np.ndarray:
+    """Distinct scores, ascending, with their counts: (n, 3) float64 rows (score, positives, negatives) summed by score."""
+    values, group = np.unique(rows[:, 0], return_inverse=True)
+    summed = np.zeros((values.size, 3))
+    np.add.at(summed, group, rows)
+    summed[:, 0] = values
+    return summed
 
 
 def _splitters(world: World, scores: np.ndarray) -> np.ndarray:

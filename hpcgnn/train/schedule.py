@@ -50,9 +50,11 @@ class Best:
     test_metric: float | None = None
     plateaus: int = 0
     plateau_since: int = 0
+    evaluated: int = -1
 
     def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
         """Take in an evaluation; true if it is the best. Without validation nodes the latest one counts as best."""
+        self.evaluated = epoch
         if val_metric is None or self.val_metric is None or val_metric > self.val_metric:
             self.epoch, self.val_metric, self.test_metric = epoch, val_metric, test_metric
             self.plateau_since = epoch
@@ -60,6 +62,10 @@ class Best:
         if epoch - self.plateau_since >= decay_every:
             self.plateaus, self.plateau_since = self.plateaus + 1, epoch
         return False
+
+    def is_exhausted(self, patience: int) -> bool:
+        """Whether the last evaluation came ``patience`` epochs or more after the best one; never for 0."""
+        return patience > 0 and self.evaluated - self.epoch >= patience
 
     def state(self) -> dict[str, float | int | None]:
         """For a checkpoint."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import platform
-import resource
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm import PHASES, World
+from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.version import __version__
 
 if TYPE_CHECKING:
     from hpcgnn.train.trainer import Trainer
-
-
-def peak_memory_bytes(world: World) -> int:
-    """The largest peak resident memory of any rank. Collective."""
-    mine = np.array([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024], dtype=np.int64)
-    return int(world.allreduce(mine, "max")[0])
 
 
 def versions(world: World) -> dict[str, str]:
@@ -51,7 +45,7 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "epoch_seconds_median": median("seconds"),
         "bytes_sent_per_epoch": median("bytes_sent"),
         "breakdown_seconds_median": {name: median(name) for name in (*PHASES, "other_seconds")},
-        "peak_memory_bytes_per_rank": peak_memory_bytes(trainer.world),
+        "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
         "ranks": trainer.world.size,
         "threads_per_rank": torch.get_num_threads(),
         "versions": versions(trainer.world),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +16,7 @@ from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GNN
+from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, objective
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.run_folder import RunFolder
@@ -61,6 +59,7 @@ class Trainer:
     Args:
         model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
         run: where metrics and checkpoints go; None keeps them in memory only.
+        stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
         on_epoch: called on every rank with each epoch's record, as in ``metrics.jsonl``.
     """
 
@@ -71,11 +70,13 @@ class Trainer:
         config: TrainConfig | None = None,
         *,
         run: RunFolder | None = None,
+        stop: StopRequest | None = None,
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
         self.model, self.graph, self.config = model, graph, config or TrainConfig()
         self.world, self.timings = graph.world, model.aggregator.exchange.timings
         self.run, self.on_epoch = run, on_epoch
+        self.stop = stop or StopRequest().listen()
         with self.world.together("check the training settings"):
             self.config.check()
         self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
@@ -88,7 +89,6 @@ class Trainer:
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
         self.records: list[dict[str, Any]] = []
-        self.stop_requested = False
         self.stop_reason: str | None = None
         self.features = with_dtype(graph.features, next(model.parameters()).dtype)
         assert graph.y is not None
@@ -98,13 +98,19 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Train until ``epochs``, early stopping, or a stop request; returns the content of ``summary.json``."""
-        with self._stop_on_usr1():
-            while self.next_epoch < self.config.epochs and self.stop_reason is None:
-                self.run_epoch()
-                if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
-                    self.save()
-        self.save()
+        first_epoch = self.next_epoch
+        self._stop_if_exhausted()
+        while self.next_epoch < self.config.epochs and self.stop_reason is None:
+            self.run_epoch()
+            if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
+                self.save()
+        if self.next_epoch > first_epoch:
+            self.save()
         return self._finish()
+
+    def _stop_if_exhausted(self) -> None:
+        if self.best.is_exhausted(self.config.patience):
+            self.stop_reason = "early stopping"
 
     def run_epoch(self) -> dict[str, Any]:
         """One training step, and an evaluation where it is due; returns the epoch's record."""
@@ -113,10 +119,9 @@ class Trainer:
         record = {"epoch": epoch, "loss": loss} | self._over_ranks(mine)
         record |= self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
+        self._stop_if_exhausted()
         if stops:
             self.stop_reason = "SIGUSR1"
-        elif self.config.patience and epoch - self.best.epoch >= self.config.patience:
-            self.stop_reason = "early stopping"
         if self.run is not None and self.world.rank == 0:
             self.run.append(record)
         self.records.append(record)
@@ -146,7 +151,7 @@ class Trainer:
         loss = objective.loss_sum(scores, self.labels, self.graph.masks["train_mask"]) / self.train_count
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
-            total_loss, stops = self.bucket.reduce([loss.item(), float(self.stop_requested)])
+            total_loss, stops = self.bucket.reduce([loss.item(), float(self.stop.requested)])
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
         self.optimiser.step()
@@ -210,12 +215,15 @@ class Trainer:
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None):
             content = checkpoint.read(self.world, path, self._model_description())
             with self.world.together(f"resume from {path}"):
-                if content["seed"] != self.model.keys.seed:
-                    raise HpcgnnError(f"{path} was made with --seed {content['seed']}, not {self.model.keys.seed}")
+                for name, value in (("seed", self.model.keys.seed), ("metric", self.metric)):
+                    if content[name] != value:
+                        raise HpcgnnError(f"{path} was made with --{name} {content[name]}, not {value}")
             if content["parts_uuid"] != self.graph.uuid:
                 _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
+            for group in self.optimiser.param_groups:
+                group["weight_decay"] = self.config.weight_decay  # the optimiser's state brings the old setting
             self.best, self.best_state = Best(**content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
         if self.world.rank == 0:
@@ -234,22 +242,6 @@ class Trainer:
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
         return summary
-
-    @contextlib.contextmanager
-    def _stop_on_usr1(self) -> Iterator[None]:
-        """SIGUSR1 asks all ranks to stop after the current epoch (Slurm's ``--signal`` sends it before the time limit)."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def request(*_: object) -> None:
-            self.stop_requested = True
-
-        previous = signal.signal(signal.SIGUSR1, request)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGUSR1, previous)
 
 
 def _count_training_nodes(graph: LocalGraph) -> int:
