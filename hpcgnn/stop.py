@@ -18,5 +18,10 @@ class StopRequest:
             signal.signal(signal.SIGUSR1, self._remember)
         return self
 
+    def ignore(self) -> None:
+        """Take no notice from now on: Python would restore the fatal default on its way out, before MPI ends."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
     def _remember(self, *_: object) -> None:
         self.requested = True

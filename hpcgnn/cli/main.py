@@ -25,8 +25,9 @@ _COMMANDS = {
     "predict": "scores for every node from a checkpoint",
 }
 _INTERRUPTED = 130
-# A rank that leaves makes the launcher kill the others: the one that prints goes first.
+# A rank that leaves makes the launcher kill the others, some seconds later: the one that prints goes first.
 _GRACE_SECONDS = 1.0
+_GRACE_BEFORE_MPI_SECONDS = 5.0
 
 
 class _LazyGroup(click.Group):
@@ -74,18 +75,27 @@ def main() -> None:
         sys.excepthook(*sys.exc_info())
         mpi.abort_if_parallel(1)
         sys.exit(1)
+    finally:
+        stop.ignore()
     sys.exit(code)
+
+
+def _die_quietly_on_sigterm() -> None:
+    """For a rank that is leaving: the launcher's SIGTERM should end it without another message."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
     """A mistake in the command line, which as a rule every rank finds: the others speak only if rank 0 did not leave."""
+    _die_quietly_on_sigterm()
     if mpi.launcher_rank() > 0:
-        time.sleep(_GRACE_SECONDS)
+        time.sleep(_GRACE_BEFORE_MPI_SECONDS)
     error.show()
     sys.exit(error.exit_code)
 
 
 def _leave_with(error: HpcgnnError) -> NoReturn:
+    _die_quietly_on_sigterm()
     rank = mpi.launcher_rank()
     if error.agreed:
         if rank == 0:

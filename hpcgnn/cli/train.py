@@ -15,6 +15,7 @@ from hpcgnn.cli import console
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.stop import StopRequest
 from hpcgnn.train.objective import METRICS
 from hpcgnn.train.run_folder import CONFIG, RunFolder
 from hpcgnn.train.schedule import SCHEDULES, ScheduleConfig
@@ -146,8 +147,7 @@ def train(
     use_threads(world)
     _say_backend()
     hidden = quiet or as_json or world.rank != 0
-    trainer = _make_trainer(world, parts, out, settings, resume=resume)
-    trainer.stop = ctx.obj
+    trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
     if world.rank == 0 and trainer.run is not None:
         ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
         trainer.run.write_config({"parts": str(parts)} | ordered)
@@ -165,7 +165,9 @@ def train(
         _show(summary, out)
 
 
-def _make_trainer(world: World, parts: Path, out: Path, settings: dict[str, Any], *, resume: bool) -> Trainer:
+def _make_trainer(
+    world: World, parts: Path, out: Path, settings: dict[str, Any], stop: StopRequest, *, resume: bool
+) -> Trainer:
     """The trainer that the settings describe, continued where the run was left. Collective."""
     from hpcgnn.comm import Timings
     from hpcgnn.graph import load
@@ -181,7 +183,7 @@ def _make_trainer(world: World, parts: Path, out: Path, settings: dict[str, Any]
     config = ModelConfig(**_pick(ModelConfig, settings))
     model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], timings=Timings())
     schedule = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))}
-    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | schedule)), run=run)
+    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | schedule)), run=run, stop=stop)
     if resume:
         trainer.resume()
     return trainer

@@ -27,6 +27,7 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 # Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
 _EAGER_SECONDS = 0.01
 _PAUSE_SECONDS = 5e-5
+_PRINTED_BEFORE_ABORT_SECONDS = 0.25  # MPICH's launcher drops what a rank printed just before it aborts
 _BROADCAST_BYTES = 1 << 30  # counts are C ints
 
 
@@ -63,6 +64,7 @@ def abort_if_parallel(exit_code: int) -> None:
     if is_parallel():
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_PRINTED_BEFORE_ABORT_SECONDS)
         sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(exit_code)
 
 

@@ -49,6 +49,14 @@ def test_transpose_with_weights(backend):
     torch.testing.assert_close(spmm(other.transpose(), x, backend=backend), 2 * weighted.T @ x)
 
 
+def test_transposing_twice_keeps_new_weights_where_they_are():
+    csr = Csr(torch.tensor([0, 2, 3]), torch.tensor([1, 0, 0]), 2)
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    once = csr.transpose().with_weight(weight)
+    eye = torch.eye(2)
+    assert torch.equal(spmm(once.transpose(), eye), spmm(once, eye).T)
+
+
 def test_accumulates_into_out_or_overwrites_it(backend):
     csr, _, ones, _ = random_csr(50, 40, 300)
     x, start = torch.randn(40, 9), torch.randn(50, 9)

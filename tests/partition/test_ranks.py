@@ -92,6 +92,7 @@ def test_symmetric_graph_from_several_ranks(outcomes, graphs):
 
 
 @pytest.mark.mpi
+@pytest.mark.system_mpi
 @pytest.mark.parametrize(
     ("method", "load"), [("parmetis", load_parmetis), ("ptscotch", lambda: load_ptscotch(wide=False))]
 )
@@ -107,6 +108,7 @@ def test_distributed_libraries_beat_random(outcomes, graphs, method, load):
 
 
 @pytest.mark.mpi
+@pytest.mark.system_mpi
 def test_graphs_too_small_for_parmetis_are_handled(outcomes, graphs):
     ranks, folder, _, reports = outcomes
     _require(load_parmetis, "ParMETIS")

@@ -35,6 +35,14 @@ def main() -> None:
         masks = [mine(world, mask), mine(world, none)]
         return objective.evaluate(world, metric, mine(world, s), mine(world, labels), masks)
 
+    def few(metric: str, s: np.ndarray, labels: np.ndarray) -> list[float | None]:
+        """Two labelled nodes, one of each class, so that most ranks have no score at all."""
+        labels = labels.copy()
+        labels[:2] = 0, 1
+        pair = np.arange(nodes) < 2
+        masks = [mine(world, pair), mine(world, none)]
+        return objective.evaluate(world, metric, mine(world, s), mine(world, labels), masks)
+
     predicted = scores > 0
     found = {
         "accuracy": (ours("accuracy", scores, y), accuracy_score(y[mask], scores.argmax(1)[mask])),
@@ -49,8 +57,12 @@ def main() -> None:
             ours("roc-auc", scores, y),
             np.mean([roc_auc_score(y[mask] == c, shifted[mask, c]) for c in range(5)]),
         ),
+        "roc-auc of equal scores": (ours("roc-auc", np.zeros((nodes, 2)), binary), 0.5),
+        "roc-auc of two nodes": (few("roc-auc", two, binary), float(scores[0, 0] < scores[1, 0])),
         "roc-auc one class": (ours("roc-auc", two, np.zeros(nodes, dtype=np.int64)), None),
     }
+    everywhere = world.allgather(np.array([np.nan if v is None else v for v, _ in (x for x, _ in found.values())]))
+    assert np.array_equal(everywhere, np.broadcast_to(everywhere[0], everywhere.shape), equal_nan=True)
     if world.rank == 0:
         json.dump({name: [*values, wanted] for name, (values, wanted) in found.items()}, sys.stdout)
 

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parents[1] / "ranks" / "metrics.py"
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_metrics_equal_scikit_learn(mpirun, ranks):
     found = json.loads(mpirun(ranks, [PROGRAM]).stdout)
-    assert len(found) == 7
+    assert len(found) == 9
     for name, (value, of_nothing, wanted) in found.items():
         assert value == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), name
         assert of_nothing is None, name

@@ -36,6 +36,17 @@ def test_plateau_falls_when_nothing_improves():
     assert (best.epoch, best.val_metric) == (6, 0.9)
 
 
+def test_patience_counts_evaluations_only():
+    best = Best()
+    assert not best.is_exhausted(5)  # nothing was evaluated yet
+    best.update(9, 0.5, 0.5, 100)
+    assert not best.is_exhausted(5)
+    best.update(19, 0.4, 0.4, 100)
+    assert best.is_exhausted(10)
+    assert not best.is_exhausted(11)
+    assert not best.is_exhausted(0)
+
+
 def test_without_validation_nodes_the_latest_is_best():
     best = Best()
     assert best.update(0, None, 0.5, 1)

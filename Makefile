@@ -1,0 +1,81 @@
+# `make help` lists the targets. Variables to override: PYTHON, VENV, MPI (auto, system, mpich), PARTS,
+# EPOCHS, RUNS (the folder of `make run`), PYTEST_FLAGS.
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check env dev-env native test-mpich deps-debian clean
+
+PYTHON ?= python3
+VENV ?= .venv
+MPI ?= auto
+PARTS ?= 4
+EPOCHS ?= 100
+RUNS ?= run
+
+BIN := $(VENV)/bin
+NATIVE := $(wildcard native/*.cpp native/*.h)
+SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh)
+# One stamp for each MPI: asking for another one changes the environment.
+STAMP := $(VENV)/.stamp-$(MPI)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# -- the first run: digits, cut into PARTS and trained on as many ranks ------------------------------------------------
+
+run: $(RUNS)/digits-$(PARTS).h5 ## build the environment, then convert, partition and train a real graph on 4 MPI ranks
+	tools/mpiexec.sh -n $(PARTS) $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
+
+$(RUNS)/digits.h5: $(wildcard hpcgnn/data/*.py) | native
+	@mkdir -p $(RUNS) && rm -f $@
+	$(BIN)/hpcgnn convert digits $@
+
+$(RUNS)/digits-$(PARTS).h5: $(RUNS)/digits.h5 $(wildcard hpcgnn/partition/*.py hpcgnn/plan/*.py) | native
+	@rm -f $@
+	$(BIN)/hpcgnn partition $< $@ --parts $(PARTS)
+
+# -- the environment ---------------------------------------------------------------------------------------------------
+
+env: native ## build the environment in .venv (PYTHON=, MPI=auto|system|mpich)
+
+dev-env: $(STAMP)-dev native
+
+$(STAMP): setup.cfg setup.py pyproject.toml constraints.txt tools/environment.sh
+	tools/environment.sh -p $(PYTHON) -m $(MPI) $(VENV)
+	@rm -f $(VENV)/.stamp-* && touch $@
+
+$(STAMP)-dev: $(STAMP)
+	tools/environment.sh -p $(PYTHON) -m $(MPI) -x dev $(VENV)
+	@touch $@
+
+# The package is installed editable: Python files need nothing after an edit, native ones this.
+native: $(VENV)/.native-built
+$(VENV)/.native-built: $(NATIVE) setup.py | $(STAMP)
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+test: check ## run every check and every test, the rank tests under a real mpirun
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: dev-env ## lint, format and type checks
+	$(BIN)/ruff check hpcgnn tests tools setup.py
+	$(BIN)/ruff format --check hpcgnn tests tools setup.py
+	$(BIN)/mypy hpcgnn
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/shellcheck $(SCRIPTS)
+
+test-mpich: ## the first run and the rank tests in a second environment, with PyPI's mpich
+	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
+	.venv-mpich/bin/python -m pytest -m "mpi and not system_mpi" $(PYTEST_FLAGS)
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+deps-debian: ## (root) install OpenMPI, ParMETIS, PT-Scotch and Slurm on Debian
+	tools/deps_debian.sh
+	@rm -f $(VENV)/.stamp-*  # the environment may now take the system's MPI
+
+clean: ## remove everything that make made: environments, builds, caches and run/
+	rm -rf .venv .venv-mpich build run *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis hpcgnn/kernels/_native*.so
+	find hpcgnn tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

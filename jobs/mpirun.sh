@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# One job under plain mpirun: convert a graph, partition it, train on all ranks. Run it again to go on where it stopped.
+set -euo pipefail
+
+# -- settings: edit, or set in the environment -------------------------------------------------------------------------
+SOURCE=${SOURCE:-digits}                      # what `hpcgnn convert` reads: npz:FILE, pyg:NAME, ogb:NAME, rmat:..., digits
+CONVERT_FLAGS=${CONVERT_FLAGS:-}              # such as --undirected --split random:0.6,0.2,0.2
+RANKS=${RANKS:-4}                             # MPI ranks, one part each
+RANKS_PER_NODE=${RANKS_PER_NODE:-$RANKS}      # one rank per NUMA domain is a good start
+THREADS=${THREADS:-}                          # cores of each rank (empty: all cores of the node, shared out)
+HOSTFILE=${HOSTFILE:-}                        # the nodes, one a line; empty: this one
+DATA=${DATA:-run}                             # folder of the graph and its parts
+RUN=${RUN:-run/mpirun}                        # run folder
+PARTITION_FLAGS=${PARTITION_FLAGS:-}          # such as --method parmetis --objective volume
+PARTITION_RANKS=${PARTITION_RANKS:-1}         # more than one: a distributed partitioner, for graphs larger than a node
+TRAIN_FLAGS=${TRAIN_FLAGS:---epochs 100}      # model, sizes, learning rate: hpcgnn train --help
+HPCGNN=${HPCGNN:-hpcgnn}                      # the command; .venv/bin/hpcgnn after `make env`
+
+# -- the job -----------------------------------------------------------------------------------------------------------
+usage() {
+    echo "usage: [SETTING=VALUE ...] $0 [-h]"
+    echo "Converts, partitions and trains. Settings and what they are now:"
+    for name in SOURCE CONVERT_FLAGS RANKS RANKS_PER_NODE THREADS HOSTFILE DATA RUN PARTITION_FLAGS PARTITION_RANKS \
+        TRAIN_FLAGS HPCGNN; do
+        echo "  $name=${!name}"
+    done
+}
+
+[[ $# -eq 0 ]] || { usage; [[ $1 == -h ]]; exit; }
+
+graph=$DATA/$(tr -c 'A-Za-z0-9._\n-' _ <<<"$SOURCE").h5
+parts=${graph%.h5}-$RANKS.h5
+
+# Each thread stays on one core of its rank; tools/mpiexec.sh gives each rank its own cores.
+export OMP_PLACES=cores OMP_PROC_BIND=close
+launch=("$(dirname "$0")/../tools/mpiexec.sh" ${HOSTFILE:+-f "$HOSTFILE"})
+
+mkdir -p "$DATA"
+# Settings with several flags are split into words on purpose.
+# shellcheck disable=SC2086
+[[ -e $graph ]] || "$HPCGNN" convert "$SOURCE" "$graph" $CONVERT_FLAGS
+if [[ ! -e $parts ]]; then
+    per_node=$((PARTITION_RANKS < RANKS_PER_NODE ? PARTITION_RANKS : RANKS_PER_NODE))
+    # shellcheck disable=SC2086
+    "${launch[@]}" -n "$PARTITION_RANKS" -N "$per_node" "$HPCGNN" partition "$graph" "$parts" --parts "$RANKS" \
+        $PARTITION_FLAGS
+fi
+
+resume=()
+[[ ! -e $RUN/config.toml ]] || resume=(--resume)
+# shellcheck disable=SC2086
+"${launch[@]}" -n "$RANKS" -N "$RANKS_PER_NODE" ${THREADS:+-t "$THREADS"} \
+    "$HPCGNN" train "$parts" --out "$RUN" $TRAIN_FLAGS "${resume[@]}"

@@ -1,0 +1,217 @@
+"""The job templates: under plain mpirun, and on a real Slurm that runs on this machine alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from requires import require
+
+ROOT = Path(__file__).resolve().parent.parent
+SLURM = ROOT / "tools" / "slurm_single_node.sh"
+SBATCH = ROOT / "jobs" / "slurm.sbatch"
+MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
+LONGEST_JOB_SECONDS = 240.0
+
+# Stands in for `hpcgnn` where only the placement of ranks is of interest.
+PLACEMENT_STUB = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+command, *args = sys.argv[1:]
+if command == "train":
+    run = pathlib.Path(args[args.index("--out") + 1])
+    run.mkdir(exist_ok=True)
+    placement = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND")}
+    placement["cores"] = sorted(os.sched_getaffinity(0))
+    (run / f"placement-{os.getpid()}.json").write_text(json.dumps(placement))
+    (run / "summary.json").write_text('{"finished": true}')
+else:
+    pathlib.Path(args[1]).touch()
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    """A small job's settings, in ``tmp_path``."""
+    command = Path(sys.executable).with_name("hpcgnn")
+    require(command.exists(), "the installed command hpcgnn")
+    return {
+        "SOURCE": "digits",
+        "DATA": str(tmp_path / "data"),
+        "RUN": str(tmp_path / "run"),
+        "TRAIN_FLAGS": "--epochs 3 --hidden 16 --quiet",
+        "HPCGNN": str(command),
+    }
+
+
+def run_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [MPIRUN_JOB],
+        env=os.environ | settings,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_JOB_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def read_summary(settings: dict[str, str]) -> dict:
+    return json.loads((Path(settings["RUN"]) / "summary.json").read_text())
+
+
+def read_epochs(settings: dict[str, str]) -> list[int]:
+    """The epochs that ``metrics.jsonl`` holds so far."""
+    path = Path(settings["RUN"]) / "metrics.jsonl"
+    return [json.loads(line)["epoch"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def use_stub(settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    stub = tmp_path / "hpcgnn"
+    stub.write_text(PLACEMENT_STUB)
+    stub.chmod(0o755)
+    return settings | {"HPCGNN": str(stub)}
+
+
+def assert_own_cores(settings: dict[str, str], ranks: int) -> None:
+    placements = [json.loads(path.read_text()) for path in Path(settings["RUN"]).glob("placement-*.json")]
+    assert len(placements) == ranks
+    cores = [core for placement in placements for core in placement["cores"]]
+    assert len(cores) == len(set(cores)) == ranks, "each rank has one core of its own"
+    for placement in placements:
+        assert placement["OMP_NUM_THREADS"] == "1"
+        assert placement["OMP_PLACES"] == "cores"
+        assert placement["OMP_PROC_BIND"] == "close"
+
+
+@pytest.mark.mpi
+def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) -> None:
+    settings |= {"RANKS": "2"}
+    run_mpirun_job(settings)
+    assert read_summary(settings)["finished"] is True
+    assert read_summary(settings)["ranks"] == 2
+    graph = Path(settings["DATA"]) / "digits.h5"
+    converted_at = graph.stat().st_mtime_ns
+
+    run_mpirun_job(settings | {"TRAIN_FLAGS": "--epochs 5 --hidden 16 --quiet"})
+    assert read_epochs(settings) == [0, 1, 2, 3, 4]
+    assert graph.stat().st_mtime_ns == converted_at
+
+
+@pytest.mark.mpi
+def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path: Path) -> None:
+    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
+    settings = use_stub(settings, tmp_path) | {"RANKS": "2", "THREADS": "1"}
+    run_mpirun_job(settings)
+    assert_own_cores(settings, ranks=2)
+
+
+# -- Slurm -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A running single-node Slurm; the value is the environment in which its commands find it."""
+    require(os.geteuid() == 0, "root, to start a Slurm")
+    require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
+    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
+    folder = tmp_path_factory.mktemp("slurm") / "node"
+    started = subprocess.run([SLURM, "up", folder], capture_output=True, text=True, timeout=120, check=False)
+    assert started.returncode == 0, started.stdout + started.stderr
+    try:
+        yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    finally:
+        subprocess.run([SLURM, "down", folder], timeout=120, check=True)
+
+
+class Job:
+    """A submitted copy of ``jobs/slurm.sbatch`` with two ranks of one core."""
+
+    def __init__(self, slurm: dict[str, str], settings: dict[str, str], folder: Path) -> None:
+        self._env = os.environ | slurm | settings
+        self._log = folder / "job.out"
+        flags = ["--parsable", "--ntasks=2", "--cpus-per-task=1", "--time=10", f"--output={self._log}"]
+        self.id = self.command("sbatch", *flags, str(SBATCH)).strip()
+
+    def command(self, *command: str) -> str:
+        """Run one of Slurm's commands and return what it prints."""
+        result = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def field(self, name: str) -> str:
+        """A field of ``scontrol show job``."""
+        match = re.search(rf"\b{name}=(\S*)", self.command("scontrol", "show", "job", self.id))
+        assert match, name
+        return match[1]
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for ``condition``; a job that fails or does not get there fails the test with its output."""
+        deadline = time.monotonic() + LONGEST_JOB_SECONDS
+        while not condition():
+            state = self.field("JobState")
+            assert state in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED"), f"job is {state}\n{self.log}"
+            assert time.monotonic() < deadline, f"no {what}: job is {state}\n{self.log}"
+            time.sleep(0.5)
+
+    def wait(self) -> None:
+        self.wait_until(lambda: self.field("JobState") == "COMPLETED", "end of the job")
+
+
+@pytest.mark.slurm
+def test_slurm_job_trains(slurm: dict[str, str], settings: dict[str, str], tmp_path: Path) -> None:
+    job = Job(slurm, settings, tmp_path)
+    job.wait()
+    assert job.field("ExitCode") == "0:0"
+    assert job.field("Restarts") == "0"
+    summary = read_summary(settings)
+    assert summary["finished"] is True
+    assert summary["ranks"] == 2
+    assert summary["threads_per_rank"] == 1
+    assert read_epochs(settings) == [0, 1, 2]
+
+
+@pytest.mark.slurm
+def test_slurm_job_gives_each_rank_its_cores(slurm: dict[str, str], settings: dict[str, str], tmp_path: Path) -> None:
+    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
+    settings = use_stub(settings, tmp_path)
+    Job(slurm, settings, tmp_path).wait()
+    assert_own_cores(settings, ranks=2)
+
+
+@pytest.mark.slurm
+def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
+    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+) -> None:
+    epochs = 300
+    settings["TRAIN_FLAGS"] = f"--epochs {epochs} --hidden 16 --eval-every 1 --quiet"
+    job = Job(slurm, settings, tmp_path)
+    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    job.command("scancel", "--signal=USR1", job.id)  # to the ranks, as --signal=USR1@120 does
+    job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
+
+    summary = read_summary(settings)
+    assert summary["finished"] is False
+    assert summary["stop_reason"] == "SIGUSR1"
+    done = read_epochs(settings)
+    assert 0 < len(done) < epochs
+    assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
+
+    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now")  # Slurm would wait two minutes
+    job.wait()
+    assert job.field("Restarts") == "1"
+    assert read_summary(settings)["finished"] is True
+    assert read_epochs(settings) == list(range(epochs)), "each epoch ran once"

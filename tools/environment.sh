@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Builds a virtual environment with hpcgnn in it, editable, and with exactly one MPI. `make env` calls it.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: tools/environment.sh [-p PYTHON] [-x EXTRAS] [-m auto|system|mpich] DIRECTORY
+
+  -p PYTHON   the interpreter to build from, 3.11 or later (default: python3)
+  -x EXTRAS   extras of setup.cfg, separated by commas (default: none)
+  -m auto     the system's MPI if two ranks can be started with it, else PyPI's mpich (default)
+  -m system   the system's MPI, or an error
+  -m mpich    PyPI's mpich
+
+Installs the versions in constraints.txt, torch first. pip's own variables choose where from; for example
+PIP_EXTRA_INDEX_URL with the index of PyTorch's CPU builds spares the CUDA libraries.
+TEXT
+}
+
+fail() {
+    echo "environment.sh: $*" >&2
+    exit 1
+}
+
+python=python3 extras='' mpi=auto
+while getopts :hp:x:m: option; do
+    case $option in
+        h) usage; exit 0 ;;
+        p) python=$OPTARG ;;
+        x) extras=[$OPTARG] ;;
+        m) mpi=$OPTARG ;;
+        *) usage >&2; exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+[[ $# -eq 1 && $mpi =~ ^(auto|system|mpich)$ ]] || { usage >&2; exit 2; }
+venv=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+
+create() {
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        fail "needs Python 3.11 or later, and $python is $("$python" --version 2>&1): give another with PYTHON="
+    "$python" -m venv "$venv" || fail "$python cannot build virtual environments (Debian: apt-get install python3-venv)"
+}
+
+install_package() {
+    local torch
+    torch=$(grep '^torch==' "$root/constraints.txt")
+    echo "installing $torch"
+    pip install -q "$torch"
+    echo "installing hpcgnn$extras and what it needs"
+    pip install -q -c "$root/constraints.txt" setuptools wheel
+    # Editable, so that an edited file is what runs; not isolated, so that the build needs no second download.
+    pip install -q -c "$root/constraints.txt" --no-build-isolation -e "$root$extras"
+}
+
+two_ranks_start() {
+    timeout 60 "$root/tools/mpiexec.sh" -n 2 "$venv/bin/python" -c \
+        'from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)' </dev/null
+}
+
+install_mpi() {
+    # mpi4py prefers an mpich inside its environment, and the system's launcher cannot start that one: keep exactly one.
+    pip uninstall -q -y mpich 2>/dev/null || true
+    if [[ $mpi != mpich ]] && two_ranks_start >/dev/null 2>&1; then
+        return
+    fi
+    [[ $mpi != system ]] || fail "no system MPI that mpi4py loads and that starts two ranks"
+    echo "installing PyPI's mpich"
+    pip install -q -c "$root/constraints.txt" mpich
+    two_ranks_start || fail "two ranks do not start with PyPI's mpich"
+}
+
+[[ -x $venv/bin/python ]] || create
+install_package
+install_mpi
+"$venv/bin/python" -c 'from mpi4py import MPI; print("MPI:", MPI.Get_library_version().splitlines()[0].rstrip("\0"))'
