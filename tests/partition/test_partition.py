@@ -25,6 +25,7 @@ from requires import require
 
 from hpcgnn.cli.partition import partition as command
 from hpcgnn.comm import World
+from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.data.parts_file import PartsFile
@@ -317,3 +318,14 @@ def test_command(cora, tmp_path):
     assert runner.invoke(command, [*arguments, "--force", "--quiet"]).stdout == ""
     assert isinstance(runner.invoke(command, arguments).exception, HpcgnnError)
     assert "Examples" in runner.invoke(command, ["--help"]).stdout
+
+
+def test_a_failing_plan_leaves_no_file(world, cora, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plan_store, "add_plans", full)
+    with pytest.raises(HpcgnnError, match="No space left"):
+        run(world, cora, tmp_path, 4, method="block")
+    assert not list(tmp_path.glob("*parts*"))
+    assert not list(tmp_path.glob(".*tmp"))

@@ -1,0 +1,33 @@
+"""What counts as a terminal: where the launcher's output goes, whatever it gives to its ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STARTER = Path(__file__).parents[2] / "tools" / "mpiexec.sh"
+ASK = "from hpcgnn.cli import console; print(console.is_terminal(1), console.is_terminal(2))"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_under_a_launcher(on_terminal):
+    leader, follower = os.openpty()
+    stderr = follower if on_terminal else subprocess.DEVNULL
+    command = [STARTER, "-n", "2", sys.executable, "-c", ASK]
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, check=True).stdout
+    os.close(leader)
+    os.close(follower)
+    assert output.decode().split() == ["False", str(on_terminal)] * 2
+
+
+def test_without_a_launcher():
+    leader, follower = os.openpty()
+    output = subprocess.run([sys.executable, "-c", ASK], stdout=subprocess.PIPE, stderr=follower, check=True).stdout
+    os.close(leader)
+    os.close(follower)
+    assert output.decode().split() == ["False", "True"]
