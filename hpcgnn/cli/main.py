@@ -25,9 +25,8 @@ _COMMANDS = {
     "predict": "scores for every node from a checkpoint",
 }
 _INTERRUPTED = 130
-# A rank that leaves makes the launcher kill the others, some seconds later: the one that prints goes first.
+# A rank that leaves makes the launcher kill the others: the one that prints goes first.
 _GRACE_SECONDS = 1.0
-_GRACE_BEFORE_MPI_SECONDS = 5.0
 
 
 class _LazyGroup(click.Group):
@@ -86,11 +85,12 @@ def _die_quietly_on_sigterm() -> None:
 
 
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
-    """A mistake in the command line, which as a rule every rank finds: the others speak only if rank 0 did not leave."""
+    """A mistake in the command line, which every rank finds alike: one of them says so."""
     _die_quietly_on_sigterm()
-    if mpi.launcher_rank() > 0:
-        time.sleep(_GRACE_BEFORE_MPI_SECONDS)
-    error.show()
+    if mpi.launcher_rank() == 0:
+        error.show()
+    else:
+        time.sleep(_GRACE_SECONDS)  # the launcher may kill the other ranks as soon as one leaves
     sys.exit(error.exit_code)
 
 
@@ -105,7 +105,7 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
         time.sleep(
             min(rank, 10) * _GRACE_SECONDS / 2
         )  # all that wait find this at once: the first one tells, and aborts
-    where = f" on rank {rank}" if mpi.is_parallel() else ""
+    where = f" on rank {rank}" if mpi.is_parallel() or rank else ""
     print(f"hpcgnn: error{where}: {error}", file=sys.stderr, flush=True)
     mpi.abort_if_parallel(1)
     sys.exit(1)

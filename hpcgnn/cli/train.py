@@ -40,7 +40,8 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"cannot read {path}: {error}") from error
+        # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
     unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.params})
     if unknown:
         raise click.UsageError(f"{path} has settings that do not exist: {', '.join(unknown)}")

@@ -4,7 +4,7 @@ The binding is ours because there is none to depend on: ``pyparmetis`` is not on
 and not-for-profit use, so it is taken when the machine has it and never required; PT-Scotch is free software.
 
 Both are linked with one MPI library. A copy for another MPI than mpi4py's would crash in its first call, so that is
-found out before: loading its smallest library must not bring a second ``libmpi`` into the process.
+found out before: there must not be a second ``libmpi`` in the process once its smallest library is loaded.
 """
 
 from __future__ import annotations
@@ -121,13 +121,12 @@ def load_ptscotch(*, wide: bool) -> PartKway:
 
 def _load_for_this_mpi(names: tuple[str, ...] | list[str]) -> ctypes.CDLL:
     """Load the first of ``names`` that exists, without making its symbols visible to others."""
-    before = _mpi_libraries()
     for name in names:
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
-        if before and _mpi_libraries() - before:
+        if len(_mpi_libraries()) > 1:  # a library tried before this one may have brought it, which settles both
             raise Unusable("is installed for another MPI library than mpi4py's")
         return library
     raise NotFound("is not installed")
