@@ -137,8 +137,9 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
     with world.together(f"read {path}"), PartsFile(path) as parts:
         matches = parts.num_parts == world.size
         if not matches and not any_ranks:
+            ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
             raise HpcgnnError(
-                f"{path} has {parts.num_parts} parts, but this job has {world.size} ranks: start it with "
+                f"{path} has {parts.num_parts} parts, but this job has {ranks}: start it with "
                 f"`mpirun -n {parts.num_parts}`, or run `hpcgnn partition ... --parts {world.size}`"
             )
         offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size

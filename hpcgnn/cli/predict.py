@@ -13,7 +13,12 @@ from hpcgnn.cli import console
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write: /scores (nodes, classes).")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="HDF5 file to write: /scores (nodes, classes), before softmax or sigmoid.",
+)
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
@@ -42,7 +47,7 @@ def predict(
     prediction.write_predictions(graph, scores, out, force=force)
     facts = {
         "checkpoint": str(path),
-        "epochs": content["next_epoch"],
+        "trained_epochs": content["next_epoch"],
         "nodes": graph.meta.num_nodes,
         "classes": graph.meta.num_classes,
         "ranks": world.size,

@@ -69,19 +69,23 @@ def _options(*decorators: Callable) -> Callable:
 
 
 _MODEL = _options(
-    click.option("--model", type=click.Choice(list(MODELS)), default="sage", show_default=True),
-    click.option("--layers", type=click.IntRange(1), default=3, show_default=True),
+    click.option("--model", type=click.Choice(list(MODELS)), default="sage", show_default=True,
+                 help="GraphSAGE with mean aggregation, or GCN, which also uses edge weights."),
+    click.option("--layers", type=click.IntRange(1), default=3, show_default=True, help="Depth."),
     click.option("--hidden", type=click.IntRange(1), default=256, show_default=True, help="Width of hidden layers."),
-    click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True),
+    click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True,
+                 help="Before every layer but the first."),
     click.option(
         "--input-dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
         help="Dropout of the features.",
     ),
-    click.option("--norm", type=click.Choice(NORMS), default="layer", show_default=True),
+    click.option("--norm", type=click.Choice(NORMS), default="layer", show_default=True,
+                 help="After every layer but the last; batch takes the statistics of all ranks."),
 )  # fmt: skip
 _OPTIMISER = _options(
-    click.option("--epochs", type=click.IntRange(1), default=100, show_default=True),
-    click.option("--lr", type=click.FloatRange(0, min_open=True), default=0.01, show_default=True),
+    click.option("--epochs", type=click.IntRange(1), default=100, show_default=True, help="In all, resumed ones included."),
+    click.option("--lr", type=click.FloatRange(0, min_open=True), default=0.01, show_default=True,
+                 help="Learning rate of Adam."),
     click.option("--weight-decay", type=click.FloatRange(0), default=0.0, show_default=True),
     click.option("--schedule", type=click.Choice(SCHEDULES), default="constant", show_default=True,
                  help="Learning rate over the epochs."),
@@ -91,9 +95,12 @@ _OPTIMISER = _options(
     click.option("--decay-every", type=click.IntRange(1), default=50, show_default=True, help="Epochs between decays."),
     click.option("--patience", type=click.IntRange(0), default=0, show_default=True,
                  help="Stop after so many epochs without a better validation metric; 0 = never."),
-    click.option("--metric", type=click.Choice(["auto", *METRICS]), default="auto", show_default=True),
-    click.option("--eval-every", type=click.IntRange(1), default=1, show_default=True, help="Epochs."),
-    click.option("--checkpoint-every", type=click.IntRange(1), default=10, show_default=True, help="Epochs."),
+    click.option("--metric", type=click.Choice(["auto", *METRICS]), default="auto", show_default=True,
+                 help="What is evaluated; auto is accuracy, or micro-f1 for multi-label graphs."),
+    click.option("--eval-every", type=click.IntRange(1), default=1, show_default=True,
+                 help="Epochs from one evaluation to the next."),
+    click.option("--checkpoint-every", type=click.IntRange(1), default=10, show_default=True,
+                 help="Epochs from one checkpoint to the next."),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
 )  # fmt: skip
 _SYSTEM = _options(
@@ -152,6 +159,11 @@ def train(
     if world.rank == 0 and trainer.run is not None:
         ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
         trainer.run.write_config({"parts": str(parts)} | ordered)
+    if resume and world.rank == 0 and not quiet:
+        start = (
+            f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
+        )
+        console.note(f"{out}: {start}")
     with console.progress("training", trainer.config.epochs, quiet=hidden) as advance:
         advance(trainer.next_epoch)
         trainer.on_epoch = lambda record: advance(1)
@@ -207,13 +219,14 @@ def _show(summary: dict[str, Any], out: Path) -> None:
 
     name = summary["metric_name"]
     breakdown = summary["breakdown_seconds_median"]
+    beside = {"wire_seconds": "wire (beside the others)"}
     rows: list[tuple[str, object]] = [
         (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
         (f"test {name} there", percent(summary["test_metric_at_best_val"])),
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
-        ("seconds an epoch (median)", f"{summary['epoch_seconds_median']:.4f}"),
+        ("seconds an epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
         *[
-            (f"  {phase.removesuffix('_seconds').replace('_', ' ')}", f"{value:.4f}")
+            (f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}", f"{value:.4f}")
             for phase, value in breakdown.items()
         ],
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),

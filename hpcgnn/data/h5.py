@@ -20,6 +20,10 @@ import numpy as np
 
 from hpcgnn.errors import HpcgnnError
 
+_MADE_BY = {
+    "hpcgnn-graph": "a graph file, made by `hpcgnn convert`,",
+    "hpcgnn-parts": "a parts file, made by `hpcgnn partition`,",
+}
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
@@ -142,7 +146,9 @@ def open_checked(path: str | Path, kind: str, version: int, mode: str = "r") -> 
     found = file.attrs.get("format")
     problem = None
     if found != kind:
-        problem = f"{path} is not a {kind} file (it says {found!r})" if found else f"{path} is HDF5, but no {kind} file"
+        problem = f"{path} is HDF5, but no {kind} file"
+        if found:
+            problem = f"{path} is a {found} file where {_MADE_BY.get(kind, kind)} is wanted"
     elif int(file.attrs.get("version", -1)) != version:
         problem = (
             f"{path} has {kind} version {file.attrs.get('version')}, this hpcgnn reads version {version}: make it anew"

@@ -56,7 +56,9 @@ def make_split(
     no labels, or a class too few nodes.
     """
     if task == NO_TASK:
-        raise HpcgnnError(f"{where} has no labels, so that --split has nothing to split")
+        raise HpcgnnError(
+            f"{where} has no labels, so --split has nothing to split: labels come with npz, pyg and ogb sources"
+        )
     if rule.per_class and task == MULTI_LABEL:
         raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has several; use random:")
     ids, classes = _labelled_nodes(labels, num_nodes)

@@ -6,6 +6,7 @@ Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.plan import AggregationPlan
 
+_LOG = logging.getLogger("hpcgnn")
 # MPI moves little without being called, so local aggregation stops this often to let it; each stop costs microseconds.
 _LOCAL_BLOCKS = 16
 
@@ -104,6 +106,8 @@ def make_aggregator(
     ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
+    if graph.edge_weight is not None and not weighted:
+        _LOG.warning("%s has edge weights, which %s aggregation does not use (GCN does)", graph.path, kind)
     plan = graph.plan(strategy, weighted=weighted).map(lambda csr: _cast(csr, dtype))
     left = right = None
     if kind == "gcn":

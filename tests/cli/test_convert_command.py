@@ -58,9 +58,8 @@ def test_progress_only_on_a_terminal(capsys, monkeypatch):
     with console.progress("edges", 10) as advance:
         advance(10)
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(console, "is_terminal", lambda descriptor: True)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("FORCE_COLOR", "1")
     with console.progress("edges", 10) as advance:
         advance(10)
     shown = capsys.readouterr()
