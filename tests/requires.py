@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from types import ModuleType
 
 import pytest
 
@@ -14,3 +16,12 @@ def require(condition: object, what: str) -> None:
     if os.environ.get("HPCGNN_REQUIRE_ALL") == "1":
         pytest.fail(f"needs {what}, and HPCGNN_REQUIRE_ALL=1 says that nothing is missing", pytrace=False)
     pytest.skip(f"needs {what}")
+
+
+def require_module(name: str) -> ModuleType:
+    """Import ``name``, an optional package's; skips or fails as :func:`require` does where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        require(False, f"{name} ({error})")
+        raise

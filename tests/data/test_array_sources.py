@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import pairs, read, save
+from requires import require_module
 
 from hpcgnn import HpcgnnError
 from hpcgnn.data.convert import ConvertOptions, convert
@@ -49,7 +50,7 @@ def test_npz_picks_a_split(tmp_path, shared_data):
 
 @pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
 def test_pyg_equals_pyg(tmp_path, shared_data, name):
-    datasets = pytest.importorskip("torch_geometric.datasets")
+    datasets = require_module("torch_geometric.datasets")
     root = shared_data("pyg")
     raw = {path.relative_to(root) for path in root.rglob("*")}
     copy = tmp_path / "copy"
@@ -77,8 +78,8 @@ def test_pyg_equals_pyg(tmp_path, shared_data, name):
     ],
 )
 def test_loader_failures(tmp_path, monkeypatch, source, sentence):
-    pytest.importorskip("torch_geometric")
-    pytest.importorskip("ogb")
+    require_module("torch_geometric")
+    require_module("ogb")
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens: no network
     with pytest.raises(HpcgnnError, match=sentence):
@@ -99,7 +100,7 @@ def write_csv(path, rows):
 
 def test_ogb_through_its_own_loader(tmp_path):
     """A small graph in the folder layout of ogbn-arxiv, read twice: from the raw files and from what ogb then caches."""
-    pytest.importorskip("ogb")
+    require_module("ogb")
     base = tmp_path / "ogbn_arxiv"
     edges = [(0, 1), (2, 3), (3, 0), (4, 1)]
     features = np.round(np.random.default_rng(0).normal(size=(5, 3)), 3)

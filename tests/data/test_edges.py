@@ -4,8 +4,10 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requires import require_module
 
 from hpcgnn import HpcgnnError
 from hpcgnn.data.edges import MAX_NODES, EdgeOptions, _pack, _Spill, sort_edges
@@ -117,8 +119,7 @@ def test_groups_are_as_large_as_the_limit_allows(sizes, limit):
 
 
 def test_undirected_is_what_pyg_does(tmp_path):
-    torch = pytest.importorskip("torch")
-    utils = pytest.importorskip("torch_geometric.utils")
+    utils = require_module("torch_geometric.utils")
     random = np.random.default_rng(1)
     edges = [(int(s), int(d), float(w)) for s, d, w in random.integers(0, 8, (60, 3))]
     index = torch.tensor([edge[:2] for edge in edges]).T
