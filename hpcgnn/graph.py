@@ -149,10 +149,6 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
 def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
     first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
     indptr, indices = parts.edges(first, last)
-    if indices.size and not 0 <= indices.min() <= indices.max() < parts.meta.num_nodes:
-        raise HpcgnnError(
-            f"{path}: edges of part {world.rank} point outside of the graph's {parts.meta.num_nodes} nodes"
-        )
     features = parts.features(first, last)
     values = features.data if isinstance(features, sp.csr_matrix) else features
     if values is not None and not np.isfinite(values).all():

@@ -104,16 +104,28 @@ class SlabReader:
         """Rows ``[first, last)`` of dataset ``name``."""
         return h5.read_rows(self.file, name, first, last)
 
-    def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``; ``indptr`` int64 is not rebased to 0."""
-        indptr = self._indptr("edges/indptr", first, last, self.meta.num_edges)
-        return indptr, self.read("edges/indices", int(indptr[0]), int(indptr[-1]))
-
-    def _indptr(self, name: str, first: int, last: int, entries: int) -> np.ndarray:
+    def indptr(self, first: int, last: int, name: str = "edges/indptr") -> np.ndarray:
+        """Offsets ``[first, last]`` (n+1) int64 of ``edges/indptr`` or ``nodes/x_indptr``, not rebased; checked to rise."""
+        entries = self.meta.num_edges if name == "edges/indptr" else self.meta.x_nnz or 0
         indptr = self.read(name, first, last + 1)
         if indptr.size != last - first + 1 or indptr[0] < 0 or indptr[-1] > entries or (np.diff(indptr) < 0).any():
-            raise damaged(self.file, f"{name} is not a rising list of offsets")
+            raise damaged(self.file, f"{name} is not a rising list of offsets between nodes {first} and {last}")
         return indptr
+
+    def sources(self, first_edge: int, last_edge: int) -> np.ndarray:
+        """Sources of edges ``[first_edge, last_edge)``, (m,) int64, checked to be nodes."""
+        sources = self.read("edges/indices", first_edge, last_edge)
+        if sources.size and not 0 <= sources.min() <= sources.max() < self.meta.num_nodes:
+            raise damaged(
+                self.file,
+                f"one of the edges {first_edge} to {last_edge - 1} comes from a node outside 0 to {self.meta.num_nodes - 1}",
+            )
+        return sources
+
+    def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``, as :meth:`indptr` and :meth:`sources` give them."""
+        indptr = self.indptr(first, last)
+        return indptr, self.sources(int(indptr[0]), int(indptr[-1]))
 
     def weights(self, first_edge: int, last_edge: int) -> np.ndarray | None:
         """Weights of edges ``[first_edge, last_edge)``, or None for an unweighted graph."""
@@ -122,7 +134,7 @@ class SlabReader:
     def features(self, first: int, last: int) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32 dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
-            indptr = self._indptr("nodes/x_indptr", first, last, self.meta.x_nnz)
+            indptr = self.indptr(first, last, "nodes/x_indptr")
             begin, end = int(indptr[0]), int(indptr[-1])
             columns, data = self.read("nodes/x_indices", begin, end), self.read("nodes/x_data", begin, end)
             if columns.size and not 0 <= columns.min() <= columns.max() < self.meta.num_features:

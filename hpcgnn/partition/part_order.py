@@ -17,7 +17,7 @@ from hpcgnn.comm import World
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.partition import loops
-from hpcgnn.partition.slabs import Advance, Directory, EdgeChunk, Slab, edge_chunks, in_step, read_indptr
+from hpcgnn.partition.slabs import Advance, Directory, EdgeChunk, Slab, edge_chunks, in_step
 
 CHUNK_BYTES = 32 << 20
 _LARGEST_CHUNK_BYTES = 256 << 20
@@ -123,7 +123,7 @@ class Reordering:
     def _sparse_features(self, positions: np.ndarray) -> None:
         first = self.slab.first
         with self.world.together("read the features"):
-            whole = read_indptr(self.reader, first, self.slab.last, "nodes/x_indptr")
+            whole = self.reader.indptr(first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
         step_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.slab.num_nodes, 1), 1)
         with self.world.together("write the parts"):

@@ -12,7 +12,6 @@ import numpy as np
 
 from hpcgnn.comm import World
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import loops
 
 CHUNK_EDGES = 1 << 21
@@ -34,31 +33,16 @@ class EdgeChunk:
         return np.repeat(np.arange(self.first, self.last, dtype=np.int64), np.diff(self.indptr))
 
 
-def read_indptr(reader: SlabReader, first: int, last: int, name: str = "edges/indptr") -> np.ndarray:
-    """``indptr[first : last + 1]``, checked to rise."""
-    indptr = reader.read(name, first, last + 1)
-    if indptr.size and (indptr[0] < 0 or np.any(np.diff(indptr) < 0)):
-        raise HpcgnnError(
-            f"{reader.file.filename}: {name} falls between {first} and {last}: the file is damaged, make it anew"
-        )
-    return indptr
-
-
 def edge_chunks(reader: SlabReader, first: int, last: int) -> Iterator[EdgeChunk]:
     """The in-edges of nodes ``[first, last)``, about ``CHUNK_EDGES`` at a time (a row is never split)."""
     for block in range(first, last, CHUNK_NODES):
         block_end = min(block + CHUNK_NODES, last)
-        indptr = read_indptr(reader, block, block_end)
+        indptr = reader.indptr(block, block_end)
         begin = 0
         while begin < block_end - block:
             end = int(np.searchsorted(indptr, indptr[begin] + CHUNK_EDGES, side="right")) - 1
             end = min(max(end, begin + 1), block_end - block)
-            sources = reader.read("edges/indices", int(indptr[begin]), int(indptr[end]))
-            if sources.size and (sources.min() < 0 or sources.max() >= reader.meta.num_nodes):
-                raise HpcgnnError(
-                    f"{reader.file.filename}: an edge into nodes {block + begin} to {block + end - 1} comes from a node "
-                    f"outside 0 to {reader.meta.num_nodes - 1}: the file is damaged, make it anew"
-                )
+            sources = reader.sources(int(indptr[begin]), int(indptr[end]))
             yield EdgeChunk(block + begin, block + end, indptr[begin : end + 1], sources)
             begin = end
 
@@ -94,7 +78,7 @@ class Slab:
         with world.together("read the graph"):
             bounds = _balanced_bounds(reader, world.size)
             first, last = int(bounds[world.rank]), int(bounds[world.rank + 1])
-            indptr = read_indptr(reader, first, last)
+            indptr = reader.indptr(first, last)
         return cls(bounds, first, last, indptr)
 
     def owners(self, nodes: np.ndarray) -> np.ndarray:
