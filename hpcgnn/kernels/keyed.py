@@ -15,14 +15,19 @@ def derive_key(*words: int) -> int:
     """A 64-bit key from integers such as (seed, epoch, layer); order matters."""
     key = 0
     for word in words:
-        key = int(_mix64(np.uint64(key ^ int(_mix64(np.uint64((word + _GOLDEN_64) & _MASK_64))))))
+        key = int(_mix64(np.uint64(key) ^ splitmix64(np.uint64(word & _MASK_64))))
     return key
 
 
 def row_hashes(key: int, ids: np.ndarray) -> np.ndarray:
     """(n,) uint64 hash of each original node id under ``key``."""
+    return _mix64(np.uint64(key) ^ splitmix64(ids.astype(np.uint64)))
+
+
+def splitmix64(values: Any) -> Any:
+    """The first splitmix64 output for each uint64 state: every output bit depends on every input bit."""
     with np.errstate(over="ignore"):
-        return _mix64(np.uint64(key) ^ _mix64(ids.astype(np.uint64) + np.uint64(_GOLDEN_64)))
+        return _mix64(values + np.uint64(_GOLDEN_64))
 
 
 def draws(hashes: np.ndarray, columns: np.ndarray) -> np.ndarray:

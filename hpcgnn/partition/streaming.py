@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.kernels.keyed import splitmix64
 from hpcgnn.partition import loops
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Advance, edge_chunks
@@ -42,13 +43,5 @@ def assign_blocks(first: int, last: int, num_nodes: int, num_parts: int) -> np.n
 def assign_randomly(first: int, last: int, num_parts: int, seed: int) -> np.ndarray:
     """Parts (last - first,) int32 of nodes ``[first, last)``, a function of (seed, id, P) alone."""
     ids = np.arange(first, last, dtype=np.uint64)
-    hashed = _mix(_mix(ids) ^ _mix(np.array([seed], dtype=np.uint64) + np.uint64(1)))
+    hashed = splitmix64(splitmix64(ids) ^ splitmix64(np.uint64(seed + 1)))
     return ((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32)
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: every output bit depends on every input bit. Wraps around on purpose."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
