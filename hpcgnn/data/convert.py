@@ -167,9 +167,8 @@ def _meta(
 
 
 def _copy(writer: h5.SlabWriter, name: str, spool: Spool) -> None:
-    step = _PIECE_BYTES // spool.dtype.itemsize
-    for first in range(0, spool.size, step):
-        writer.write(name, first, spool.read(first, min(first + step, spool.size)))
+    for first, piece in spool.pieces():
+        writer.write(name, first, piece)
 
 
 def _write_nodes(

@@ -23,7 +23,6 @@ from hpcgnn.data.spool import Spool
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 
 PLAN_VERSION = 1
-_COPIED_AT_ONCE = 1 << 24
 _INDEX_DTYPES = {"indptr": np.int64, "indices": np.int32, "edges": np.int64}
 
 
@@ -193,9 +192,8 @@ def _copy(spool: Spool, dataset: h5py.Dataset) -> None:
     if dataset.ndim == 2:  # the (P + 1, 2) offsets, which are small
         dataset[:] = spool.read(0, spool.size).reshape(dataset.shape)
         return
-    for first in range(0, spool.size, _COPIED_AT_ONCE):
-        last = min(first + _COPIED_AT_ONCE, spool.size)
-        dataset[first:last] = spool.read(first, last)
+    for first, piece in spool.pieces():
+        dataset[first : first + piece.size] = piece
 
 
 def _shape(name: str, spool: Spool) -> tuple[int, ...]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
+_PIECE_BYTES = 16 << 20
 
 
 class Spool:
@@ -47,6 +50,12 @@ class Spool:
             if count == 0:
                 raise ValueError(f"a spool of {self.size} elements has none at {first}+{out.size}")
             data, position = data[count:], position + count
+
+    def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """``(first, elements from there on)``, in order, each of bounded size."""
+        step = _PIECE_BYTES // self.dtype.itemsize
+        for first in range(0, self.size, step):
+            yield first, self.read(first, min(first + step, self.size))
 
     def close(self) -> None:
         """Give the disk space back."""
