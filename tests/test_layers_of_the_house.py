@@ -12,6 +12,7 @@ FLOORS = [
     {"errors", "memory", "stop", "version"},
     {"kernels", "plan"},
     {"comm", "data"},
+    {"shared_file"},
     {"graph", "partition"},
     {"nn"},
     {"train"},

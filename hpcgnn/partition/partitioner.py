@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn import shared_file
 from hpcgnn.comm import World
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import GraphFile
@@ -44,7 +45,10 @@ def partition(
     with contextlib.ExitStack() as stack:
         with world.together("open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
-        temporary = stack.enter_context(_output(world, graph_path, parts_path, options.force))
+        with world.together("write the parts file"):
+            if world.rank == 0 and Path(parts_path).exists() and Path(parts_path).samefile(graph_path):
+                raise HpcgnnError(f"{parts_path} is the graph itself: choose another name for the parts file")
+        temporary = stack.enter_context(shared_file.replacing(world, parts_path, force=options.force))
         slab = Slab.of(world, reader)
         parts, problem, method, reason = _assign(world, reader, slab, options, progress)
         clock.lap("partition")
@@ -59,7 +63,7 @@ def partition(
         }
         _write(world, problem, parts, temporary, header, progress)
         clock.lap("write")
-        _add_plan(world, Path(temporary), options, progress)
+        _add_plan(world, temporary, options, progress)
     clock.lap("plan")
     quality = measure(world, str(parts_path))
     clock.lap("measure")
@@ -95,25 +99,17 @@ def _assign(
 
 
 def _write(
-    world: World, problem: Problem, parts: np.ndarray, temporary: str, header: dict[str, object], progress: Progress
+    world: World, problem: Problem, parts: np.ndarray, temporary: Path, header: dict[str, object], progress: Progress
 ) -> None:
     """Create ``temporary`` on rank 0 and fill it from all ranks. Collective."""
     reader, num_parts = problem.reader, problem.options.num_parts
     schema = parts_schema(reader.meta, num_parts)
-    offsets: dict[str, int] = {}
-    with world.together("create the parts file"):
-        if world.rank == 0:
-            attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
-            offsets = h5.create(temporary, schema, attributes)
-    offsets = world.broadcast(offsets)
-    with contextlib.ExitStack() as stack:
-        sink: h5.ByteSink
-        if world.size == 1:
-            sink = stack.enter_context(h5.LocalFile(temporary))
-        else:
-            sink = stack.enter_context(world.open_for_writing(temporary))
-        advance = stack.enter_context(progress("writing parts", Reordering.steps(reader) * problem.slab.num_nodes))
-        writer = h5.SlabWriter(sink, offsets, schema)
+    attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
+    steps = Reordering.steps(reader) * problem.slab.num_nodes
+    with (
+        shared_file.writing(world, temporary, schema, attributes) as writer,
+        progress("writing parts", steps) as advance,
+    ):
         Reordering(world, reader, problem.slab, parts, num_parts, writer, advance).run()
 
 
@@ -127,21 +123,6 @@ def _add_plan(world: World, temporary: Path, options: PartitionOptions, progress
         if world.rank == 0 and options.plan != "none":
             with progress("planning parts", options.num_parts) as advance:
                 plan_store.add_plans(temporary, [options.plan], advance)
-
-
-@contextlib.contextmanager
-def _output(world: World, graph_path: str | Path, parts_path: str | Path, force: bool) -> Iterator[str]:
-    """The temporary name to write; rank 0 renames it at the end or deletes it on an error. Collective."""
-    with contextlib.ExitStack() as stack:
-        name = ""
-        with world.together("write the parts file"):
-            if world.rank == 0:
-                if Path(parts_path).exists() and Path(parts_path).samefile(graph_path):
-                    raise HpcgnnError(f"{parts_path} is the graph itself: choose another name for the parts file")
-                name = str(stack.enter_context(h5.replacing(parts_path, force=force)))
-        yield world.broadcast(name)
-        with world.together("write the parts file"):
-            stack.close()
 
 
 class _Clock:

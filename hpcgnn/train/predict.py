@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn import shared_file
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -53,32 +52,9 @@ def write_predictions(graph: LocalGraph, scores: torch.Tensor, path: Path, *, fo
     slab[ids - bounds[world.rank]] = rows
     schema = {"scores": ((num_nodes, scores.shape[1]), np.dtype(np.float32))}
     attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | {"parts_uuid": graph.uuid}
-    write_slabs(world, path, schema, attributes, {"scores": (int(bounds[world.rank]), slab)}, force=force)
-
-
-def write_slabs(
-    world: World,
-    path: Path,
-    schema: h5.Schema,
-    attributes: dict[str, Any],
-    slabs: dict[str, tuple[int, np.ndarray]],
-    *,
-    force: bool,
-) -> None:
-    """Write a file of which every rank holds one slab ``(first row, rows)`` per dataset. Collective."""
-    temporary = world.broadcast(path.with_name(f".{path.name}.{os.getpid()}.tmp"))
-    try:
-        with world.together(f"write {path}"):
-            if path.exists() and not force:
-                raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
-            offsets = h5.create(temporary, schema, attributes) if world.rank == 0 else {}
-        offsets = world.broadcast(offsets)
-        with world.open_for_writing(str(temporary)) as sink, world.together(f"write {path}"):
-            for name, (first, rows) in slabs.items():
-                h5.SlabWriter(sink, offsets, schema).write(name, first, rows)
-        with world.together(f"write {path}"):
-            if world.rank == 0:
-                os.replace(temporary, path)
-    finally:
-        if world.rank == 0:
-            temporary.unlink(missing_ok=True)
+    with (
+        shared_file.replacing(world, path, force=force) as temporary,
+        shared_file.writing(world, temporary, schema, attributes) as writer,
+        world.together(f"write {path}"),
+    ):
+        writer.write("scores", int(bounds[world.rank]), slab)
