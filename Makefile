@@ -50,7 +50,7 @@ $(STAMP)-dev: $(STAMP)
 
 # The package is installed editable: Python files need nothing after an edit, native ones this.
 native: $(VENV)/.native-built
-$(VENV)/.native-built: $(NATIVE) setup.py | $(STAMP)
+$(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 	$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 

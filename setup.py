@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from glob import glob
+import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# No -march: the library must run on every CPU of its architecture. No contraction into fused multiply-adds: every
-# compiler must give the same bits as numba does.
-COMPILE_FLAGS = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
+sys.path.insert(0, str(Path(__file__).parent / "native"))
+from build import build, sources  # noqa: E402  # a build backend does not put this folder on the path
 
 
 class BuildNative(build_ext):
@@ -19,25 +19,20 @@ class BuildNative(build_ext):
         """Leave the Python version out of the file's name: the library has a C ABI and does not link Python."""
         return fullname.replace(".", "/") + ".so"
 
-    def get_export_symbols(self, ext: Extension) -> list[str]:
-        """Ask for no ``PyInit`` function: ctypes loads the library."""
-        return ext.export_symbols
-
     def build_extension(self, ext: Extension) -> None:
         """Compile and link; setuptools goes on after a failure because the extension is optional."""
         try:
-            super().build_extension(ext)
+            build(Path(self.get_ext_fullpath(ext.name)))
         except Exception:
             print("hpcgnn: warning: the native kernels did not compile and are left out; numba is used instead")
             raise
 
 
+folder = Path(__file__).parent
 native = Extension(
     "hpcgnn.kernels._native",
-    sources=sorted(glob("native/*.cpp")),
-    depends=[*sorted(glob("native/*.h")), "setup.py"],
-    extra_compile_args=COMPILE_FLAGS,
-    extra_link_args=["-fopenmp"],
+    sources=[str(path.relative_to(folder.resolve())) for path in sources() if path.suffix == ".cpp"],
+    depends=[str(path.relative_to(folder.resolve())) for path in sources()],
     language="c++",
     optional=True,
 )

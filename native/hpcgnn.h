@@ -1,24 +1,46 @@
-// The C ABI of hpcgnn's native kernels. Python checks every argument before it calls; nothing is checked again here.
+// The C ABI of hpcgnn's native kernels.
 //
-// Matrices are row-major and contiguous. `threads` is the number of OpenMP threads to use. Each output row is computed
-// by one thread in edge order, so that results do not depend on the number of threads.
+// kernels.cpp is compiled once for each instruction set, and every kernel is exported once for each of them:
+// HPCGNN_KERNEL(spmm_f32) defines hpcgnn_avx2_spmm_f32 in the object for AVX2. Python asks isa.cpp which ones this CPU
+// can run and looks up the names of one. Python checks every argument before it calls; nothing is checked again here.
+//
+// Matrices are row-major and contiguous, indices are int32, offsets int64. `threads` is the number of OpenMP threads to
+// use. Results do not depend on it, nor on the instruction set.
 #pragma once
 
 #include <cstdint>
 
 #define HPCGNN_API extern "C" __attribute__((visibility("default")))
 
-// Layout version of this interface; the loader refuses a library that answers another number.
+// Version of this interface; the loader refuses a library that answers another number.
 HPCGNN_API int hpcgnn_abi_version();
 
-// out[r, :] (+)= sum over e in [indptr[r], indptr[r+1]) of weight[e] * x[indices[e], :]; weight may be null (all ones).
-HPCGNN_API void hpcgnn_spmm_f32(int64_t rows, const int64_t* indptr, const int32_t* indices, const float* weight,
-                                const float* x, int64_t width, float* out, int accumulate, int threads);
-HPCGNN_API void hpcgnn_spmm_f64(int64_t rows, const int64_t* indptr, const int32_t* indices, const double* weight,
-                                const double* x, int64_t width, double* out, int accumulate, int threads);
+// The instruction sets that were compiled in and that this CPU can run, worst first, separated by spaces.
+HPCGNN_API const char* hpcgnn_isas();
 
-// out[r, c] = keep(key, ids[r], c) ? x[r, c] * scale : 0, with keep's probability 1 - threshold / 2**32.
-HPCGNN_API void hpcgnn_dropout_f32(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
-                                   float scale, const float* x, float* out, int threads);
-HPCGNN_API void hpcgnn_dropout_f64(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
-                                   double scale, const double* x, double* out, int threads);
+// The instruction set of the kernel that ran last in this process ("" before the first): proof that a forced one ran.
+HPCGNN_API const char* hpcgnn_last_isa();
+
+void hpcgnn_ran(const char* isa);
+
+#ifdef HPCGNN_ISA
+#define HPCGNN_PASTE_(a, b, c, d) a##b##c##d
+#define HPCGNN_PASTE(a, b, c, d) HPCGNN_PASTE_(a, b, c, d)
+#define HPCGNN_TEXT_(a) #a
+#define HPCGNN_TEXT(a) HPCGNN_TEXT_(a)
+#define HPCGNN_KERNEL(name) HPCGNN_API void HPCGNN_PASTE(hpcgnn_, HPCGNN_ISA, _, name)
+#endif
+
+// Rows [first_row, last_row) of a CSR matrix. `heavy` lists, ascending, all rows of the matrix with more entries than
+// hpcgnn_segment_entries(): several threads share such a row.
+struct hpcgnn_csr {
+    int64_t first_row, last_row;
+    const int64_t* indptr;
+    const int32_t* indices;
+    const int64_t* heavy;
+    int64_t num_heavy;
+};
+
+// A row is summed in segments of this many entries, and then its segments in order: a rule of the result, not of the
+// schedule, so that a row can be shared by threads and still have the same bits for any number of them.
+HPCGNN_API int64_t hpcgnn_segment_entries();

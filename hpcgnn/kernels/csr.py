@@ -27,34 +27,38 @@ class Csr:
     def __init__(
         self, indptr: Array, indices: Array, num_cols: int, weight: Array | None = None, *, check: bool = True
     ) -> None:
-        self.indptr = torch.as_tensor(indptr).to(torch.int64).contiguous()
+        self.indptr = torch.as_tensor(indptr)
         self.indices = torch.as_tensor(indices)
         self.num_cols = int(num_cols)
         self.weight = None if weight is None else torch.as_tensor(weight).contiguous()
         if check:
             self._check()
+        self.indptr = self.indptr.to(torch.int64).contiguous()
         self.indices = self.indices.to(torch.int32).contiguous()
         self.num_rows = self.indptr.numel() - 1
         self._transpose: Csr | None = None
         self._transpose_order: torch.Tensor | None = None
         self._blocks: dict[int, list[tuple[int, int]]] = {}
+        self._heavy: dict[int, torch.Tensor] = {}
         self._structure: Csr = self  # where the transpose's structure is cached
 
     def _check(self) -> None:
+        if self.indptr.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
             raise ValueError("indptr must be one-dimensional and start with 0")
         if bool((self.indptr[1:] < self.indptr[:-1]).any()):
             raise ValueError("indptr must not decrease")
-        if self.indices.dim() != 1 or self.indices.is_floating_point():
-            raise ValueError("indices must be one-dimensional integers")
+        if self.indices.dim() != 1 or self.indices.dtype not in (torch.int32, torch.int64):
+            raise ValueError("indices must be one-dimensional integers (int32 or int64)")
         if self.indices.numel() != int(self.indptr[-1]):
             raise ValueError(f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}")
         if not 0 <= self.num_cols <= 2**31 - 1:
             raise ValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
         if self.indices.numel() and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < self.num_cols:
             raise ValueError(f"indices must lie in [0, {self.num_cols})")
-        if self.weight is not None and self.weight.shape != self.indices.shape:
-            raise ValueError("weight must have one value per entry")
+        if self.weight is not None and (self.weight.shape != self.indices.shape or not self.weight.is_floating_point()):
+            raise ValueError("weight must have one floating-point value per entry")
 
     @property
     def num_entries(self) -> int:
@@ -99,6 +103,12 @@ class Csr:
         """(num_rows,) int64 number of entries of each row."""
         return self.indptr[1:] - self.indptr[:-1]
 
+    def heavy_rows(self, entries: int) -> torch.Tensor:
+        """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""
+        if entries not in self._structure._heavy:
+            self._structure._heavy[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
+        return self._structure._heavy[entries]
+
     def row_blocks(self, count: int) -> list[tuple[int, int]]:
         """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""
         if count not in self._blocks:
@@ -107,3 +117,8 @@ class Csr:
             cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
             self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
         return self._blocks[count]
+
+
+def as_columns(values: torch.Tensor) -> torch.Tensor:
+    """(entries,) or (entries, heads) values as (entries, heads)."""
+    return values[:, None] if values.dim() == 1 else values

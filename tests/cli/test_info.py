@@ -11,7 +11,7 @@ import pytest
 
 import hpcgnn.cli.train
 from hpcgnn import kernels
-from hpcgnn.kernels import native
+from hpcgnn.kernels.native import library
 
 RUN_ALL_KERNELS = """
 import json, torch
@@ -40,7 +40,7 @@ def test_all_kernels_share_one_openmp_runtime():
 
 
 def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(native, "load", lambda: None)
+    monkeypatch.setattr(library, "load", lambda: None)
     assert kernels.resolve() == "jit"
     with pytest.raises(ValueError, match="without a C\\+\\+ compiler"):
         kernels.resolve("native")

@@ -1,0 +1,91 @@
+"""Memory for results that is kept and used again, in huge pages where the system gives them.
+
+A fresh large tensor costs a page fault for every 4 KiB on first touch, which takes longer than the aggregation that fills
+it. The pool hands out tensors over memory that it keeps: when the last tensor (or view, or graph of autograd) that uses a
+buffer is gone, the buffer can be handed out again. Nothing about the process's own allocator changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import mmap
+import os
+import threading
+import weakref
+
+import numpy as np
+import torch
+
+# Smaller results come from torch's allocator: the C library keeps such memory itself.
+_LEAST_BYTES = 1 << 20
+_HUGE_PAGE_BYTES = 1 << 21
+_NUMPY_TYPE = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class BufferPool:
+    """Hands out uninitialised tensors over retained memory.
+
+    It keeps at most what was in use at one time, buffer by buffer; :meth:`clear` gives the unused ones back to the system.
+    A buffer is used again for requests of at most its size and at least three quarters of it.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+        self._lock = threading.Lock()  # autograd frees tensors on threads of its own
+
+    def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A (rows, width) tensor, contiguous, float32 or float64, at the start of a page; its values are arbitrary."""
+        num_bytes = rows * width * dtype.itemsize
+        if num_bytes < _LEAST_BYTES:
+            return torch.empty(rows, width, dtype=dtype)
+        memory = self._take(num_bytes)
+        array = np.frombuffer(memory, _NUMPY_TYPE[dtype], rows * width)
+        # torch keeps the array until the last tensor over it is gone; its end is the sign that the memory is free.
+        weakref.finalize(array, self._give_back, memory).atexit = False
+        return torch.from_numpy(array).view(rows, width)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes kept that no tensor uses."""
+        return sum(map(len, self._free))
+
+    def clear(self) -> None:
+        """Give unused memory back to the system."""
+        with self._lock:
+            self._free.clear()
+
+    def _take(self, num_bytes: int) -> mmap.mmap:
+        with self._lock:
+            fitting = [memory for memory in self._free if num_bytes <= len(memory) <= num_bytes * 4 // 3]
+            if fitting:
+                best = min(fitting, key=len)
+                self._free = [memory for memory in self._free if memory is not best]
+                return best
+        return _map(num_bytes)
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        with self._lock:
+            self._free.append(memory)
+
+
+def _map(num_bytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:  # a kernel without huge pages: ordinary ones will do
+            pass
+    return memory
+
+
+@functools.cache
+def default_pool() -> BufferPool | None:
+    """The pool of this process, or None where ``HPCGNN_BUFFER_POOL=off`` asks for torch's allocator."""
+    return None if os.environ.get("HPCGNN_BUFFER_POOL", "on") == "off" else BufferPool()
+
+
+def empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised (rows, width) tensor for a result, from :func:`default_pool` where there is one."""
+    pool = default_pool()
+    return torch.empty(rows, width, dtype=dtype) if pool is None else pool.empty(rows, width, dtype)

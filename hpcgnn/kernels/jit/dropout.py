@@ -1,0 +1,26 @@
+"""See :mod:`hpcgnn.kernels.dropout`."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+
+from hpcgnn.kernels.jit.keyed import draw32, row_hash
+from hpcgnn.kernels.jit.threads import use_torch_threads
+
+
+def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
+    """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
+    use_torch_threads()
+    _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _dropout(x, ids, key, threshold, scale, out):
+    for row in numba.prange(x.shape[0]):
+        hashed = row_hash(key, ids[row])
+        low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
+        for column in range(x.shape[1]):
+            kept = draw32(low, high, column) >= threshold
+            out[row, column] = x[row, column] * scale if kept else 0.0

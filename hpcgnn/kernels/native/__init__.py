@@ -1,0 +1,1 @@
+"""The kernels in C++ (folder ``native/`` of the repository), loaded with ctypes."""

@@ -1,0 +1,1 @@
+"""The kernels in plain torch and numpy: slow, obvious, and what the others are tested against."""

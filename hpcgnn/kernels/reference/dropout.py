@@ -1,0 +1,16 @@
+"""See :mod:`hpcgnn.kernels.dropout`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import keyed
+
+
+def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
+    """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
+    hashes = keyed.row_hashes(key, ids.numpy())
+    kept = keyed.draws(hashes[:, None], np.arange(x.shape[1])[None, :]) >= np.uint32(threshold)
+    torch.mul(x, scale, out=out)
+    out.masked_fill_(torch.from_numpy(~kept), 0)

@@ -1,0 +1,126 @@
+"""Sparse matrix times dense matrix, and what it is made of: one entry to every backend (SuperGCN §3.2).
+
+These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.csr import Csr
+
+REDUCTIONS = ("sum", "mean", "max")
+# How features may be stored, and the type in which they are added.
+_VALUE_TYPE = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.bfloat16: torch.float32,
+    torch.int8: torch.float32,
+}
+
+
+def spmm(
+    csr: Csr,
+    x: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduce: str = "sum",
+    out: torch.Tensor | None = None,
+    backend: str = "auto",
+    *,
+    scale: torch.Tensor | None = None,
+    accumulate: bool = True,
+    rows: tuple[int, int] | None = None,
+) -> torch.Tensor:
+    """``csr @ x``: row r reduces, over its entries e, ``weight[e] * x[indices[e]]``.
+
+    Args:
+        csr: (R, C) sparse matrix.
+        x: (C, F) float32 or float64; or bfloat16 or int8, half and a quarter of the bytes to gather, added in float32.
+        weight: (entries,), or (entries, H): columns fall into H equal groups with a weight each. Of the result's dtype;
+            default ``csr.weight``, and all ones if that is None.
+        reduce: ``sum``; ``mean`` over a row's entries; ``max``, in which a NaN wins. Rows without entries give 0.
+        out: (R, F) float32 (float64 for float64 x) result to reduce into, or to overwrite with ``accumulate=False``; a
+            new tensor if None.
+        backend: ``auto``, ``native``, ``jit`` or ``reference``.
+        scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``. See :func:`pack_int8`.
+        rows: compute only this row range ``(first, last)``; for overlapping work with communication.
+
+    Returns:
+        ``out``, or the new (R, F) tensor.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    weight = csr.weight if weight is None else weight
+    _check_spmm(csr, x, weight, reduce, out, scale, rows)
+    rows = (0, csr.num_rows) if rows is None else rows
+    accumulate = accumulate and out is not None
+    if out is None:
+        out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype])
+    x = x.contiguous()
+    implementation("spmm", backend).spmm(csr, rows, weight, x, scale, reduce, accumulate, out)
+    return out
+
+
+def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+    """(num_rows, F) tensor whose row r is the sum of the rows of ``src`` (E, F) with ``index`` (E,) equal to r.
+
+    The sources are clustered by destination first (SuperGCN §3.2.1), so that no two threads write the same row.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    return spmm(clustered(index, src, num_rows), src, backend=backend)
+
+
+def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int) -> Csr:
+    """The matrix that adds rows of ``src`` (E, ...) to the rows that ``index`` (E,) names; (num_rows, E)."""
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) or index.numel() != src.shape[0]:
+        raise ValueError("index must hold one int32 or int64 integer per row of src")
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < num_rows:
+        raise ValueError(f"index must lie in [0, {num_rows})")
+    indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(index, minlength=num_rows), 0, out=indptr[1:])
+    order = torch.argsort(index, stable=True)
+    return Csr(indptr, order, src.shape[0], check=False)
+
+
+def _check_spmm(
+    csr: Csr,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduce: str,
+    out: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    rows: tuple[int, int] | None,
+) -> None:
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
+    if x.dim() != 2 or x.shape[0] != csr.num_cols:
+        raise ValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
+    if x.dtype not in _VALUE_TYPE:
+        raise ValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
+    value_type, width = _VALUE_TYPE[x.dtype], x.shape[1]
+    if weight is not None:
+        _check_weight(csr, weight, width, value_type)
+    if (scale is not None) != (x.dtype == torch.int8):
+        raise ValueError("scale must be given for int8 x, and for no other")
+    if scale is not None and (
+        scale.shape != (csr.num_cols,) or scale.dtype != torch.float32 or not scale.is_contiguous()
+    ):
+        raise ValueError(f"scale must be contiguous float32 of shape ({csr.num_cols},)")
+    if out is not None and (out.shape != (csr.num_rows, width) or out.dtype != value_type or not out.is_contiguous()):
+        raise ValueError(f"out must be contiguous {value_type} of shape ({csr.num_rows}, {width})")
+    if rows is not None and not 0 <= rows[0] <= rows[1] <= csr.num_rows:
+        raise ValueError(f"rows must be a range within (0, {csr.num_rows}), not {rows}")
+
+
+def _check_weight(csr: Csr, weight: torch.Tensor, width: int, value_type: torch.dtype) -> None:
+    if weight.dim() not in (1, 2) or weight.shape[0] != csr.num_entries or weight.dtype != value_type:
+        raise ValueError(f"weight must be {value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)")
+    if weight.dim() == 2 and (weight.shape[1] == 0 or width % weight.shape[1]):
+        raise ValueError(f"weight has {weight.shape[1]} heads, which do not divide the {width} columns of x")
+    if not weight.is_contiguous():
+        raise ValueError("weight must be contiguous")

@@ -1,0 +1,85 @@
+"""Builds the native library: the kernels once for each instruction set of the machine, linked into one file.
+
+setup.py calls :func:`build`; run as a program it also cross-compiles and adds sanitizers:
+
+    python native/build.py --output hpcgnn/kernels/_native.so
+    python native/build.py --output build/arm.so --machine aarch64 --compiler aarch64-linux-gnu-g++
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+# No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits.
+COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
+
+# Instruction set -> (bytes in a vector register, flags). All names of a machine are always compiled; isa.cpp chooses.
+_SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}
+ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
+    "x86_64": {
+        **_SCALAR,
+        "avx2": (32, ["-mavx2", "-mbmi2"]),
+        "avx512": (64, ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]),
+    },
+    "aarch64": {
+        **_SCALAR,
+        "neon": (16, []),
+        **{f"sve{8 * n}": (n, ["-march=armv8.2-a+sve", f"-msve-vector-bits={8 * n}"]) for n in (16, 32, 64)},
+    },
+}
+MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
+
+
+def sources() -> list[Path]:
+    """Everything that the library is made from."""
+    return [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h")), Path(__file__)]
+
+
+def build(output: Path, compiler: str = "", machine: str = "", flags: tuple[str, ...] = ()) -> None:
+    """Compile and link ``output``.
+
+    Args:
+        compiler: the C++ compiler and its arguments; default ``$CXX``, else ``c++``.
+        machine: the target, as ``platform.machine()`` names it; default this one.
+        flags: more flags, for compiling and linking.
+
+    Raises:
+        subprocess.CalledProcessError: if the compiler fails; OSError if there is none.
+    """
+    command = shlex.split(compiler or os.environ.get("CXX", "") or "c++")
+    machine = machine or platform.machine()
+    isas = ISAS.get(MACHINES.get(machine, machine), _SCALAR)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), [])]
+        for name, (vector_bytes, isa_flags) in isas.items():
+            defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
+            jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
+        list(pool.map(lambda job: _compile([*command, *COMMON, *job[2], *flags], job[0], job[1]), jobs))
+        objects = [str(job[1]) for job in jobs]
+        temporary = output.with_name(f".{output.name}.new")  # a running process may have the old file mapped
+        output.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([*command, "-shared", "-fopenmp", *flags, *objects, "-o", str(temporary)], check=True)
+        temporary.replace(output)
+
+
+def _compile(command: list[str], source: Path, output: Path) -> None:
+    subprocess.run([*command, "-c", str(source), "-o", str(output)], check=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--compiler", default="", help="default: $CXX, else c++")
+    parser.add_argument("--machine", default="", help="x86_64 or aarch64; default: this machine's")
+    parser.add_argument("--flags", default="", help='more flags, for example "-g -fsanitize=address"')
+    options = parser.parse_args()
+    build(options.output, options.compiler, options.machine, tuple(shlex.split(options.flags)))

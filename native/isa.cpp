@@ -1,0 +1,70 @@
+// Which instruction sets were compiled in, and which of them this CPU can run.
+
+#include <atomic>
+#include <string>
+
+#include "hpcgnn.h"
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#ifndef HWCAP_SVE
+#define HWCAP_SVE (1UL << 22)
+#endif
+#ifndef PR_SVE_GET_VL
+#define PR_SVE_GET_VL 51
+#endif
+#endif
+
+namespace {
+
+std::atomic<const char*> last_isa{""};
+
+#if defined(__x86_64__)
+std::string supported() {
+    std::string names = "scalar";
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) names += " avx2";
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        names += " avx512";
+    return names;
+}
+#elif defined(__aarch64__)
+// SVE code is compiled for one vector length at a time: registers of a known size can hold tiles of a known size.
+std::string supported() {
+    std::string names = "scalar neon";
+    if (getauxval(AT_HWCAP) & HWCAP_SVE) {
+        const int bits = 8 * (prctl(PR_SVE_GET_VL) & 0xffff);
+        if (bits == 128 || bits == 256 || bits == 512) names += " sve" + std::to_string(bits);
+    }
+    return names;
+}
+#else
+std::string supported() {
+    return "scalar";
+}
+#endif
+
+}  // namespace
+
+int hpcgnn_abi_version() {
+    return 2;
+}
+
+const char* hpcgnn_isas() {
+    static const std::string names = supported();
+    return names.c_str();
+}
+
+const char* hpcgnn_last_isa() {
+    return last_isa.load(std::memory_order_relaxed);
+}
+
+void hpcgnn_ran(const char* isa) {
+    last_isa.store(isa, std::memory_order_relaxed);
+}
+
+int64_t hpcgnn_segment_entries() {
+    return 4096;
+}

@@ -1,0 +1,374 @@
+// Sparse matrix times dense matrix (SuperGCN §3.2): the rows of x that a row of the matrix names are gathered into
+// registers, one tile of columns at a time, and leave them once.
+//
+// Scheduling is two-dimensional: a task is a run of rows, cut so that all tasks have about the same work, by one tile
+// of columns; threads take tasks as they come. Rows with more than a segment of entries (power-law graphs have them)
+// are cut into segments, which are tasks too; their sums are added in order afterwards, so no thread writes what
+// another does.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "hpcgnn.h"
+#include "simd.h"
+
+enum hpcgnn_reduce { HPCGNN_SUM = 0, HPCGNN_MEAN = 1, HPCGNN_MAX = 2 };
+
+// How to go about it; results do not depend on it. Python's `Tuning` holds the defaults and what they were measured on.
+struct hpcgnn_tuning {
+    int32_t prefetch;        // entries ahead; 0: none
+    int32_t tile_bytes;      // of registers for one tile of columns, at most kMaxTileBytes
+    int32_t tasks_a_thread;  // at least; 1: one static share each
+    int32_t streaming;       // stores go past the caches
+    int32_t split_rows;      // heavy rows are shared by threads
+};
+
+namespace {
+
+// 32 registers on AVX-512, NEON and SVE: half of them hold the tile. AVX2 has 16; scalar code has no use for more.
+constexpr int kMaxVectors = kVectorBytes == 32 ? 8 : 16;
+constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
+constexpr int64_t kLeastWorkOfATask = 1024;  // entries
+
+enum class Factor { kOne, kWeight, kScale };  // kScale: a scale for each row of x, and weights if there are any
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+// n values as they are stored, as the type in which they are added. At the end of a row only `count` of them exist.
+template <typename Value, typename Storage, int n, bool kPart>
+inline Lanes<Value, n> gather(const Storage* from, const int count) {
+    if constexpr (std::is_same_v<Value, Storage>) {
+        return kPart ? load_first<Value, n>(from, count) : load<Value, n>(from);
+    } else if constexpr (std::is_same_v<Storage, bfloat16>) {
+        const uint16_t* bits = &from->bits;
+        const auto half = kPart ? load_first<uint16_t, n>(bits, count) : load<uint16_t, n>(bits);
+        const auto wide = __builtin_convertvector(half, Lanes<uint32_t, n>) << 16;
+        return reinterpret_cast<Lanes<float, n>>(wide);
+    } else {
+        const auto bytes = kPart ? load_first<int8_t, n>(from, count) : load<int8_t, n>(from);
+        return __builtin_convertvector(__builtin_convertvector(bytes, Lanes<int32_t, n>), Lanes<float, n>);
+    }
+}
+
+template <typename Storage, typename Value>
+struct SpmmJob {
+    const hpcgnn_csr* csr;
+    const Value* weight;  // (entries, heads), or null
+    int64_t heads;        // the columns fall into this many groups, with a weight each
+    const Storage* x;
+    const float* scale;  // (rows of x), or null
+    int64_t width;
+    Value* out;
+    hpcgnn_reduce reduce;
+    bool accumulate;
+    hpcgnn_tuning tuning;
+    int64_t segment;  // rows with more entries are heavy
+};
+
+// A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes.
+struct Tile {
+    int64_t first_column, head;
+    int vectors, last_lanes;
+};
+
+template <typename V, bool kMax>
+inline V combine(const V a, const V b) {
+    if constexpr (kMax) {
+        return (b > a) | (b != b) ? b : a;  // a NaN stays
+    } else {
+        return a + b;
+    }
+}
+
+// acc[0..N) (+)= entries [begin, end), with columns of `tile`.
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, typename V>
+inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t begin, const int64_t end,
+                           V (&acc)[N]) {
+    constexpr int n = kLanes<Value>;
+    constexpr int kLine = 64 / sizeof(Storage);
+    const int32_t* indices = job.csr->indices;
+    const int64_t last_entry = job.csr->indptr[job.csr->last_row] - 1;
+    const Storage* x = job.x + tile.first_column;
+    const int64_t ahead = job.tuning.prefetch;
+    for (int64_t e = begin; e < end; ++e) {
+        if (ahead > 0) {
+            const Storage* later = x + indices[std::min(e + ahead, last_entry)] * job.width;
+#pragma GCC unroll 16
+            for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c);
+        }
+        const int64_t source = indices[e];
+        const Storage* row = x + source * job.width;
+        [[maybe_unused]] Value factor = 1;
+        if constexpr (kFactor == Factor::kWeight) factor = job.weight[e * job.heads + tile.head];
+        if constexpr (kFactor == Factor::kScale) {
+            factor = job.scale[source];
+            if (job.weight != nullptr) factor *= job.weight[e * job.heads + tile.head];
+        }
+#pragma GCC unroll 16
+        for (int v = 0; v < N; ++v) {
+            V value = kPart && v == N - 1 ? gather<Value, Storage, n, true>(row + v * n, tile.last_lanes)
+                                          : gather<Value, Storage, n, false>(row + v * n, n);
+            if constexpr (kFactor != Factor::kOne) value *= factor;
+            acc[v] = combine<V, kMax>(acc[v], value);
+        }
+    }
+}
+
+template <typename Value, int n>
+inline void store_past_caches(Value* to, const Lanes<Value, n> vector) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(vector));
+#elif defined(__AVX2__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
+#else
+    store<Value, n>(to, vector);
+#endif
+}
+
+// out[0..N vectors) = acc, as job.reduce and job.accumulate say, for a row of `entries` entries. acc already holds what
+// was in `out`, except for a mean.
+template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
+inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t entries, V (&acc)[N],
+                   Value* out) {
+    constexpr int n = kLanes<Value>;
+    const bool mean = !kMax && job.reduce == HPCGNN_MEAN;
+    const bool stream = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
+#pragma GCC unroll 16
+    for (int v = 0; v < N; ++v) {
+        const bool part = kPart && v == N - 1;
+        V value = acc[v];
+        if (kMax && entries == 0) value = V{};
+        if (mean) {
+            value /= static_cast<Value>(std::max<int64_t>(entries, 1));
+            if (job.accumulate)
+                value += part ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
+        }
+        if (part) {
+            store_first<Value, n>(out + v * n, value, tile.last_lanes);
+        } else if (stream) {
+            store_past_caches<Value, n>(out + v * n, value);
+        } else {
+            store<Value, n>(out + v * n, value);
+        }
+    }
+}
+
+// acc = what reduction starts from: `out` if it is accumulated into (a mean adds it at the end), else the neutral
+// value.
+template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
+inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Value* out, V (&acc)[N]) {
+    constexpr int n = kLanes<Value>;
+    const bool from_out = out != nullptr && job.accumulate && job.reduce != HPCGNN_MEAN;
+#pragma GCC unroll 16
+    for (int v = 0; v < N; ++v) {
+        if (from_out) {
+            acc[v] =
+                kPart && v == N - 1 ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
+        } else {
+            acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
+        }
+    }
+}
+
+// One task: rows [first, last) of one tile, but for the heavy ones.
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart>
+void do_rows(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t first, const int64_t last) {
+    const int64_t* indptr = job.csr->indptr;
+    Lanes<Value, kLanes<Value>> acc[N];
+    for (int64_t r = first; r < last; ++r) {
+        const int64_t begin = indptr[r], end = indptr[r + 1];
+        if (end - begin > job.segment || (job.accumulate && begin == end)) continue;
+        Value* out = job.out + r * job.width + tile.first_column;
+        start<Storage, Value, kMax, N, kPart>(job, tile, out, acc);
+        reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, begin, end, acc);
+        finish<Storage, Value, kMax, N, kPart>(job, tile, end - begin, acc, out);
+    }
+}
+
+// One task: entries [begin, end) of a heavy row, reduced into `partial`, a row of scratch memory.
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart>
+void do_segment(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t begin, const int64_t end,
+                Value* partial) {
+    constexpr int n = kLanes<Value>;
+    Lanes<Value, n> acc[N];
+    start<Storage, Value, kMax, N, kPart>(job, tile, nullptr, acc);
+    reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, begin, end, acc);
+    for (int v = 0; v < N; ++v)
+        store_first<Value, n>(partial + tile.first_column + v * n, acc[v], kPart && v == N - 1 ? tile.last_lanes : n);
+}
+
+// The two tasks above for each number of vectors in a tile.
+template <typename Storage, typename Value>
+struct TileKernels {
+    using Rows = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t);
+    using Segment = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t, Value*);
+    Rows rows;
+    Segment segment;
+};
+
+template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, int N = 1>
+TileKernels<Storage, Value> kernels_for(const int vectors) {
+    if constexpr (N < kMaxVectors) {
+        if (vectors != N) return kernels_for<Storage, Value, kFactor, kMax, kPart, N + 1>(vectors);
+    }
+    return {do_rows<Storage, Value, kFactor, kMax, N, kPart>, do_segment<Storage, Value, kFactor, kMax, N, kPart>};
+}
+
+template <typename Value>
+std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const int tile_bytes) {
+    constexpr int n = kLanes<Value>;
+    const int most = std::clamp(tile_bytes / kVectorBytes, 1, kMaxVectors);
+    const int64_t columns = width / heads;
+    const int64_t vectors = (columns + n - 1) / n;
+    const int64_t tiles = (vectors + most - 1) / most;
+    std::vector<Tile> result;
+    for (int64_t head = 0; head < heads; ++head) {
+        for (int64_t t = 0; t < tiles; ++t) {
+            const int64_t first = t * vectors / tiles, last = (t + 1) * vectors / tiles;
+            const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
+            result.push_back(
+                {head * columns + first * n, head, static_cast<int>(last - first), static_cast<int>(lanes)});
+        }
+    }
+    return result;
+}
+
+struct Segment {
+    int64_t begin, end;
+};
+
+// The first row of `csr` by which at least `work` has been done.
+inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
+    int64_t low = csr.first_row, high = csr.last_row;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const int64_t done = csr.indptr[middle] - csr.indptr[csr.first_row] + kWorkOfARow * (middle - csr.first_row);
+        if (done < work) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// Adds the segments of the heavy rows in order. `partial` has a row of `width` for each of them.
+template <typename Storage, typename Value, bool kMax>
+void join_segments(const SpmmJob<Storage, Value>& job, const int64_t row, const Value* partial) {
+    const int64_t entries = job.csr->indptr[row + 1] - job.csr->indptr[row];
+    const int64_t segments = (entries + job.segment - 1) / job.segment;
+    Value* out = job.out + row * job.width;
+    const bool mean = job.reduce == HPCGNN_MEAN;
+    for (int64_t c = 0; c < job.width; ++c) {
+        Value sum = job.accumulate && !mean ? combine<Value, kMax>(out[c], partial[c]) : partial[c];
+        for (int64_t s = 1; s < segments; ++s) sum = combine<Value, kMax>(sum, partial[s * job.width + c]);
+        if (mean) sum /= static_cast<Value>(entries);
+        out[c] = mean && job.accumulate ? sum + out[c] : sum;
+    }
+}
+
+template <typename Storage, typename Value, Factor kFactor, bool kMax>
+void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
+    const hpcgnn_csr& csr = *job.csr;
+    if (csr.first_row >= csr.last_row || job.width == 0) return;
+    const std::vector<Tile> tiles = cut_columns<Value>(job.width, job.heads, job.tuning.tile_bytes);
+    const int64_t num_tiles = static_cast<int64_t>(tiles.size());
+    std::vector<TileKernels<Storage, Value>> kernels;
+    for (const Tile& tile : tiles) {
+        const bool part = tile.last_lanes < kLanes<Value>;
+        kernels.push_back(part ? kernels_for<Storage, Value, kFactor, kMax, true>(tile.vectors)
+                               : kernels_for<Storage, Value, kFactor, kMax, false>(tile.vectors));
+    }
+
+    const int64_t* heavy_begin = std::lower_bound(csr.heavy, csr.heavy + csr.num_heavy, csr.first_row);
+    const int64_t* heavy_end = std::lower_bound(heavy_begin, csr.heavy + csr.num_heavy, csr.last_row);
+    std::vector<Segment> segments;
+    std::vector<int64_t> first_segment;  // of each heavy row
+    for (const int64_t* row = heavy_begin; row != heavy_end; ++row) {
+        first_segment.push_back(static_cast<int64_t>(segments.size()));
+        for (int64_t e = csr.indptr[*row]; e < csr.indptr[*row + 1]; e += job.segment)
+            segments.push_back({e, std::min(e + job.segment, csr.indptr[*row + 1])});
+    }
+    const int64_t num_segments = static_cast<int64_t>(segments.size());
+    const int64_t shares = job.tuning.split_rows ? num_segments : std::min<int64_t>(1, num_segments);
+    const int64_t num_heavy = static_cast<int64_t>(first_segment.size());
+    const std::unique_ptr<Value[]> partial(num_segments ? new Value[num_segments * job.width] : nullptr);
+
+    const int64_t rows = csr.last_row - csr.first_row;
+    const int64_t work = csr.indptr[csr.last_row] - csr.indptr[csr.first_row] + kWorkOfARow * rows;
+    const int64_t tasks = std::clamp<int64_t>(static_cast<int64_t>(threads) * job.tuning.tasks_a_thread, 1,
+                                              std::max<int64_t>(1, work / kLeastWorkOfATask));
+    const int64_t step = (work + tasks - 1) / tasks;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t k = 0; k < shares * num_tiles; ++k) {
+            const int64_t t = k / shares;
+            for (int64_t s = k % shares; s < num_segments; s += shares)
+                kernels[t].segment(job, tiles[t], segments[s].begin, segments[s].end, partial.get() + s * job.width);
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t k = 0; k < tasks * num_tiles; ++k) {
+            const int64_t t = k / tasks, task = k % tasks;
+            const int64_t last = task + 1 == tasks ? csr.last_row : row_at(csr, (task + 1) * step);
+            kernels[t].rows(job, tiles[t], row_at(csr, task * step), last);
+        }
+#pragma omp for schedule(static)
+        for (int64_t h = 0; h < num_heavy; ++h)
+            join_segments<Storage, Value, kMax>(job, heavy_begin[h], partial.get() + first_segment[h] * job.width);
+    }
+}
+
+template <typename Storage, typename Value>
+void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const Storage* x, const float* scale,
+          const int64_t width, Value* out, const int reduce, const int accumulate, const hpcgnn_tuning* tuning,
+          const int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    SpmmJob<Storage, Value> job{csr,
+                                weight,
+                                heads,
+                                x,
+                                scale,
+                                width,
+                                out,
+                                static_cast<hpcgnn_reduce>(reduce),
+                                accumulate != 0,
+                                *tuning,
+                                hpcgnn_segment_entries()};
+    const bool max = reduce == HPCGNN_MAX;
+    if constexpr (std::is_same_v<Storage, int8_t>) {
+        max ? run_spmm<Storage, Value, Factor::kScale, true>(job, threads)
+            : run_spmm<Storage, Value, Factor::kScale, false>(job, threads);
+    } else if (weight != nullptr) {
+        max ? run_spmm<Storage, Value, Factor::kWeight, true>(job, threads)
+            : run_spmm<Storage, Value, Factor::kWeight, false>(job, threads);
+    } else {
+        max ? run_spmm<Storage, Value, Factor::kOne, true>(job, threads)
+            : run_spmm<Storage, Value, Factor::kOne, false>(job, threads);
+    }
+}
+
+}  // namespace
+
+// out[r, c] (+)= sum, mean or max over the entries e of row r of weight[e, head of c] * scale[indices[e]] *
+// x[indices[e], c].
+//
+// weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
+// A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
+#define HPCGNN_SPMM(name, Storage, Value)                                                                    \
+    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,         \
+                        const float* scale, int64_t width, Value* out, int reduce, int accumulate,           \
+                        const hpcgnn_tuning* tuning, int threads) {                                          \
+        spmm<Storage, Value>(csr, weight, heads, x, scale, width, out, reduce, accumulate, tuning, threads); \
+    }
+
+HPCGNN_SPMM(spmm_f32, float, float)
+HPCGNN_SPMM(spmm_f64, double, double)
+HPCGNN_SPMM(spmm_bf16, bfloat16, float)
+HPCGNN_SPMM(spmm_i8, int8_t, float)
