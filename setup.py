@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent / "native"))
-from build import build, sources  # noqa: E402  # a build backend does not put this folder on the path
+from build import build, sources  # a build backend does not put this folder on the path
 
 
 class BuildNative(build_ext):

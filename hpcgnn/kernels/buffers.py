@@ -7,6 +7,7 @@ buffer is gone, the buffer can be handed out again. Nothing about the process's 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import mmap
@@ -72,10 +73,8 @@ class BufferPool:
 def _map(num_bytes: int) -> mmap.mmap:
     memory = mmap.mmap(-1, math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary ones will do
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without huge pages: ordinary ones will do
-            pass
     return memory
 
 

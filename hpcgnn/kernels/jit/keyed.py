@@ -8,6 +8,7 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def mix64(v):
+    """splitmix64's finaliser, of a uint64."""
     v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return v ^ (v >> np.uint64(31))
@@ -15,6 +16,7 @@ def mix64(v):
 
 @numba.njit(nogil=True, cache=True)
 def mix32(v):
+    """lowbias32, of a uint32."""
     v = np.uint32(np.uint32(v ^ (v >> np.uint32(16))) * np.uint32(0x7FEB352D))
     v = np.uint32(np.uint32(v ^ (v >> np.uint32(15))) * np.uint32(0x846CA68B))
     return np.uint32(v ^ (v >> np.uint32(16)))
