@@ -32,13 +32,16 @@ void hpcgnn_ran(const char* isa);
 #endif
 
 // Rows [first_row, last_row) of a CSR matrix. `heavy` lists, ascending, all rows of the matrix with more entries than
-// hpcgnn_segment_entries(): several threads share such a row.
+// hpcgnn_segment_entries(): several threads share such a row. `num_hot` columns that many entries name may be packed:
+// `hot_indices` is `indices` with the p-th of them written as ~p, or null.
 struct hpcgnn_csr {
     int64_t first_row, last_row;
     const int64_t* indptr;
     const int32_t* indices;
     const int64_t* heavy;
     int64_t num_heavy;
+    const int32_t* hot_indices;
+    int64_t num_hot;
 };
 
 // A row is summed in segments of this many entries, and then its segments in order: a rule of the result, not of the

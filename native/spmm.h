@@ -1,6 +1,11 @@
 // Sparse matrix times dense matrix (SuperGCN §3.2): the rows of x that a row of the matrix names are gathered into
 // registers, one tile of columns at a time, and leave them once.
 //
+// What limits it is where those rows lie. Rows that many entries name (power-law graphs have them) are copied first,
+// tile by tile, into memory of their own: a tile of them is dense there, so that the caches hold several times as many
+// as when each is a piece of a longer row. All others are fetched ahead, into the second-level cache: more misses can
+// be under way there than the first level has buffers for.
+//
 // Scheduling is two-dimensional: a task is a run of rows, cut so that all tasks have about the same work, by one tile
 // of columns; threads take tasks as they come. Rows with more than a segment of entries (power-law graphs have them)
 // are cut into segments, which are tasks too; their sums are added in order afterwards, so no thread writes what
@@ -20,8 +25,8 @@ enum hpcgnn_reduce { HPCGNN_SUM = 0, HPCGNN_MEAN = 1, HPCGNN_MAX = 2 };
 
 // How to go about it; results do not depend on it. Python's `Tuning` holds the defaults and what they were measured on.
 struct hpcgnn_tuning {
-    int32_t prefetch;        // entries ahead; 0: none
-    int32_t tile_bytes;      // of registers for one tile of columns, at most kMaxTileBytes
+    int32_t prefetch_bytes;  // of gathered rows under way; 0: none
+    int32_t tile_bytes;      // of registers for one tile of columns, at most kMaxVectors of them
     int32_t tasks_a_thread;  // at least; 1: one static share each
     int32_t streaming;       // stores go past the caches
     int32_t split_rows;      // heavy rows are shared by threads
@@ -29,8 +34,9 @@ struct hpcgnn_tuning {
 
 namespace {
 
-// 32 registers on AVX-512, NEON and SVE: half of them hold the tile. AVX2 has 16; scalar code has no use for more.
-constexpr int kMaxVectors = kVectorBytes == 32 ? 8 : 16;
+// A tile of 512 bytes in AVX-512 and SVE-512 registers, 256 in narrower ones: never more than half of the registers.
+constexpr int kMaxVectors = kVectorBytes == 16 ? 16 : kVectorBytes == 4 ? 4 : 8;
+constexpr int kMostEntriesAhead = 64;
 constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
 constexpr int64_t kLeastWorkOfATask = 1024;  // entries
 
@@ -68,12 +74,14 @@ struct SpmmJob {
     hpcgnn_reduce reduce;
     bool accumulate;
     hpcgnn_tuning tuning;
-    int64_t segment;  // rows with more entries are heavy
+    int64_t segment;        // rows with more entries are heavy
+    const Storage* packed;  // the hot rows of x, tile by tile (see pack_rows), or null
 };
 
-// A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes.
+// A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes. Tiles of packed rows
+// follow each other; before this one, each row has `packed_columns` of them, padding included.
 struct Tile {
-    int64_t first_column, head;
+    int64_t first_column, head, packed_columns;
     int vectors, last_lanes;
 };
 
@@ -86,28 +94,55 @@ inline V combine(const V a, const V b) {
     }
 }
 
+// Where an entry's row of x is, at the first column of a tile.
+template <typename Storage, typename Value, int N, bool kPacked>
+struct Rows {
+    const Storage* x;
+    int64_t width, packed_from_x, packed_width_difference, last_entry;
+    const int32_t* indices;
+
+    Rows(const SpmmJob<Storage, Value>& job, const Tile& tile)
+        : x(job.x + tile.first_column),
+          width(job.width),
+          packed_from_x(0),
+          packed_width_difference(N * kLanes<Value> - job.width),
+          last_entry(job.csr->indptr[job.csr->last_row] - 1),
+          indices(kPacked ? job.csr->hot_indices : job.csr->indices) {
+        if (!kPacked) return;
+        const Storage* packed = job.packed + tile.packed_columns * job.csr->num_hot;
+        packed_from_x =
+            (reinterpret_cast<intptr_t>(packed) - reinterpret_cast<intptr_t>(x)) / intptr_t{sizeof(Storage)};
+    }
+
+    const Storage* at(const int64_t entry) const {
+        const int64_t index = indices[entry];
+        if constexpr (!kPacked) return x + index * width;
+        // Which of the two it is cannot be foretold, so there must be no branch on it.
+        const int64_t packed = index >> 63;  // all ones, or zero
+        return x + (packed_from_x & packed) + (index ^ packed) * (width + (packed_width_difference & packed));
+    }
+};
+
 // acc[0..N) (+)= entries [begin, end), with columns of `tile`.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, typename V>
-inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t begin, const int64_t end,
-                           V (&acc)[N]) {
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, typename Rows, typename V>
+inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, const Rows& rows, const int64_t begin,
+                           const int64_t end, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
     constexpr int kLine = 64 / sizeof(Storage);
-    const int32_t* indices = job.csr->indices;
-    const int64_t last_entry = job.csr->indptr[job.csr->last_row] - 1;
-    const Storage* x = job.x + tile.first_column;
-    const int64_t ahead = job.tuning.prefetch;
+    constexpr int kTileBytes = N * n * sizeof(Storage);
+    const int64_t last_entry = rows.last_entry;
+    const int64_t ahead = std::min<int64_t>(job.tuning.prefetch_bytes / kTileBytes, kMostEntriesAhead);
     for (int64_t e = begin; e < end; ++e) {
         if (ahead > 0) {
-            const Storage* later = x + indices[std::min(e + ahead, last_entry)] * job.width;
+            const Storage* later = rows.at(std::min(e + ahead, last_entry));
 #pragma GCC unroll 16
-            for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c);
+            for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
-        const int64_t source = indices[e];
-        const Storage* row = x + source * job.width;
+        const Storage* row = rows.at(e);
         [[maybe_unused]] Value factor = 1;
         if constexpr (kFactor == Factor::kWeight) factor = job.weight[e * job.heads + tile.head];
         if constexpr (kFactor == Factor::kScale) {
-            factor = job.scale[source];
+            factor = job.scale[job.csr->indices[e]];
             if (job.weight != nullptr) factor *= job.weight[e * job.heads + tile.head];
         }
 #pragma GCC unroll 16
@@ -177,28 +212,35 @@ inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Va
 }
 
 // One task: rows [first, last) of one tile, but for the heavy ones.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart>
-void do_rows(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t first, const int64_t last) {
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, bool kPacked>
+void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile, const int64_t first,
+             const int64_t last) {
+    const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
+    const Tile tile = shared_tile;
     const int64_t* indptr = job.csr->indptr;
+    const Rows<Storage, Value, N, kPacked> rows(job, tile);
     Lanes<Value, kLanes<Value>> acc[N];
     for (int64_t r = first; r < last; ++r) {
         const int64_t begin = indptr[r], end = indptr[r + 1];
         if (end - begin > job.segment || (job.accumulate && begin == end)) continue;
         Value* out = job.out + r * job.width + tile.first_column;
         start<Storage, Value, kMax, N, kPart>(job, tile, out, acc);
-        reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, begin, end, acc);
+        reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
         finish<Storage, Value, kMax, N, kPart>(job, tile, end - begin, acc, out);
     }
 }
 
 // One task: entries [begin, end) of a heavy row, reduced into `partial`, a row of scratch memory.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart>
-void do_segment(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t begin, const int64_t end,
-                Value* partial) {
+template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, bool kPacked>
+void do_segment(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile, const int64_t begin,
+                const int64_t end, Value* partial) {
     constexpr int n = kLanes<Value>;
+    const SpmmJob<Storage, Value> job = shared_job;
+    const Tile tile = shared_tile;
+    const Rows<Storage, Value, N, kPacked> rows(job, tile);
     Lanes<Value, n> acc[N];
     start<Storage, Value, kMax, N, kPart>(job, tile, nullptr, acc);
-    reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, begin, end, acc);
+    reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
     for (int v = 0; v < N; ++v)
         store_first<Value, n>(partial + tile.first_column + v * n, acc[v], kPart && v == N - 1 ? tile.last_lanes : n);
 }
@@ -212,12 +254,24 @@ struct TileKernels {
     Segment segment;
 };
 
-template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, int N = 1>
+template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, bool kPacked, int N = 1>
 TileKernels<Storage, Value> kernels_for(const int vectors) {
     if constexpr (N < kMaxVectors) {
-        if (vectors != N) return kernels_for<Storage, Value, kFactor, kMax, kPart, N + 1>(vectors);
+        if (vectors != N) return kernels_for<Storage, Value, kFactor, kMax, kPart, kPacked, N + 1>(vectors);
     }
-    return {do_rows<Storage, Value, kFactor, kMax, N, kPart>, do_segment<Storage, Value, kFactor, kMax, N, kPart>};
+    return {do_rows<Storage, Value, kFactor, kMax, N, kPart, kPacked>,
+            do_segment<Storage, Value, kFactor, kMax, N, kPart, kPacked>};
+}
+
+template <typename Storage, typename Value, Factor kFactor, bool kMax>
+TileKernels<Storage, Value> kernels_for(const Tile& tile, const bool packed) {
+    const bool part = tile.last_lanes < kLanes<Value>;
+    if constexpr (!kMax) {
+        if (packed && part) return kernels_for<Storage, Value, kFactor, kMax, true, true>(tile.vectors);
+        if (packed) return kernels_for<Storage, Value, kFactor, kMax, false, true>(tile.vectors);
+    }
+    if (part) return kernels_for<Storage, Value, kFactor, kMax, true, false>(tile.vectors);
+    return kernels_for<Storage, Value, kFactor, kMax, false, false>(tile.vectors);
 }
 
 template <typename Value>
@@ -228,15 +282,33 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
     const int64_t vectors = (columns + n - 1) / n;
     const int64_t tiles = (vectors + most - 1) / most;
     std::vector<Tile> result;
+    int64_t packed_columns = 0;
     for (int64_t head = 0; head < heads; ++head) {
         for (int64_t t = 0; t < tiles; ++t) {
             const int64_t first = t * vectors / tiles, last = (t + 1) * vectors / tiles;
             const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
-            result.push_back(
-                {head * columns + first * n, head, static_cast<int>(last - first), static_cast<int>(lanes)});
+            result.push_back({head * columns + first * n, head, packed_columns, static_cast<int>(last - first),
+                              static_cast<int>(lanes)});
+            packed_columns += (last - first) * n;
         }
     }
     return result;
+}
+
+// Copies rows of x so that each tile of them is dense: packed[tile][row][column in the tile, padded to whole vectors].
+template <typename Storage, typename Value>
+void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x, const int64_t width,
+               const int tile_bytes, Storage* packed, const int threads) {
+    constexpr int n = kLanes<Value>;
+    const std::vector<Tile> tiles = cut_columns<Value>(width, 1, tile_bytes);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t h = 0; h < num_hot; ++h) {
+        const Storage* row = x + hot_rows[h] * width;
+        for (const Tile& tile : tiles) {
+            Storage* to = packed + tile.packed_columns * num_hot + h * tile.vectors * n;
+            std::memcpy(to, row + tile.first_column, ((tile.vectors - 1) * n + tile.last_lanes) * sizeof(Storage));
+        }
+    }
 }
 
 struct Segment {
@@ -280,11 +352,8 @@ void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
     const std::vector<Tile> tiles = cut_columns<Value>(job.width, job.heads, job.tuning.tile_bytes);
     const int64_t num_tiles = static_cast<int64_t>(tiles.size());
     std::vector<TileKernels<Storage, Value>> kernels;
-    for (const Tile& tile : tiles) {
-        const bool part = tile.last_lanes < kLanes<Value>;
-        kernels.push_back(part ? kernels_for<Storage, Value, kFactor, kMax, true>(tile.vectors)
-                               : kernels_for<Storage, Value, kFactor, kMax, false>(tile.vectors));
-    }
+    for (const Tile& tile : tiles)
+        kernels.push_back(kernels_for<Storage, Value, kFactor, kMax>(tile, job.packed != nullptr));
 
     const int64_t* heavy_begin = std::lower_bound(csr.heavy, csr.heavy + csr.num_heavy, csr.first_row);
     const int64_t* heavy_end = std::lower_bound(heavy_begin, csr.heavy + csr.num_heavy, csr.last_row);
@@ -322,25 +391,30 @@ void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
 #pragma omp for schedule(static)
         for (int64_t h = 0; h < num_heavy; ++h)
             join_segments<Storage, Value, kMax>(job, heavy_begin[h], partial.get() + first_segment[h] * job.width);
+#if defined(__AVX2__)
+        if (job.tuning.streaming) _mm_sfence();  // the region's end does not order such stores
+#endif
     }
 }
 
 template <typename Storage, typename Value>
-void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const Storage* x, const float* scale,
-          const int64_t width, Value* out, const int reduce, const int accumulate, const hpcgnn_tuning* tuning,
-          const int threads) {
+void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const Storage* x, const Storage* packed,
+          const float* scale, const int64_t width, Value* out, const int reduce, const int accumulate,
+          const hpcgnn_tuning* tuning, const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    SpmmJob<Storage, Value> job{csr,
-                                weight,
-                                heads,
-                                x,
-                                scale,
-                                width,
-                                out,
-                                static_cast<hpcgnn_reduce>(reduce),
-                                accumulate != 0,
-                                *tuning,
-                                hpcgnn_segment_entries()};
+    SpmmJob<Storage, Value> job{};
+    job.csr = csr;
+    job.weight = weight;
+    job.heads = heads;
+    job.x = x;
+    job.packed = packed;
+    job.scale = scale;
+    job.width = width;
+    job.out = out;
+    job.reduce = static_cast<hpcgnn_reduce>(reduce);
+    job.accumulate = accumulate != 0;
+    job.tuning = *tuning;
+    job.segment = hpcgnn_segment_entries();
     const bool max = reduce == HPCGNN_MAX;
     if constexpr (std::is_same_v<Storage, int8_t>) {
         max ? run_spmm<Storage, Value, Factor::kScale, true>(job, threads)
@@ -360,15 +434,27 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
 // x[indices[e], c].
 //
 // weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
+// packed: what `pack` made of the hot rows with the same tuning, or null; only for one head, and not for a maximum.
 // A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
-#define HPCGNN_SPMM(name, Storage, Value)                                                                    \
-    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,         \
-                        const float* scale, int64_t width, Value* out, int reduce, int accumulate,           \
-                        const hpcgnn_tuning* tuning, int threads) {                                          \
-        spmm<Storage, Value>(csr, weight, heads, x, scale, width, out, reduce, accumulate, tuning, threads); \
+//
+// `pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `packed_columns` values for each of them.
+#define HPCGNN_SPMM(name, Storage, Value)                                                                            \
+    HPCGNN_KERNEL(spmm_##name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,          \
+                               const Storage* packed, const float* scale, int64_t width, Value* out, int reduce,     \
+                               int accumulate, const hpcgnn_tuning* tuning, int threads) {                           \
+        spmm<Storage, Value>(csr, weight, heads, x, packed, scale, width, out, reduce, accumulate, tuning, threads); \
+    }                                                                                                                \
+    HPCGNN_KERNEL(pack_##name)(const int32_t* hot_rows, int64_t num_hot, const Storage* x, int64_t width,            \
+                               const hpcgnn_tuning* tuning, Storage* packed, int threads) {                          \
+        pack_rows<Storage, Value>(hot_rows, num_hot, x, width, tuning->tile_bytes, packed, threads);                 \
+    }                                                                                                                \
+    HPCGNN_KERNEL(packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {             \
+        *columns = 0;                                                                                                \
+        for (const Tile& tile : cut_columns<Value>(width, 1, tuning->tile_bytes))                                    \
+            *columns += tile.vectors * kLanes<Value>;                                                                \
     }
 
-HPCGNN_SPMM(spmm_f32, float, float)
-HPCGNN_SPMM(spmm_f64, double, double)
-HPCGNN_SPMM(spmm_bf16, bfloat16, float)
-HPCGNN_SPMM(spmm_i8, int8_t, float)
+HPCGNN_SPMM(f32, float, float)
+HPCGNN_SPMM(f64, double, double)
+HPCGNN_SPMM(bf16, bfloat16, float)
+HPCGNN_SPMM(i8, int8_t, float)

@@ -21,7 +21,6 @@ import torch
 # Smaller results come from torch's allocator: the C library keeps such memory itself.
 _LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
-_NUMPY_TYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class BufferPool:
@@ -36,15 +35,15 @@ class BufferPool:
         self._lock = threading.Lock()  # autograd frees tensors on threads of its own
 
     def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A (rows, width) tensor, contiguous, float32 or float64, at the start of a page; its values are arbitrary."""
+        """A (rows, width) tensor of any type, contiguous, at the start of a page if large; its values are arbitrary."""
         num_bytes = rows * width * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
             return torch.empty(rows, width, dtype=dtype)
         memory = self._take(num_bytes)
-        array = np.frombuffer(memory, _NUMPY_TYPE[dtype], rows * width)
+        array = np.frombuffer(memory, np.uint8, num_bytes)
         # torch keeps the array until the last tensor over it is gone; its end is the sign that the memory is free.
         weakref.finalize(array, self._give_back, memory).atexit = False
-        return torch.from_numpy(array).view(rows, width)
+        return torch.from_numpy(array).view(dtype).view(rows, width)
 
     @property
     def free_bytes(self) -> int:

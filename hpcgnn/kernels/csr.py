@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
 Array = torch.Tensor | np.ndarray
+
+
+@dataclass(frozen=True)
+class HotColumns:
+    """Columns that many entries name.
+
+    columns: (h,) int32, the most named first.
+    indices: (entries,) int32: a matrix's ``indices`` with ``columns[p]`` written as ``~p``.
+    """
+
+    columns: torch.Tensor
+    indices: torch.Tensor
 
 
 class Csr:
@@ -40,6 +53,7 @@ class Csr:
         self._transpose_order: torch.Tensor | None = None
         self._blocks: dict[int, list[tuple[int, int]]] = {}
         self._heavy: dict[int, torch.Tensor] = {}
+        self._hot: dict[tuple[int, int], HotColumns | None] = {}
         self._structure: Csr = self  # where the transpose's structure is cached
 
     def _check(self) -> None:
@@ -108,6 +122,26 @@ class Csr:
         if entries not in self._structure._heavy:
             self._structure._heavy[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
         return self._structure._heavy[entries]
+
+    def hot_columns(self, most: int, least_uses: int) -> HotColumns | None:
+        """At most ``most`` columns that at least ``least_uses`` entries name; None if most entries name others.
+
+        Takes 4 bytes an entry, and O(entries) time when it is first asked for.
+        """
+        cache, key = self._structure._hot, (most, least_uses)
+        if key not in cache:
+            cache[key] = self._find_hot_columns(most, least_uses)
+        return cache[key]
+
+    def _find_hot_columns(self, most: int, least_uses: int) -> HotColumns | None:
+        uses = torch.bincount(self.indices, minlength=self.num_cols)
+        columns = torch.argsort(uses, descending=True, stable=True)[:most]
+        columns = columns[uses[columns] >= least_uses].to(torch.int32)
+        if 2 * int(uses[columns].sum()) < self.num_entries:
+            return None
+        written = torch.arange(self.num_cols, dtype=torch.int32)
+        written[columns] = ~torch.arange(columns.numel(), dtype=torch.int32)
+        return HotColumns(columns, written[self.indices])
 
     def row_blocks(self, count: int) -> list[tuple[int, int]]:
         """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""

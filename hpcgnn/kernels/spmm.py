@@ -5,6 +5,8 @@ These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from hpcgnn.kernels import buffers
@@ -31,7 +33,6 @@ def spmm(
     *,
     scale: torch.Tensor | None = None,
     accumulate: bool = True,
-    rows: tuple[int, int] | None = None,
 ) -> torch.Tensor:
     """``csr @ x``: row r reduces, over its entries e, ``weight[e] * x[indices[e]]``.
 
@@ -45,7 +46,6 @@ def spmm(
             new tensor if None.
         backend: ``auto``, ``native``, ``jit`` or ``reference``.
         scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``. See :func:`pack_int8`.
-        rows: compute only this row range ``(first, last)``; for overlapping work with communication.
 
     Returns:
         ``out``, or the new (R, F) tensor.
@@ -54,14 +54,32 @@ def spmm(
         ValueError: naming the argument that is wrong.
     """
     weight = csr.weight if weight is None else weight
-    _check_spmm(csr, x, weight, reduce, out, scale, rows)
-    rows = (0, csr.num_rows) if rows is None else rows
+    _check_spmm(csr, x, weight, reduce, out, scale)
     accumulate = accumulate and out is not None
     if out is None:
         out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype])
     x = x.contiguous()
-    implementation("spmm", backend).spmm(csr, rows, weight, x, scale, reduce, accumulate, out)
+    kernels = implementation("spmm", backend)
+    prepared = kernels.prepare(csr, weight, x, reduce)
+    kernels.spmm(csr, (0, csr.num_rows), weight, x, scale, reduce, accumulate, out, prepared)
     return out
+
+
+def spmm_in_blocks(
+    csr: Csr, x: torch.Tensor, out: torch.Tensor, count: int, reduce: str = "sum", backend: str = "auto"
+) -> Iterator[tuple[int, int]]:
+    """Overwrite ``out`` (R, F) with ``csr @ x``, row block by row block; yields each block ``(first, last)`` when done.
+
+    For overlapping it with something that must be called now and then, as MPI must. At most ``count`` blocks, of about
+    equal work. Arguments, types and errors as for :func:`spmm`.
+    """
+    _check_spmm(csr, x, csr.weight, reduce, out, None)
+    x = x.contiguous()
+    kernels = implementation("spmm", backend)
+    prepared = kernels.prepare(csr, csr.weight, x, reduce)
+    for rows in csr.row_blocks(count):
+        kernels.spmm(csr, rows, csr.weight, x, None, reduce, False, out, prepared)
+        yield rows
 
 
 def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
@@ -94,7 +112,6 @@ def _check_spmm(
     reduce: str,
     out: torch.Tensor | None,
     scale: torch.Tensor | None,
-    rows: tuple[int, int] | None,
 ) -> None:
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
@@ -113,8 +130,6 @@ def _check_spmm(
         raise ValueError(f"scale must be contiguous float32 of shape ({csr.num_cols},)")
     if out is not None and (out.shape != (csr.num_rows, width) or out.dtype != value_type or not out.is_contiguous()):
         raise ValueError(f"out must be contiguous {value_type} of shape ({csr.num_rows}, {width})")
-    if rows is not None and not 0 <= rows[0] <= rows[1] <= csr.num_rows:
-        raise ValueError(f"rows must be a range within (0, {csr.num_rows}), not {rows}")
 
 
 def _check_weight(csr: Csr, weight: torch.Tensor, width: int, value_type: torch.dtype) -> None:

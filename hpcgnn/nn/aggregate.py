@@ -15,7 +15,7 @@ import torch
 from hpcgnn.comm import Exchange, Timings
 from hpcgnn.comm.world import Pending
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr, buffers, spmm, spmm_in_blocks
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")
@@ -73,9 +73,8 @@ class Aggregator:
             return z if self.left is None else z.mul_(self.left)
 
     def _aggregate_local(self, x: torch.Tensor, pending: Pending) -> torch.Tensor:
-        z = torch.empty(self.plan.local.num_rows, x.shape[1], dtype=x.dtype)
-        for rows in self.plan.local.row_blocks(_LOCAL_BLOCKS):
-            spmm(self.plan.local, x, out=z, backend=self.backend, accumulate=False, rows=rows)
+        z = buffers.empty(self.plan.local.num_rows, x.shape[1], x.dtype)
+        for _ in spmm_in_blocks(self.plan.local, x, z, _LOCAL_BLOCKS, backend=self.backend):
             self.exchange.progress(pending)
         return z
 

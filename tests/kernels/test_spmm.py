@@ -9,10 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.kernels import Csr, index_add, resolve, spmm
+from hpcgnn.kernels import Csr, index_add, resolve, spmm, spmm_in_blocks
+from hpcgnn.kernels.csr import as_columns
+from hpcgnn.kernels.native import spmm as native_spmm
+from hpcgnn.kernels.native.spmm import Tuning, segment_entries
 
 BACKENDS = ["native", "jit", "reference"]
-WIDTHS = [1, 3, 16, 64, 100, 130]
+WIDTHS = [1, 3, 16, 40, 100, 256, 602]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -64,13 +67,109 @@ def test_accumulates_into_out_or_overwrites_it(backend):
     torch.testing.assert_close(spmm(csr, x, out=start.clone(), backend=backend, accumulate=False), ones @ x)
 
 
-def test_a_row_range_leaves_the_other_rows_alone(backend):
+def test_blocks_together_are_the_whole(backend):
     csr, _, ones, _ = random_csr(50, 40, 300)
     x, out = torch.randn(40, 5), torch.full((50, 5), 7.0)
-    spmm(csr, x, out=out, backend=backend, accumulate=False, rows=(10, 20))
-    expected = torch.full((50, 5), 7.0)
-    expected[10:20] = (ones @ x)[10:20]
-    torch.testing.assert_close(out, expected)
+    done = []
+    for first, last in spmm_in_blocks(csr, x, out, 4, backend=backend):
+        torch.testing.assert_close(out[first:last], (ones @ x)[first:last])
+        assert (out[last:] == 7).all()
+        done += range(first, last)
+    assert done == list(range(50))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("heads", [None, 1, 2])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_reductions_with_weights_and_heads(backend, reduce, heads, width):
+    """Against a loop over rows, also added to what is there."""
+    width = width * (heads or 1)
+    csr, weight, _, _ = random_csr(20, 30, 90, dtype=torch.float64)
+    weight = weight if heads is None else torch.randn(90, heads, dtype=torch.float64)
+    x, start = torch.randn(30, width, dtype=torch.float64), torch.randn(20, width, dtype=torch.float64)
+    values = x[csr.indices.long()] * as_columns(weight).repeat_interleave(width // (heads or 1), 1)
+    rows = values.split(csr.row_lengths().tolist())
+    function = {"sum": lambda v: v.sum(0), "mean": lambda v: v.mean(0), "max": lambda v: v.amax(0)}[reduce]
+    expected = torch.stack([function(v) if len(v) else torch.zeros(width, dtype=torch.float64) for v in rows])
+    torch.testing.assert_close(spmm(csr, x, weight, reduce, backend=backend), expected)
+    joined = torch.maximum(start, expected) if reduce == "max" else start + expected
+    joined[csr.row_lengths() == 0] = start[csr.row_lengths() == 0]
+    torch.testing.assert_close(spmm(csr, x, weight, reduce, start.clone(), backend), joined)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_narrow_storage_is_added_in_float32(backend, width):
+    csr, weight, ones, weighted = random_csr(50, 40, 300)
+    x = torch.randn(40, width).bfloat16()
+    torch.testing.assert_close(spmm(csr, x, backend=backend), ones @ x.float())
+    torch.testing.assert_close(spmm(csr, x, weight, backend=backend), weighted @ x.float())
+    bytes_, scale = torch.randint(-128, 128, (40, width), dtype=torch.int8), torch.rand(40)
+    stands_for = bytes_.float() * scale[:, None]
+    torch.testing.assert_close(spmm(csr, bytes_, scale=scale, backend=backend), ones @ stands_for, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(
+        spmm(csr, bytes_, weight, scale=scale, backend=backend), weighted @ stands_for, rtol=1e-5, atol=1e-3
+    )
+
+
+def test_a_nan_wins_a_maximum(backend):
+    csr = Csr(torch.tensor([0, 3, 4]), torch.tensor([0, 1, 2, 2]), 3)
+    x = torch.tensor([[1.0], [torch.nan], [-5.0]])
+    assert spmm(csr, x, reduce="max", backend=backend).isnan().flatten().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_long_rows_are_summed_in_segments_in_every_backend(reduce, accumulate):
+    """A row of several segments, one of exactly a segment, short ones between them."""
+    segment = segment_entries()
+    lengths = torch.tensor([3, 2 * segment + 5, 0, segment, segment + 1, 2])
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    csr = Csr(indptr, torch.randint(0, 50, (int(lengths.sum()),)), 50)
+    assert csr.heavy_rows(segment).tolist() == [1, 4]
+    x, weight, start = torch.randn(50, 19), torch.randn(csr.num_entries), torch.randn(6, 19)
+    native, jit, reference = (
+        spmm(csr, x, weight, reduce, start.clone(), backend, accumulate=accumulate)
+        for backend in ("native", "jit", "reference")
+    )
+    assert torch.equal(native, jit)
+    torch.testing.assert_close(native, reference, rtol=1e-4, atol=1e-3)
+
+
+TUNINGS = {
+    "plain": Tuning(
+        prefetch_bytes=0, tile_bytes=64, tasks_a_thread=1, streaming_bytes=0, split_rows=False, hot_bytes=0
+    ),
+    "packed": Tuning(hot_bytes=1 << 20),
+    "few packed": Tuning(hot_bytes=8 << 10, tile_bytes=128),
+    "streaming": Tuning(streaming_bytes=1, hot_bytes=0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("width", [1, 16, 40, 100, 602])
+@pytest.mark.parametrize("tuning", TUNINGS)
+def test_tuning_does_not_change_a_bit(monkeypatch, tuning, width, dtype):
+    monkeypatch.setattr(native_spmm, "_LEAST_BYTES_TO_PACK", 0)
+    skewed = torch.randint(0, 400, (9000,)) * torch.randint(0, 2, (9000,)) * torch.randint(0, 2, (9000,))
+    csr = Csr(torch.arange(0, 9001, 18), skewed, 400)
+    x = (torch.randn(400, width) * 50).to(dtype)
+    scale = torch.rand(400) if dtype == torch.int8 else None
+    weight = torch.randn(9000, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    for values in (None, weight):
+        expected = spmm(csr, x, values, scale=scale, backend="jit")
+        prepared = native_spmm.prepare(csr, values, x, "sum", TUNINGS[tuning])
+        assert (prepared is not None) == (TUNINGS[tuning].hot_bytes > 0)
+        out = torch.full_like(expected, torch.nan)
+        native_spmm.spmm(csr, (0, 500), values, x, scale, "sum", False, out, prepared, TUNINGS[tuning])
+        assert torch.equal(out, expected)
+
+
+def test_hot_columns_are_those_that_most_entries_name():
+    csr = Csr(torch.tensor([0, 5, 9]), torch.tensor([3, 1, 3, 3, 0, 3, 1, 2, 3]), 5)
+    hot = csr.hot_columns(most=2, least_uses=2)
+    assert hot.columns.tolist() == [3, 1]
+    assert hot.indices.tolist() == [~0, ~1, ~0, ~0, 0, ~0, ~1, 2, ~0]
+    assert csr.hot_columns(most=1, least_uses=6) is None  # too few entries would gain
 
 
 def test_mean_of_empty_rows_is_zero(backend):
@@ -146,6 +245,10 @@ def test_wrong_matrices_are_refused_by_name(arguments, named):
         ({"weight": torch.ones(3)}, "weight"),
         ({"out": torch.ones(5, 2)}, "out"),
         ({"reduce": "min"}, "reduce"),
+        ({"x": torch.ones(2, 2, dtype=torch.int8)}, "scale"),
+        ({"scale": torch.ones(2)}, "scale"),
+        ({"weight": torch.ones(2, 3)}, "heads"),
+        ({"weight": torch.ones(4)[::2]}, "contiguous"),
         ({"backend": "cuda"}, "backend"),
     ],
 )

@@ -14,6 +14,10 @@ _TASKS_A_THREAD = 16
 _NO_SCALE = np.zeros(0, np.float32)
 
 
+def prepare(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, reduce: str) -> None:
+    """Nothing has to be made of ``x`` before :func:`spmm`."""
+
+
 def spmm(
     csr: Csr,
     rows: tuple[int, int],
@@ -23,6 +27,7 @@ def spmm(
     reduce: str,
     accumulate: bool,
     out: torch.Tensor,
+    prepared: None = None,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
     tasks = np.array(csr.row_blocks(use_torch_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2).clip(*rows)

@@ -7,6 +7,10 @@ import torch
 from hpcgnn.kernels.csr import Csr, as_columns
 
 
+def prepare(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, reduce: str) -> None:
+    """Nothing has to be made of ``x`` before :func:`spmm`."""
+
+
 def spmm(
     csr: Csr,
     rows: tuple[int, int],
@@ -16,6 +20,7 @@ def spmm(
     reduce: str,
     accumulate: bool,
     out: torch.Tensor,
+    prepared: None = None,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
     first, last = rows
