@@ -20,7 +20,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 # No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits.
-COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
+COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
+COMMON += ["-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized"]  # GCC 12 has the last of its own vector headers
 
 # Instruction set -> (bytes in a vector register, flags). All names of a machine are always compiled; isa.cpp chooses.
 _SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}

@@ -80,4 +80,35 @@ inline void store_first<float, 8>(float* to, const Lanes<float, 8> vector, const
 }
 #endif
 
+// Narrow values as floats: n of them from memory, or the first `count` and zeros. The compiler's own conversions from
+// bytes go through memory, lane by lane.
+template <int n>
+inline Lanes<float, n> widen(const Lanes<int8_t, n> bytes) {
+#if defined(__AVX512F__)
+    if constexpr (n == 16) {
+        const __m512i whole = _mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(bytes));
+        return reinterpret_cast<Lanes<float, n>>(_mm512_cvtepi32_ps(whole));
+    }
+#elif defined(__AVX2__)
+    if constexpr (n == 8) {
+        int64_t eight;
+        std::memcpy(&eight, &bytes, sizeof eight);
+        const __m256i whole = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(eight));
+        return reinterpret_cast<Lanes<float, n>>(_mm256_cvtepi32_ps(whole));
+    }
+#endif
+    return __builtin_convertvector(__builtin_convertvector(bytes, Lanes<int32_t, n>), Lanes<float, n>);
+}
+
+template <int n>
+inline Lanes<float, n> widen(const Lanes<uint16_t, n> bfloat16) {
+#if defined(__AVX512F__)
+    if constexpr (n == 16) {
+        const __m512i whole = _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(bfloat16)), 16);
+        return reinterpret_cast<Lanes<float, n>>(whole);
+    }
+#endif
+    return reinterpret_cast<Lanes<float, n>>(__builtin_convertvector(bfloat16, Lanes<uint32_t, n>) << 16);
+}
+
 }  // namespace

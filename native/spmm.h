@@ -26,7 +26,7 @@ enum hpcgnn_reduce { HPCGNN_SUM = 0, HPCGNN_MEAN = 1, HPCGNN_MAX = 2 };
 // How to go about it; results do not depend on it. Python's `Tuning` holds the defaults and what they were measured on.
 struct hpcgnn_tuning {
     int32_t prefetch_bytes;  // of gathered rows under way; 0: none
-    int32_t tile_bytes;      // of registers for one tile of columns, at most kMaxVectors of them
+    int32_t tile_bytes;      // of a gathered row, for one tile of columns; at most kMaxVectors registers
     int32_t tasks_a_thread;  // at least; 1: one static share each
     int32_t streaming;       // stores go past the caches
     int32_t split_rows;      // heavy rows are shared by threads
@@ -34,8 +34,12 @@ struct hpcgnn_tuning {
 
 namespace {
 
-// A tile of 512 bytes in AVX-512 and SVE-512 registers, 256 in narrower ones: never more than half of the registers.
-constexpr int kMaxVectors = kVectorBytes == 16 ? 16 : kVectorBytes == 4 ? 4 : 8;
+// Registers that a tile takes: at most half of those that there are. 8 of AVX-512's are 512 bytes of floats, which is
+// enough; narrow types take twice as many, for gathered pieces of about the same size.
+template <typename Storage>
+constexpr int kMaxVectors = kVectorBytes == 4                                                    ? 4
+                            : kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(Storage) <= 2) ? 16
+                                                                                                 : 8;
 constexpr int kMostEntriesAhead = 64;
 constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
 constexpr int64_t kLeastWorkOfATask = 1024;  // entries
@@ -53,12 +57,9 @@ inline Lanes<Value, n> gather(const Storage* from, const int count) {
         return kPart ? load_first<Value, n>(from, count) : load<Value, n>(from);
     } else if constexpr (std::is_same_v<Storage, bfloat16>) {
         const uint16_t* bits = &from->bits;
-        const auto half = kPart ? load_first<uint16_t, n>(bits, count) : load<uint16_t, n>(bits);
-        const auto wide = __builtin_convertvector(half, Lanes<uint32_t, n>) << 16;
-        return reinterpret_cast<Lanes<float, n>>(wide);
+        return widen<n>(kPart ? load_first<uint16_t, n>(bits, count) : load<uint16_t, n>(bits));
     } else {
-        const auto bytes = kPart ? load_first<int8_t, n>(from, count) : load<int8_t, n>(from);
-        return __builtin_convertvector(__builtin_convertvector(bytes, Lanes<int32_t, n>), Lanes<float, n>);
+        return widen<n>(kPart ? load_first<int8_t, n>(from, count) : load<int8_t, n>(from));
     }
 }
 
@@ -134,7 +135,9 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
     const int64_t ahead = std::min<int64_t>(job.tuning.prefetch_bytes / kTileBytes, kMostEntriesAhead);
     for (int64_t e = begin; e < end; ++e) {
         if (ahead > 0) {
-            const Storage* later = rows.at(std::min(e + ahead, last_entry));
+            const int64_t later_entry = std::min(e + ahead, last_entry);
+            const Storage* later = rows.at(later_entry);
+            if constexpr (kFactor == Factor::kScale) __builtin_prefetch(job.scale + job.csr->indices[later_entry], 0, 3);
 #pragma GCC unroll 16
             for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
@@ -256,7 +259,7 @@ struct TileKernels {
 
 template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, bool kPacked, int N = 1>
 TileKernels<Storage, Value> kernels_for(const int vectors) {
-    if constexpr (N < kMaxVectors) {
+    if constexpr (N < kMaxVectors<Storage>) {
         if (vectors != N) return kernels_for<Storage, Value, kFactor, kMax, kPart, kPacked, N + 1>(vectors);
     }
     return {do_rows<Storage, Value, kFactor, kMax, N, kPart, kPacked>,
@@ -274,10 +277,10 @@ TileKernels<Storage, Value> kernels_for(const Tile& tile, const bool packed) {
     return kernels_for<Storage, Value, kFactor, kMax, false, false>(tile.vectors);
 }
 
-template <typename Value>
+template <typename Storage, typename Value>
 std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const int tile_bytes) {
     constexpr int n = kLanes<Value>;
-    const int most = std::clamp(tile_bytes / kVectorBytes, 1, kMaxVectors);
+    const int most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage>);
     const int64_t columns = width / heads;
     const int64_t vectors = (columns + n - 1) / n;
     const int64_t tiles = (vectors + most - 1) / most;
@@ -300,7 +303,7 @@ template <typename Storage, typename Value>
 void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x, const int64_t width,
                const int tile_bytes, Storage* packed, const int threads) {
     constexpr int n = kLanes<Value>;
-    const std::vector<Tile> tiles = cut_columns<Value>(width, 1, tile_bytes);
+    const std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t h = 0; h < num_hot; ++h) {
         const Storage* row = x + hot_rows[h] * width;
@@ -349,7 +352,7 @@ template <typename Storage, typename Value, Factor kFactor, bool kMax>
 void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
     const hpcgnn_csr& csr = *job.csr;
     if (csr.first_row >= csr.last_row || job.width == 0) return;
-    const std::vector<Tile> tiles = cut_columns<Value>(job.width, job.heads, job.tuning.tile_bytes);
+    const std::vector<Tile> tiles = cut_columns<Storage, Value>(job.width, job.heads, job.tuning.tile_bytes);
     const int64_t num_tiles = static_cast<int64_t>(tiles.size());
     std::vector<TileKernels<Storage, Value>> kernels;
     for (const Tile& tile : tiles)
@@ -450,7 +453,7 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     }                                                                                                                \
     HPCGNN_KERNEL(packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {             \
         *columns = 0;                                                                                                \
-        for (const Tile& tile : cut_columns<Value>(width, 1, tuning->tile_bytes))                                    \
+        for (const Tile& tile : cut_columns<Storage, Value>(width, 1, tuning->tile_bytes))                           \
             *columns += tile.vectors * kLanes<Value>;                                                                \
     }
 

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels.csr import Csr, as_columns
+from hpcgnn.kernels.jit.prefetch import prefetch
 from hpcgnn.kernels.jit.threads import use_torch_threads
 
 _SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares
 _TASKS_A_THREAD = 16
+_ENTRIES_AHEAD = 12
 _NO_SCALE = np.zeros(0, np.float32)
 
 
@@ -85,32 +87,54 @@ def _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, segment, 
 def _reduce(begin, end, indices, weight, x, scale, is_max, out):
     heads = weight.shape[1]
     columns = out.size // heads
+    if scale.size == 0 and heads == 1 and not is_max:
+        _sum(begin, end, indices, weight, x, out)
+        return
     for entry in range(begin, end):
         source = indices[entry]
-        if weight.shape[0] == 0 and scale.size == 0:
-            _combine(x[source], out.dtype.type(1), False, is_max, out)
-            continue
         factor = out.dtype.type(1)
         if scale.size:
             factor *= scale[source]
         for head in range(heads):
             share = slice(head * columns, (head + 1) * columns)
             weighted = factor * weight[entry, head] if weight.shape[0] else factor
-            _combine(x[source, share], weighted, True, is_max, out[share])
+            _combine(x[source, share], weighted, is_max, out[share])
 
 
 @numba.njit(nogil=True, cache=True)
-def _combine(values, factor, is_weighted, is_max, out):
+def _sum(begin, end, indices, weight, x, out):
+    """The usual case. Four entries a time: `out` then passes through the first-level cache a quarter as often."""
+    last, line = indices.size - 1, 64 // x.itemsize
+    in_fours = end - (end - begin) % 4
+    for entry in range(begin, in_fours, 4):
+        a, b, c, d = indices[entry], indices[entry + 1], indices[entry + 2], indices[entry + 3]
+        for ahead in range(entry + _ENTRIES_AHEAD, entry + _ENTRIES_AHEAD + 4):
+            later = indices[min(ahead, last)]
+            for column in range(0, x.shape[1], line):
+                prefetch(x, later, column)
+        if weight.shape[0] == 0:
+            for k in range(out.size):
+                out[k] = out[k] + _value(x[a, k]) + _value(x[b, k]) + _value(x[c, k]) + _value(x[d, k])
+        else:
+            u, v, w, z = weight[entry, 0], weight[entry + 1, 0], weight[entry + 2, 0], weight[entry + 3, 0]
+            for k in range(out.size):
+                first_two = out[k] + u * _value(x[a, k]) + v * _value(x[b, k])
+                out[k] = first_two + w * _value(x[c, k]) + z * _value(x[d, k])
+    for entry in range(in_fours, end):
+        source = indices[entry]
+        factor = weight[entry, 0] if weight.shape[0] else out.dtype.type(1)  # times one is exact
+        for k in range(out.size):
+            out[k] += factor * _value(x[source, k])
+
+
+@numba.njit(nogil=True, cache=True)
+def _combine(values, factor, is_max, out):
     if is_max:
         for column in range(out.size):
-            value = _value(values[column])
-            out[column] = _larger(out[column], factor * value if is_weighted else value)
-    elif is_weighted:
-        for column in range(out.size):
-            out[column] += factor * _value(values[column])
+            out[column] = _larger(out[column], factor * _value(values[column]))
     else:
         for column in range(out.size):
-            out[column] += _value(values[column])
+            out[column] += factor * _value(values[column])
 
 
 @numba.njit(nogil=True, cache=True)
