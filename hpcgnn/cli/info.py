@@ -15,7 +15,7 @@ from hpcgnn.cli import console
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def info(as_json: bool) -> None:
-    """Show versions, the MPI library, kernels, partitioners and threads."""
+    """Show versions, the MPI library, kernels, instruction sets, partitioners and threads."""
     import numba
     import numpy
     import torch
