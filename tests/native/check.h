@@ -170,6 +170,25 @@ int64_t first_difference(Isa& isa, const Exact<T>& result, const std::vector<T>&
     return position;
 }
 
+// Runs `compute(k, out, threads)`, with the kernel of isas[k], for all of them and several numbers of threads. The bits
+// of `out`, `size` values, must always be the same; returns them.
+template <typename T, typename Compute>
+std::vector<T> same_everywhere(std::vector<Isa>& isas, const int64_t size, const std::string& what,
+                               const Compute& compute) {
+    std::vector<T> first;
+    for (const int threads : {1, 2, 3}) {
+        for (size_t k = 0; k < isas.size(); ++k) {
+            Exact<T> out(size);
+            std::memset(out.data(), 0x5A, static_cast<size_t>(size) * sizeof(T));  // so that a gap shows
+            compute(k, out.data(), threads);
+            if (threads == 1 && k == 0) first.assign(out.data(), out.data() + size);
+            const int64_t at = first_difference(isas[k], out, first);
+            CHECK(at < 0, isas[k].name << " " << what << " threads " << threads << " differs at " << at);
+        }
+    }
+    return first;
+}
+
 // The parts of the program: one for each header of native/.
 void test_spmm(std::vector<Isa>& isas);
 void test_dropout(std::vector<Isa>& isas);

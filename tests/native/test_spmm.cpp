@@ -2,6 +2,7 @@
 // by segment. Scheduling, tiles, prefetching and threads must leave no trace in the result.
 
 #include "check.h"
+#include "graphs.h"
 
 namespace {
 
@@ -26,26 +27,6 @@ constexpr Tuning kTunings[] = {
 };
 constexpr int kThreads[] = {1, 2, 3};
 constexpr int64_t kWidths[] = {1, 3, 16, 40, 100, 256, 602};
-
-struct Graph {
-    int64_t rows, cols;
-    Exact<int64_t> indptr;
-    Exact<int32_t> indices;
-    Exact<int64_t> heavy;
-
-    int64_t entries() const { return indices.size(); }
-};
-
-Graph make_graph(const std::vector<int64_t>& lengths, const int64_t cols, const int64_t segment, Random& random) {
-    std::vector<int64_t> indptr{0}, heavy;
-    for (const int64_t length : lengths) {
-        if (length > segment) heavy.push_back(static_cast<int64_t>(indptr.size()) - 1);
-        indptr.push_back(indptr.back() + length);
-    }
-    std::vector<int32_t> indices(static_cast<size_t>(indptr.back()));
-    for (int32_t& index : indices) index = static_cast<int32_t>(random.below(cols));
-    return {static_cast<int64_t>(lengths.size()), cols, Exact(indptr), Exact(indices), Exact(heavy)};
-}
 
 template <typename Value>
 Value stored_value(const Value x) {
@@ -178,8 +159,7 @@ public:
         std::vector<Value> expected = job.before;
         std::copy(whole.begin() + how.first_row * job.width, whole.begin() + how.last_row * job.width,
                   expected.begin() + how.first_row * job.width);
-        const hpcgnn_csr csr{how.first_row,        how.last_row,       graph.indptr.data(),
-                             graph.indices.data(), graph.heavy.data(), graph.heavy.size()};
+        const hpcgnn_csr csr = graph.csr(how.first_row, how.last_row);
         for (size_t k = 0; k < isas_.size(); ++k) {  // innermost, so that another one ran before
             Exact<Value> out(job.before);
             kernels_[k](&csr, job.weight.size() ? job.weight.data() : nullptr, job.heads, job.x.data(),
@@ -236,12 +216,6 @@ private:
                        int, const Tuning*, int>>
         kernels_;
 };
-
-std::vector<int64_t> random_lengths(const int64_t rows, Random& random) {
-    std::vector<int64_t> lengths;
-    for (int64_t r = 0; r < rows; ++r) lengths.push_back(random.below(3) == 0 ? 0 : random.below(12));
-    return lengths;
-}
 
 template <typename Storage, typename Value>
 void test_type(std::vector<Isa>& isas, const char* name) {
