@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check env dev-env native test-mpich deps-debian clean
+.PHONY: help run test check env dev-env native test-native test-mpich deps-debian clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,6 +14,7 @@ RUNS ?= run
 
 BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
+NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h)
 SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh)
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
@@ -63,8 +64,11 @@ check: dev-env ## lint, format and type checks
 	$(BIN)/ruff check hpcgnn tests tools setup.py
 	$(BIN)/ruff format --check hpcgnn tests tools setup.py
 	$(BIN)/mypy hpcgnn
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
+
+test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers, and as ARM code in an emulator
+	$(BIN)/python -m pytest tests/native $(PYTEST_FLAGS)
 
 test-mpich: ## the first run and the rank tests in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
@@ -72,7 +76,7 @@ test-mpich: ## the first run and the rank tests in a second environment, with Py
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 
-deps-debian: ## (root) install OpenMPI, ParMETIS, PT-Scotch and Slurm on Debian
+deps-debian: ## (root) install OpenMPI, ParMETIS, PT-Scotch, Slurm and an ARM emulator on Debian
 	tools/deps_debian.sh
 	@rm -f $(VENV)/.stamp-*  # the environment may now take the system's MPI
 

@@ -3,7 +3,7 @@
 setup.py calls :func:`build`; run as a program it also cross-compiles and adds sanitizers:
 
     python native/build.py --output hpcgnn/kernels/_native.so
-    python native/build.py --output build/arm.so --machine aarch64 --compiler aarch64-linux-gnu-g++
+    python native/build.py --output build/arm.so --machine aarch64 --compiler aarch64-linux-gnu-g++ --isas neon,sve512
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
 COMMON += ["-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized"]  # GCC 12 has the last of its own vector headers
 
-# Instruction set -> (bytes in a vector register, flags). All names of a machine are always compiled; isa.cpp chooses.
+# Instruction set -> (bytes in a vector register, flags). A release has all those of its machine; isa.cpp chooses.
 _SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}
 ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
     "x86_64": {
@@ -45,22 +45,27 @@ def sources() -> list[Path]:
     return [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h")), Path(__file__)]
 
 
-def build(output: Path, compiler: str = "", machine: str = "", flags: tuple[str, ...] = ()) -> None:
+def build(
+    output: Path, compiler: str = "", machine: str = "", flags: tuple[str, ...] = (), only: tuple[str, ...] = ()
+) -> None:
     """Compile and link ``output``.
 
     Args:
         compiler: the C++ compiler and its arguments; default ``$CXX``, else ``c++``.
         machine: the target, as ``platform.machine()`` names it; default this one.
         flags: more flags, for compiling and linking.
+        only: compile only these instruction sets, for a test that has little time.
 
     Raises:
+        KeyError: if ``machine`` has no instruction set of a name in ``only``.
         subprocess.CalledProcessError: if the compiler fails; OSError if there is none.
     """
     command = shlex.split(compiler or os.environ.get("CXX", "") or "c++")
     machine = machine or platform.machine()
-    isas = ISAS.get(MACHINES.get(machine, machine), _SCALAR)
+    known = ISAS.get(MACHINES.get(machine, machine), _SCALAR)
+    isas = {name: known[name] for name in only or known}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), [])]
+        jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), [f'-DHPCGNN_COMPILED="{" ".join(isas)}"'])]
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
@@ -81,6 +86,8 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--compiler", default="", help="default: $CXX, else c++")
     parser.add_argument("--machine", default="", help="x86_64 or aarch64; default: this machine's")
+    parser.add_argument("--isas", default="", help="only these instruction sets, separated by commas; default: all")
     parser.add_argument("--flags", default="", help='more flags, for example "-g -fsanitize=address"')
     options = parser.parse_args()
-    build(options.output, options.compiler, options.machine, tuple(shlex.split(options.flags)))
+    only = tuple(filter(None, options.isas.split(",")))
+    build(options.output, options.compiler, options.machine, tuple(shlex.split(options.flags)), only)

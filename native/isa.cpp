@@ -1,7 +1,9 @@
-// Which instruction sets were compiled in, and which of them this CPU can run.
+// Which instruction sets were compiled in (HPCGNN_COMPILED: their names, from build.py), and which of them this CPU can
+// run.
 
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "hpcgnn.h"
 
@@ -21,30 +23,36 @@ namespace {
 std::atomic<const char*> last_isa{""};
 
 #if defined(__x86_64__)
-std::string supported() {
-    std::string names = "scalar";
+std::vector<std::string> supported() {
+    std::vector<std::string> names{"scalar"};
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) names += " avx2";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) names.push_back("avx2");
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        names += " avx512";
+        names.push_back("avx512");
     return names;
 }
 #elif defined(__aarch64__)
 // SVE code is compiled for one vector length at a time: registers of a known size can hold tiles of a known size.
-std::string supported() {
-    std::string names = "scalar neon";
-    if (getauxval(AT_HWCAP) & HWCAP_SVE) {
-        const int bits = 8 * (prctl(PR_SVE_GET_VL) & 0xffff);
-        if (bits == 128 || bits == 256 || bits == 512) names += " sve" + std::to_string(bits);
-    }
+std::vector<std::string> supported() {
+    std::vector<std::string> names{"scalar", "neon"};
+    if (getauxval(AT_HWCAP) & HWCAP_SVE) names.push_back("sve" + std::to_string(8 * (prctl(PR_SVE_GET_VL) & 0xffff)));
     return names;
 }
 #else
-std::string supported() {
-    return "scalar";
+std::vector<std::string> supported() {
+    return {"scalar"};
 }
 #endif
+
+std::string usable() {
+    const std::string compiled = " " HPCGNN_COMPILED " ";
+    std::string names;
+    for (const std::string& name : supported()) {
+        if (compiled.find(" " + name + " ") != std::string::npos) names += (names.empty() ? "" : " ") + name;
+    }
+    return names;
+}
 
 }  // namespace
 
@@ -53,7 +61,7 @@ int hpcgnn_abi_version() {
 }
 
 const char* hpcgnn_isas() {
-    static const std::string names = supported();
+    static const std::string names = usable();
     return names.c_str();
 }
 

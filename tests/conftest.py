@@ -42,17 +42,19 @@ def _run_ranks(
     args: Sequence[str | Path],
     *,
     threads: int = 1,
+    bind: bool = False,
     timeout_seconds: float = 300.0,
     check: bool = True,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads.
+    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads; with ``bind``, each on cores of its own.
 
     Fails the test when the launcher takes longer than ``timeout_seconds`` or, with ``check``, exits non-zero. ``env`` is
     added to this process's environment, with the tests' helpers on the import path.
     """
-    command = [str(STARTER), "-n", str(ranks), "-t", str(threads), sys.executable, *map(str, args)]
+    binding = ["-N", str(ranks)] if bind else []
+    command = [str(STARTER), "-n", str(ranks), "-t", str(threads), *binding, sys.executable, *map(str, args)]
     import_path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     process = subprocess.Popen(
         command,

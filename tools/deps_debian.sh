@@ -7,7 +7,8 @@ usage() {
 usage: tools/deps_debian.sh [-h]
 
 Installs with apt-get, as root and without questions: a C++ compiler, venv, OpenMPI, PT-Scotch, ParMETIS,
-and Slurm with munge for trying the job templates on one machine.
+Slurm with munge for trying the job templates on one machine, and a compiler and an emulator for ARM, on which
+the native kernels are tested.
 
 ParMETIS is in Debian's non-free component (its licence allows research only). If that component is not enabled,
 it is added as /etc/apt/sources.list.d/hpcgnn-non-free.list, from the mirror that this machine already uses.
@@ -53,4 +54,5 @@ apt-get install -y -q --no-install-recommends \
     g++ make python3-venv \
     openmpi-bin libopenmpi-dev \
     libparmetis-dev libptscotch-dev \
-    slurm-wlm munge
+    slurm-wlm munge \
+    g++-aarch64-linux-gnu qemu-user

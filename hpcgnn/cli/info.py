@@ -15,7 +15,7 @@ from hpcgnn.cli import console
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def info(as_json: bool) -> None:
-    """Show versions, the MPI library, kernels, partitioners and threads."""
+    """Show versions, the MPI library, kernels, instruction sets, partitioners and threads."""
     import numba
     import numpy
     import torch
@@ -23,12 +23,14 @@ def info(as_json: bool) -> None:
     from hpcgnn import kernels
     from hpcgnn.comm import World
     from hpcgnn.comm.threads import openmp_runtimes, use_threads
+    from hpcgnn.kernels.native import library
     from hpcgnn.partition.methods import available_methods
     from hpcgnn.version import __version__
 
     world = World()
     threads = use_threads(world)
-    kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))  # loads what will run
+    with world.together("run a kernel"):  # loads what will run
+        kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))
     facts: dict[str, Any] = {
         "hpcgnn": __version__,
         "python": platform.python_version(),
@@ -41,6 +43,8 @@ def info(as_json: bool) -> None:
         "cores": os.cpu_count(),
         "machine": platform.machine(),
         "kernels": kernels.resolve(),
+        "isa": library.last_isa(),
+        "isas": library.isas(),
         "partitioners": available_methods(),
         "openmp_runtimes": openmp_runtimes(),
     }

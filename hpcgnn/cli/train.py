@@ -153,7 +153,8 @@ def train(
     world = World(timeout_seconds=settings["timeout"])
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
-    _say_backend()
+    with world.together("choose the kernels"):
+        _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
     trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
     if world.rank == 0 and trainer.run is not None:
@@ -206,11 +207,15 @@ def _pick(config_type: Any, settings: dict[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in config_type.__dataclass_fields__ if name in settings}
 
 
-def _say_backend() -> None:
+def _choose_kernels() -> None:
+    """Say where the fast kernels are missing, and refuse a wrong ``HPCGNN_ISA`` before anything is read."""
     from hpcgnn.kernels import resolve
+    from hpcgnn.kernels.native import library
 
     if resolve() == "jit":
         logging.getLogger("hpcgnn").warning("no native kernels (built without a C++ compiler): running on numba")
+    else:
+        library.isa()
 
 
 def _show(summary: dict[str, Any], out: Path) -> None:

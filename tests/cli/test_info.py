@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,8 @@ def test_info_on_ranks(mpirun):
     assert facts["ranks"] == 2
     assert facts["threads_per_rank"] == 1
     assert facts["kernels"] == "native"
+    assert facts["isas"] == library.isas()
+    assert facts["isa"] == library.isa()
     assert {"metis", "ldg", "block", "random"} <= set(facts["partitioners"])
     assert len(facts["openmp_runtimes"]) == 1
 
@@ -45,8 +48,34 @@ def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch,
     with pytest.raises(ValueError, match="without a C\\+\\+ compiler"):
         kernels.resolve("native")
     with caplog.at_level(logging.WARNING, logger="hpcgnn"):
-        hpcgnn.cli.train._say_backend()
+        hpcgnn.cli.train._choose_kernels()
     assert "running on numba" in caplog.text
+
+
+def test_info_shows_the_instruction_set_that_was_asked_for():
+    asked = library.isas()[0]
+    result = subprocess.run(
+        [sys.executable, "-m", "hpcgnn", "info"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HPCGNN_ISA": asked},
+    )
+    facts = dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if len(line.split()) > 1)
+    assert facts["isa"].strip() == asked
+    assert facts["isas"].strip() == ", ".join(library.isas())
+
+
+# sve1024 exists, but nothing is compiled for it
+@pytest.mark.parametrize("isa", ["mmx", "sve1024"])
+@pytest.mark.mpi
+def test_an_instruction_set_that_cannot_run_is_refused_once(mpirun, isa):
+    result = mpirun(2, ["-m", "hpcgnn", "info"], check=False, env={"HPCGNN_ISA": isa})
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "hpcgnn: error" in line]
+    usable = ", ".join(library.isas())
+    assert errors == [f"hpcgnn: error: HPCGNN_ISA={isa}: this machine can run {usable}; unset it, or set one of them"]
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict"])

@@ -1,0 +1,88 @@
+"""The C++ test program of the native kernels: built with the library it tests, for this machine or another, and run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILDS = ROOT / "build" / "native"  # kept: compiling takes minutes, and is left out where nothing has changed
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run printed.
+
+    usable: the instruction sets that this CPU, or the one that qemu stands for, could run.
+    digests: part of the program -> instruction set -> (how many results, digest of their bits).
+    """
+
+    usable: list[str]
+    digests: dict[str, dict[str, tuple[int, str]]]
+
+    @property
+    def isas(self) -> set[str]:
+        """The instruction sets that ran."""
+        return {isa for found in self.digests.values() for isa in found}
+
+
+def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], flags: str) -> Path:
+    """``native/`` for ``machine``, in a folder called ``name``; of ``isas`` only, because each takes half a minute."""
+    library = BUILDS / name / "_native.so"
+    if not _is_newer(library, (path for path in (ROOT / "native").iterdir() if path.is_file())):
+        command = [sys.executable, ROOT / "native" / "build.py", "--output", library, "--isas", ",".join(isas)]
+        _compile([*command, "--compiler", compiler, "--machine", machine, f"--flags={flags}"])
+    return library
+
+
+def build_program(name: str, compiler: str, flags: str) -> Path:
+    """The test program, in a folder called ``name``."""
+    program = BUILDS / name / "test_kernels"
+    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    if not _is_newer(program, [*sources, *(ROOT / "native").glob("*.h"), Path(__file__)]):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        strict = ["-O2", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+        units = [source for source in sources if source.suffix == ".cpp"]
+        _compile([compiler, *strict, *flags.split(), *units, "-o", program, "-ldl"])
+    return program
+
+
+def run(
+    program: Path, library: Path, isas: Sequence[str] = (), emulator: Sequence[str] = (), **environment: str
+) -> Report:
+    """Run the program, under ``emulator`` if given; fails with its words if a kernel is wrong."""
+    # Threads outnumber the cores in places, and waiting ones must not spin there.
+    env = os.environ | {"OMP_WAIT_POLICY": "passive"} | environment
+    env.pop("HPCGNN_ISA", None)
+    command = [*emulator, str(program), str(library), *isas]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, f"exit code {result.returncode}: {command}\n{result.stdout}{result.stderr}"
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[-1] == ["all", "passed"]
+    digests: dict[str, dict[str, tuple[int, str]]] = {}
+    for part, isa, results, digest in lines[1:-1]:
+        digests.setdefault(part, {})[isa] = (int(results), digest)
+    return Report(lines[0][1:], digests)
+
+
+def can_link(compiler: str, flags: str) -> bool:
+    """Whether ``compiler`` exists and has the libraries that ``flags`` need."""
+    command = [*compiler.split(), *flags.split(), "-x", "c++", "-", "-o", "/dev/null"]
+    try:
+        return subprocess.run(command, input="int main() {}", capture_output=True, text=True).returncode == 0
+    except OSError:
+        return False
+
+
+def _is_newer(built: Path, sources: Iterable[Path]) -> bool:
+    return built.exists() and all(source.stat().st_mtime < built.stat().st_mtime for source in sources)
+
+
+def _compile(command: Sequence[str | Path]) -> None:
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"

@@ -1,0 +1,71 @@
+"""The native kernels against plain loops, bit for bit: on this CPU, under sanitizers, and on ARM in an emulator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+
+import native_program
+import pytest
+from requires import require
+
+from hpcgnn.kernels.native import library
+
+COMPILER = os.environ.get("CXX", "") or "c++"
+SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+ARM_ISAS = ("neon", "sve128", "sve256", "sve512")
+NO_SVE = "cortex-a72"
+
+
+@pytest.fixture(scope="module")
+def here():
+    """The library that Python uses, on this CPU."""
+    program = native_program.build_program("here", COMPILER, "")
+    loaded = library.load()
+    assert loaded is not None, "the package was installed without its native kernels"
+    return native_program.run(program, loaded._name)
+
+
+def test_all_instruction_sets_of_this_cpu_give_the_same_bits(here):
+    assert here.usable == library.isas()
+    assert here.isas == set(here.usable)
+    for part, found in here.digests.items():
+        assert len(set(found.values())) == 1, part
+        assert all(results > 100 for results, _ in found.values())
+
+
+def test_sanitizers_find_nothing(here):
+    """Buffers have exactly their size, so that a kernel cannot read or write one value too many unnoticed."""
+    require(native_program.can_link(COMPILER, SANITIZERS), f"AddressSanitizer for {COMPILER}")
+    isas = {"x86_64": ("avx2", "avx512"), "aarch64": ("neon",)}[platform.machine()]
+    isas = tuple(isa for isa in isas if isa in here.usable)
+    sanitized = native_program.build_library("sanitized", COMPILER, "", isas, SANITIZERS)
+    program = native_program.build_program("sanitized", COMPILER, SANITIZERS)
+    found = native_program.run(program, sanitized, UBSAN_OPTIONS="print_stacktrace=1")
+    assert found.isas == set(isas)
+    for part, digests in found.digests.items():
+        assert set(digests.values()) == set(here.digests[part].values())
+
+
+@pytest.fixture(scope="module")
+def arm_build():
+    """The test program and the library for ARM."""
+    require(native_program.can_link(ARM_COMPILER, "-fopenmp"), ARM_COMPILER)
+    require(shutil.which(EMULATOR), EMULATOR)
+    built = native_program.build_library("aarch64", ARM_COMPILER, "aarch64", ARM_ISAS, "")
+    return native_program.build_program("aarch64", ARM_COMPILER, ""), built
+
+
+@pytest.mark.parametrize(
+    ("cpu", "isa"),
+    [(NO_SVE, "neon"), ("max,sve128=on", "sve128"), ("max,sve256=on", "sve256"), ("max,sve512=on", "sve512")],
+)
+def test_arm_gives_the_same_bits_as_this_cpu(here, arm_build, cpu, isa):
+    emulator = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", cpu]
+    found = native_program.run(*arm_build, [isa], emulator)
+    assert found.usable == (["neon"] if cpu == NO_SVE else ["neon", isa])
+    assert found.isas == {isa}
+    for part, digests in here.digests.items():
+        assert set(found.digests[part].values()) == set(digests.values())

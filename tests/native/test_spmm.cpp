@@ -1,0 +1,250 @@
+// spmm against loops that add in the order which native/hpcgnn.h defines: entry by entry within a segment, then segment
+// by segment. Scheduling, tiles, prefetching and threads must leave no trace in the result.
+
+#include "check.h"
+#include "graphs.h"
+
+namespace {
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+// As in native/spmm.h; Python declares it too.
+struct Tuning {
+    int32_t prefetch, tile_bytes, tasks_a_thread, streaming, split_rows;
+};
+
+enum Reduce { kSum, kMean, kMax };
+enum class Weight { kNone, kOne, kHeads };
+
+constexpr Tuning kTunings[] = {
+    {12, 1024, 64, 0, 1},                             // the default
+    {0, 1024, 64, 0, 0},                              // no prefetching, no shared rows
+    {12, 64, 64, 1, 1},                               // narrow tiles, streaming stores
+    {3, 4, 1, 0, 0},                                  // tiles of one register, static shares
+    {1, 128, 4, 1, 0},    {64, 1 << 20, 1000, 1, 1},  // more than there is of everything
+};
+constexpr int kThreads[] = {1, 2, 3};
+constexpr int64_t kWidths[] = {1, 3, 16, 40, 100, 256, 602};
+
+template <typename Value>
+Value stored_value(const Value x) {
+    return x;
+}
+float stored_value(const bfloat16 x) {
+    const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+float stored_value(const int8_t x) {
+    return x;
+}
+
+void draw(Random& random, float& x) {
+    x = random.real();
+}
+void draw(Random& random, double& x) {
+    x = random.real() + static_cast<double>(random.real()) / (1 << 24);
+}
+void draw(Random& random, bfloat16& x) {
+    const float value = random.real();
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    x.bits = static_cast<uint16_t>(bits >> 16);
+}
+void draw(Random& random, int8_t& x) {
+    x = static_cast<int8_t>(random.bits());
+}
+
+template <typename Storage, typename Value>
+struct Job {
+    Job(const Graph& graph, int64_t width, Weight weight, Reduce reduce, bool accumulate, int64_t segment,
+        Random& random);
+
+    // What spmm adds for entry e in column c.
+    Value term(const int64_t e, const int64_t c) const {
+        const int64_t source = graph.indices[e];
+        const Value value = stored_value(x[source * width + c]);
+        const Value* factor = weight.size() ? &weight[e * heads + c / (width / heads)] : nullptr;
+        if (!scale.size()) return factor ? value * *factor : value;
+        return value * (factor ? static_cast<Value>(scale[source]) * *factor : static_cast<Value>(scale[source]));
+    }
+    Value combine(const Value a, const Value b) const {
+        if (reduce != kMax) return a + b;
+        return b > a || std::isnan(b) ? b : a;
+    }
+    Value reduced(Value total, int64_t begin, int64_t end, int64_t c) const {
+        for (int64_t e = begin; e < end; ++e) total = combine(total, term(e, c));
+        return total;
+    }
+    Value expected(int64_t row, int64_t c) const;
+
+    const Graph& graph;
+    int64_t width, heads, segment;
+    Reduce reduce;
+    bool accumulate;
+    Exact<Value> weight;
+    Exact<Storage> x;
+    Exact<float> scale;
+    std::vector<Value> before;  // what is in `out`
+};
+
+int64_t heads_for(const int64_t width) {
+    return width % 4 == 0 ? 4 : width % 2 == 0 ? 2 : width;
+}
+
+template <typename Storage, typename Value>
+Job<Storage, Value>::Job(const Graph& graph, const int64_t width, const Weight weight, const Reduce reduce,
+                         const bool accumulate, const int64_t segment, Random& random)
+    : graph(graph),
+      width(width),
+      heads(weight == Weight::kHeads ? heads_for(width) : 1),
+      segment(segment),
+      reduce(reduce),
+      accumulate(accumulate),
+      weight(weight == Weight::kNone ? 0 : graph.entries() * heads),
+      x(graph.cols * width),
+      scale(std::is_same_v<Storage, int8_t> ? graph.cols : 0),
+      before(static_cast<size_t>(graph.rows * width)) {
+    for (int64_t i = 0; i < this->weight.size(); ++i) draw(random, this->weight[i]);
+    for (int64_t i = 0; i < x.size(); ++i) draw(random, x[i]);
+    for (int64_t i = 0; i < scale.size(); ++i) draw(random, scale[i]);
+    for (Value& value : before) draw(random, value);
+    if constexpr (std::is_same_v<Storage, Value>) {
+        constexpr Value kInfinity = std::numeric_limits<Value>::infinity();
+        const Value special[] = {std::numeric_limits<Value>::quiet_NaN(), kInfinity, -kInfinity, Value(-0.0)};
+        for (int k = 0; k < 4 && x.size() > 100; ++k) x[random.below(x.size())] = special[k];
+    }
+}
+
+template <typename Storage, typename Value>
+Value Job<Storage, Value>::expected(const int64_t row, const int64_t c) const {
+    const int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
+    const Value old = before[row * width + c];
+    const Value neutral = reduce == kMax ? -std::numeric_limits<Value>::infinity() : Value(0);
+    const bool from_old = accumulate && reduce != kMean;
+    if (begin == end) return accumulate ? old : Value(0);
+    Value total;
+    if (end - begin <= segment) {
+        total = reduced(from_old ? old : neutral, begin, end, c);
+    } else {
+        total = reduced(neutral, begin, begin + segment, c);
+        if (from_old) total = combine(old, total);
+        for (int64_t e = begin + segment; e < end; e += segment)
+            total = combine(total, reduced(neutral, e, std::min(e + segment, end), c));
+    }
+    if (reduce != kMean) return total;
+    total /= static_cast<Value>(end - begin);
+    return accumulate ? total + old : total;
+}
+
+struct How {
+    Tuning tuning;
+    int threads;
+    int64_t first_row, last_row;
+};
+
+template <typename Storage, typename Value>
+class Spmm {
+public:
+    Spmm(std::vector<Isa>& isas, const char* name, const int64_t segment)
+        : isas_(isas), name_(name), segment_(segment) {
+        for (const Isa& isa : isas) kernels_.emplace_back(isa, name);
+    }
+
+    void run(const Job<Storage, Value>& job, const std::vector<Value>& whole, const How& how) {
+        const Graph& graph = job.graph;
+        std::vector<Value> expected = job.before;
+        std::copy(whole.begin() + how.first_row * job.width, whole.begin() + how.last_row * job.width,
+                  expected.begin() + how.first_row * job.width);
+        const hpcgnn_csr csr = graph.csr(how.first_row, how.last_row);
+        for (size_t k = 0; k < isas_.size(); ++k) {  // innermost, so that another one ran before
+            Exact<Value> out(job.before);
+            kernels_[k](&csr, job.weight.size() ? job.weight.data() : nullptr, job.heads, job.x.data(),
+                        job.scale.size() ? job.scale.data() : nullptr, job.width, out.data(), job.reduce,
+                        job.accumulate, &how.tuning, how.threads);
+            const int64_t at = first_difference(isas_[k], out, expected);
+            CHECK(at < 0, isas_[k].name << " " << name_ << " entries " << graph.entries() << " width " << job.width
+                                        << " heads " << job.heads << " weights " << job.weight.size() << " reduce "
+                                        << job.reduce << " accumulate " << job.accumulate << " rows " << how.first_row
+                                        << "-" << how.last_row << " threads " << how.threads << " tile_bytes "
+                                        << how.tuning.tile_bytes << ": row " << at / job.width << " column "
+                                        << at % job.width << " is " << out[at] << ", not " << expected[at]);
+        }
+    }
+
+    // All reductions and kinds of weights for these widths. Each with `some` of the ways to go about it, another choice
+    // every time, or with all of them if `some` is 0.
+    void run_all(const Graph& graph, const std::vector<int64_t>& widths, const std::vector<Reduce>& reductions,
+                 const int some) {
+        const int64_t ranges[][2] = {{0, graph.rows},
+                                     {graph.rows / 7, graph.rows / 2},
+                                     {graph.rows / 2, graph.rows},
+                                     {graph.rows / 3, graph.rows / 3}};
+        std::vector<How> ways;
+        for (const Tuning& tuning : kTunings) {
+            for (const int threads : kThreads) {
+                for (const auto& range : ranges) ways.push_back({tuning, threads, range[0], range[1]});
+            }
+        }
+        Random random(static_cast<uint64_t>(graph.entries()));
+        for (const int64_t width : widths) {
+            for (const Weight weight : {Weight::kNone, Weight::kOne, Weight::kHeads}) {
+                for (const Reduce reduce : reductions) {
+                    for (const bool accumulate : {false, true}) {
+                        const Job<Storage, Value> job(graph, width, weight, reduce, accumulate, segment_, random);
+                        std::vector<Value> whole(job.before.size());
+                        for (int64_t i = 0; i < graph.rows * width; ++i) whole[i] = job.expected(i / width, i % width);
+                        for (const How& way : ways) {
+                            if (some == 0) run(job, whole, way);
+                        }
+                        for (int k = 0; k < some; ++k)
+                            run(job, whole, ways[random.below(static_cast<int64_t>(ways.size()))]);
+                    }
+                }
+            }
+        }
+    }
+
+private:
+    std::vector<Isa>& isas_;
+    const char* name_;
+    int64_t segment_;
+    std::vector<Kernel<const hpcgnn_csr*, const Value*, int64_t, const Storage*, const float*, int64_t, Value*, int,
+                       int, const Tuning*, int>>
+        kernels_;
+};
+
+template <typename Storage, typename Value>
+void test_type(std::vector<Isa>& isas, const char* name) {
+    const int64_t segment = symbol<int64_t()>(isas[0].library, "hpcgnn_segment_entries")();
+    Random random(7);
+    Spmm<Storage, Value> spmm(isas, name, segment);
+    const std::vector<Reduce> all{kSum, kMean, kMax};
+
+    const Graph sparse = make_graph(random_lengths(37, random), 29, segment, random);
+    spmm.run_all(sparse, {std::begin(kWidths), std::end(kWidths)}, all, 3);
+    spmm.run_all(sparse, {40}, {kSum}, 0);
+
+    const Graph heavy = make_graph({2, segment + 1, 0, 3, segment, 2 * segment + 5, 1}, 50, segment, random);
+    spmm.run_all(heavy, {3, 40}, all, 2);
+
+    // Enough work that each thread has several tasks.
+    const Graph large = make_graph(random_lengths(1000, random), 300, segment, random);
+    spmm.run_all(large, {20}, {kSum, kMax}, 3);
+
+    spmm.run_all(make_graph({}, 5, segment, random), {3}, all, 2);             // no rows
+    spmm.run_all(make_graph({0, 0, 0}, 0, segment, random), {3, 16}, all, 2);  // no columns, so no entries
+    spmm.run_all(make_graph({1, 0, 2}, 4, segment, random), {0}, all, 2);      // no features
+}
+
+}  // namespace
+
+void test_spmm(std::vector<Isa>& isas) {
+    test_type<float, float>(isas, "spmm_f32");
+    test_type<double, double>(isas, "spmm_f64");
+    test_type<bfloat16, float>(isas, "spmm_bf16");
+    test_type<int8_t, float>(isas, "spmm_i8");
+}

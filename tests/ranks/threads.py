@@ -1,0 +1,69 @@
+"""Run under mpirun: how many threads each rank chose, and how many worked in torch and in each backend; prints JSON.
+
+The launcher's OMP_NUM_THREADS is dropped with ``unset``, so that the cores of this rank decide.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+if "unset" in sys.argv:
+    os.environ.pop("OMP_NUM_THREADS", None)  # before the OpenMP runtime reads it
+
+import numpy as np
+import torch
+
+from hpcgnn import kernels
+from hpcgnn.comm import World
+from hpcgnn.comm.threads import use_threads
+
+ENOUGH_SECONDS = 0.5  # of CPU time, all threads together
+
+
+def cpu_seconds() -> dict[str, float]:
+    """CPU time of each thread of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
+
+
+def working_threads(work: Callable[[], object]) -> int:
+    """How many threads have a part in ``work``; numba's main thread, which only looks for its end, has none."""
+    work()  # compiles, and starts the threads
+    before = cpu_seconds()
+    while True:
+        work()
+        spent = {thread: seconds - before.get(thread, 0) for thread, seconds in cpu_seconds().items()}
+        if sum(spent.values()) > ENOUGH_SECONDS:
+            return sum(seconds > 0.3 * ENOUGH_SECONDS / torch.get_num_threads() for seconds in spent.values())
+
+
+def main() -> None:
+    world = World(timeout_seconds=120)
+    threads = use_threads(world)
+    rng = np.random.default_rng(0)
+    rows, entries = 20_000, 400_000
+    indptr = np.searchsorted(np.sort(rng.integers(0, rows, entries)), np.arange(rows + 1))
+    csr = kernels.Csr(indptr, rng.integers(0, rows, entries), rows)
+    x = torch.ones(rows, 64)
+    out = torch.empty_like(x)
+
+    def spmm(backend: str) -> Callable[[], object]:
+        return lambda: kernels.spmm(csr, x, out=out, accumulate=False, backend=backend)
+
+    mine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "chosen": threads,
+        "torch": working_threads(lambda: torch.add(x, x, out=out)),
+        "native": working_threads(spmm("native")),
+        "jit": working_threads(spmm("jit")),
+    }
+    found = world.allgather(np.array(list(mine.values())))
+    if world.rank == 0:
+        print(json.dumps([dict(zip(mine, map(int, row), strict=True)) for row in found]))
+
+
+main()
