@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from hpcgnn.kernels.rows import cluster, gather_rows
+
 Array = torch.Tensor | np.ndarray
 
 
@@ -66,29 +68,41 @@ class Csr:
         return self.indices.numel()
 
     @property
+    def structure(self) -> Csr:
+        """The matrix whose structure :meth:`with_weight` shared with this one, or this one: what is cached is there."""
+        return self._structure
+
+    @property
     def transpose_order(self) -> torch.Tensor:
-        """(entries,) int64: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix."""
+        """(entries,) int32: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix.
+
+        int64 for 2**31 entries or more.
+        """
+        if self._structure is not self:
+            return self._structure.transpose_order
         if self._transpose_order is None:
-            self._transpose_order = torch.argsort(self.indices, stable=True)
+            transpose = self.transpose()
+            if self._transpose_order is None:  # this matrix was made as a transpose, so the other one's order is known
+                order = transpose.transpose_order
+                self._transpose_order = torch.empty_like(order)
+                self._transpose_order[order] = torch.arange(order.numel(), dtype=order.dtype)
         return self._transpose_order
 
     def transpose(self) -> Csr:
         """The transposed matrix, made once; its entries keep this matrix's order within a row."""
-        if self._structure is not self:
-            assert self.weight is not None, "only with_weight() shares a structure"
-            return self._structure.transpose().with_weight(self.weight[self._structure.transpose_order])
         if self._transpose is None:
-            order = self.transpose_order
-            counts = torch.bincount(self.indices, minlength=self.num_cols)
-            indptr = torch.zeros(self.num_cols + 1, dtype=torch.int64)
-            torch.cumsum(counts, 0, out=indptr[1:])
-            rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
-            weight = None if self.weight is None else self.weight[order]
-            self._transpose = Csr(indptr, rows[order], self.num_rows, weight, check=False)
+            if self._structure is self:
+                indptr, order = cluster(self.indices, self.num_cols, check=False)
+                rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+                indices = gather_rows(rows, order, check=False)
+                weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
+                self._transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
+                self._transpose_order = order
+            else:
+                assert self.weight is not None, "only with_weight() shares a structure"
+                weight = gather_rows(self.weight, self.transpose_order, check=False)
+                self._transpose = self._structure.transpose().with_weight(weight)
             self._transpose._transpose = self
-            back = torch.empty_like(order)
-            back[order] = torch.arange(order.numel())
-            self._transpose._transpose_order = back
         return self._transpose
 
     def with_weight(self, weight: torch.Tensor) -> Csr:
