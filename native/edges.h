@@ -1,1 +1,512 @@
+// What runs over the entries ("edges") of a sparse matrix: products and sums of their two ends, softmax over each row,
+// sums into rows, and what the gradient of a maximum needs.
+//
+// Every sum has a fixed order, so that its bits depend on neither the instruction set nor the threads. Values that lie
+// side by side are added in 16 lanes, whatever registers hold: lane j adds values j, j + 16, ... and the lanes are
+// added in a tree. A row with more than a segment of entries is cut into segments that threads share; their sums are
+// added in order.
 #pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "hpcgnn.h"
+#include "rows.h"
+#include "simd.h"
+#include "spmm.h"
+
+enum hpcgnn_sddmm { HPCGNN_DOT = 0, HPCGNN_ADD = 1, HPCGNN_LEFT = 2 };
+
+namespace {
+
+constexpr int64_t kTasksAThread = 64;
+constexpr int64_t kEntriesAhead = 8;  // of prefetching
+
+template <typename T>
+using MaskOf = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+
+// 16 values, in as many registers as that takes.
+template <typename T>
+struct Pack {
+    static constexpr int kSize = 16, n = kLanes<T>, kRegisters = kSize / n;
+    using V = Lanes<T, n>;
+    V part[kRegisters] = {};
+
+    static Pack all(const T value) {
+        Pack pack;
+        for (V& part : pack.part) part = splat<T, n>(value);
+        return pack;
+    }
+    // The first `count` from memory and `other` in the lanes behind them.
+    static Pack read(const T* from, const int count, const T other = 0) {
+        Pack pack;
+        if (count == kSize) {
+#pragma GCC unroll 16
+            for (int r = 0; r < kRegisters; ++r) pack.part[r] = load<T, n>(from + r * n);
+            return pack;
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRegisters; ++r) {
+            const int lanes = std::clamp(count - r * n, 0, n);
+            if (lanes > 0) pack.part[r] = lanes == n ? load<T, n>(from + r * n) : load_first<T, n>(from + r * n, lanes);
+        }
+        if (other != 0) pack.keep(count, other);
+        return pack;
+    }
+    void write(T* to, const int count) const {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRegisters; ++r) {
+            const int lanes = std::clamp(count - r * n, 0, n);
+            if (lanes == n) {
+                store<T, n>(to + r * n, part[r]);
+            } else if (lanes > 0) {
+                store_first<T, n>(to + r * n, part[r], lanes);
+            }
+        }
+    }
+    // The lanes behind the first `count` become `other`.
+    void keep(const int count, const T other) {
+        if (count == kSize) return;
+        alignas(64) T lanes[kSize];
+        write(lanes, kSize);
+        for (int j = count; j < kSize; ++j) lanes[j] = other;
+        *this = read(lanes, kSize);
+    }
+    template <typename F>
+    void each(const F& f) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRegisters; ++r) part[r] = f(part[r], r);
+    }
+};
+
+// The sum of 16 lanes: j and j + 8, then j and j + 4, j + 2, j + 1.
+template <typename T>
+inline T sum_lanes(const Pack<T>& pack) {
+    alignas(64) T lanes[16];
+    pack.write(lanes, 16);
+#pragma GCC unroll 4
+    for (int half = 8; half > 0; half /= 2) {
+#pragma GCC unroll 8
+        for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+    }
+    return lanes[0];
+}
+
+template <typename Each>
+void in_parallel(const int64_t count, const int threads, const Each& each) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t k = 0; k < count; ++k) each(k);
+}
+
+// each(first, last) for ranges of rows with about equal work.
+template <typename Each>
+void for_row_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
+    const int64_t rows = csr.last_row - csr.first_row;
+    const int64_t work = csr.indptr[csr.last_row] - csr.indptr[csr.first_row] + kWorkOfARow * rows;
+    const int64_t tasks =
+        std::clamp<int64_t>(threads * kTasksAThread, 1, std::max<int64_t>(1, work / kLeastWorkOfATask));
+    const int64_t step = (work + tasks - 1) / tasks;
+    in_parallel(tasks, threads, [&](const int64_t task) {
+        each(row_at(csr, task * step), task + 1 == tasks ? csr.last_row : row_at(csr, (task + 1) * step));
+    });
+}
+
+// each(row, begin, end) for runs of entries of one row, cut so that all tasks have as many entries, also where one row
+// has most of them.
+template <typename Each>
+void for_entry_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
+    const int64_t entries = csr.indptr[csr.last_row];
+    const int64_t tasks =
+        std::clamp<int64_t>(threads * kTasksAThread, 1, std::max<int64_t>(1, entries / kLeastWorkOfATask));
+    in_parallel(tasks, threads, [&](const int64_t task) {
+        int64_t e = entries * task / tasks;
+        const int64_t last = entries * (task + 1) / tasks;
+        int64_t row = std::upper_bound(csr.indptr, csr.indptr + csr.last_row + 1, e) - csr.indptr - 1;
+        for (; e < last; ++row) {
+            const int64_t end = std::min(csr.indptr[row + 1], last);
+            if (e < end) each(row, e, end);
+            e = std::max(e, end);
+        }
+    });
+}
+
+// The rows that threads share, cut into segments; `first` is a row's first segment, with one more at the end.
+struct HeavyRows {
+    std::vector<Segment> segments;
+    std::vector<int64_t> owner, first;  // owner: which of the heavy rows a segment belongs to
+
+    HeavyRows(const hpcgnn_csr& csr, const int64_t size) {
+        for (int64_t h = 0; h < csr.num_heavy; ++h) {
+            first.push_back(static_cast<int64_t>(segments.size()));
+            const int64_t end = csr.indptr[csr.heavy[h] + 1];
+            for (int64_t e = csr.indptr[csr.heavy[h]]; e < end; e += size) {
+                segments.push_back({e, std::min(e + size, end)});
+                owner.push_back(h);
+            }
+        }
+        first.push_back(static_cast<int64_t>(segments.size()));
+    }
+    int64_t size() const { return static_cast<int64_t>(segments.size()); }
+};
+
+// partial (segments, width): adds (or takes the largest of) the rows of each heavy row into its first one.
+template <typename T, bool kMax>
+void join(const HeavyRows& heavy, const int64_t width, T* partial, const int threads) {
+    in_parallel(static_cast<int64_t>(heavy.first.size()) - 1, threads, [&](const int64_t h) {
+        T* into = partial + heavy.first[h] * width;
+        for (int64_t s = heavy.first[h] + 1; s < heavy.first[h + 1]; ++s) {
+            for (int64_t c = 0; c < width; ++c) {
+                const T value = partial[s * width + c];
+                if constexpr (kMax) {
+                    into[c] = value > into[c] || value != value ? value : into[c];
+                } else {
+                    into[c] += value;
+                }
+            }
+        }
+    });
+}
+
+// -- a value for each entry from the two rows that it joins ----------------------------------------------------------
+
+inline void prefetch_row(const void* row, const int64_t bytes) {
+    for (int64_t b = 0; b < std::min<int64_t>(bytes, 1024); b += 64)
+        __builtin_prefetch(static_cast<const char*>(row) + b);
+}
+
+template <typename T>
+inline T dot(const T* a, const T* b, const int64_t width) {
+    constexpr int n = Pack<T>::n;
+    Pack<T> sum;
+    int64_t c = 0;
+    for (; c + 16 <= width; c += 16)
+        sum.each(
+            [&](const auto part, const int r) { return part + load<T, n>(a + c + r * n) * load<T, n>(b + c + r * n); });
+    if (c < width) {  // a lane that does not exist adds 0, which changes no bit: sums start from +0
+        const int count = static_cast<int>(width - c);
+        const Pack<T> left = Pack<T>::read(a + c, count), right = Pack<T>::read(b + c, count);
+        sum.each([&](const auto part, const int r) { return part + left.part[r] * right.part[r]; });
+    }
+    return sum_lanes(sum);
+}
+
+template <typename T>
+inline void write_entry(const hpcgnn_sddmm op, const T* a, const T* b, const int64_t width, const int64_t heads,
+                        T* out) {
+    if (op == HPCGNN_DOT) {
+        const int64_t columns = width / heads;
+        for (int64_t h = 0; h < heads; ++h) out[h] = dot(a + h * columns, b + h * columns, columns);
+    } else if (op == HPCGNN_ADD) {
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) out[c] = a[c] + b[c];
+    } else {
+        std::copy(a, a + width, out);
+    }
+}
+
+template <typename T>
+void sddmm(const hpcgnn_csr* csr, const T* a, const T* b, const int64_t width, const int op, const int64_t heads,
+           T* out, const int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const int64_t last_entry = csr->indptr[csr->last_row] - 1, row_bytes = width * sizeof(T);
+    const int64_t written = op == HPCGNN_DOT ? heads : width;
+    for_entry_ranges(*csr, threads, [&](const int64_t row, const int64_t begin, const int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+            if (op != HPCGNN_LEFT)
+                prefetch_row(b + csr->indices[std::min(e + kEntriesAhead, last_entry)] * width, row_bytes);
+            const T* right = op == HPCGNN_LEFT ? nullptr : b + csr->indices[e] * width;
+            write_entry(static_cast<hpcgnn_sddmm>(op), a + row * width, right, width, heads, out + e * written);
+        }
+    });
+}
+
+// -- softmax over the entries of each row, and sums ------------------------------------------------------------------
+
+// e to the power of x, for x <= 0 or NaN; 0 below -87, where float32 loses bits. Within 2e-7 of it, relatively.
+template <int n>
+inline Lanes<float, n> exp_lanes(const Lanes<float, n> x) {
+    using V = Lanes<float, n>;
+    using U = Lanes<uint32_t, n>;
+    constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    const V shifted = x * 1.44269504088896341F + kRound;
+    const V k = shifted - kRound;
+    const V r = (x - k * 0.693359375F) + k * 2.12194440e-4F;  // x - k ln 2, in two steps
+    V y = r * 1.9875691500e-4F + 1.3981999507e-3F;            // Cephes' polynomial
+    y = y * r + 8.3334519073e-3F;
+    y = y * r + 4.1665795894e-2F;
+    y = y * r + 1.6666665459e-1F;
+    y = y * r + 5.0000001201e-1F;
+    y = y * (r * r) + r + 1.0F;
+    y = reinterpret_cast<V>(reinterpret_cast<U>(y) + (reinterpret_cast<U>(shifted) << 23));  // times 2^k
+    y = x < splat<float, n>(-87.0F) ? V{} : y;
+    return x != x ? x : y;
+}
+
+template <int n>
+inline Lanes<double, n> exp_lanes(Lanes<double, n> x) {
+    for (int j = 0; j < n; ++j) x[j] = std::exp(x[j]);
+    return x;
+}
+
+// Up to 16 columns of an (entries, width) array. If all columns fit, a pack takes several entries: lane j is column
+// j % columns.
+struct Strip {
+    int64_t width, first;
+    int columns, entries;
+
+    static std::vector<Strip> cut(const int64_t width) {
+        std::vector<Strip> strips;
+        for (int64_t c = 0; c < width; c += 16)
+            strips.push_back({width, c, static_cast<int>(std::min<int64_t>(16, width - c)),
+                              width <= 16 ? static_cast<int>(16 / width) : 1});
+        return strips;
+    }
+    // f(offset of a pack, its lanes) for entries [begin, end).
+    template <typename F>
+    void each(const int64_t begin, const int64_t end, const F& f) const {
+        for (int64_t e = begin; e < end; e += entries)
+            f(e * width + first, columns * static_cast<int>(std::min<int64_t>(entries, end - e)));
+    }
+    // A value for each column, in all lanes of that column.
+    template <typename T>
+    Pack<T> spread(const T* values) const {
+        alignas(64) T lanes[16] = {};
+        for (int j = 0; j < columns * entries; j += columns) std::copy(values, values + columns, lanes + j);
+        return Pack<T>::read(lanes, 16);
+    }
+    // The other way: combines the lanes of a column, halves of the pack first.
+    template <typename T, typename F>
+    void fold(const Pack<T>& pack, T* values, const F& combine) const {
+        alignas(64) T lanes[16];
+        pack.write(lanes, 16);
+        for (int left = entries; left > 1; left = (left + 1) / 2) {
+            const int half = (left + 1) / 2;
+            for (int j = half * columns; j < left * columns; ++j)
+                lanes[j - half * columns] = combine(lanes[j - half * columns], lanes[j]);
+        }
+        std::copy(lanes, lanes + columns, values);
+    }
+};
+
+template <typename T>
+inline T larger(const T a, const T b) {
+    return b > a || b != b ? b : a;  // a NaN stays
+}
+
+template <typename T>
+void largest(const Strip& strip, const T* scores, const int64_t begin, const int64_t end, T* top) {
+    constexpr T kLowest = -std::numeric_limits<T>::infinity();
+    Pack<T> most = Pack<T>::all(kLowest);
+    strip.each(begin, end, [&](const int64_t at, const int count) {
+        const Pack<T> value = Pack<T>::read(scores + at, count, kLowest);
+        most.each([&](const auto part, const int r) { return combine<decltype(part), true>(part, value.part[r]); });
+    });
+    strip.fold(most, top, larger<T>);
+}
+
+// values = e^(scores - top), and their sum. A row of nothing but -inf has a sum of 0.
+template <typename T>
+void exponentials(const Strip& strip, const T* scores, const int64_t begin, const int64_t end, const T* top, T* values,
+                  T* sum) {
+    T finite[16];
+    for (int h = 0; h < strip.columns; ++h) finite[h] = top[h] == -std::numeric_limits<T>::infinity() ? 0 : top[h];
+    const Pack<T> shift = strip.spread(finite);
+    Pack<T> total;
+    strip.each(begin, end, [&](const int64_t at, const int count) {
+        Pack<T> value = Pack<T>::read(scores + at, count);
+        value.each([&](const auto part, const int r) { return exp_lanes<Pack<T>::n>(part - shift.part[r]); });
+        value.keep(count, 0);
+        value.write(values + at, count);
+        total.each([&](const auto part, const int r) { return part + value.part[r]; });
+    });
+    strip.fold(total, sum, std::plus<T>());
+}
+
+template <typename T>
+void divide(const Strip& strip, T* values, const int64_t begin, const int64_t end, const T* sum) {
+    T divisor[16];
+    for (int h = 0; h < strip.columns; ++h) divisor[h] = sum[h] == 0 ? 1 : sum[h];
+    const Pack<T> spread = strip.spread(divisor);
+    strip.each(begin, end, [&](const int64_t at, const int count) {
+        Pack<T> value = Pack<T>::read(values + at, count);
+        value.each([&](const auto part, const int r) { return part / spread.part[r]; });
+        value.write(values + at, count);
+    });
+}
+
+// sum of alpha * gradient, or of alpha alone if there is no gradient.
+template <typename T>
+void products(const Strip& strip, const T* alpha, const T* gradient, const int64_t begin, const int64_t end, T* sum) {
+    Pack<T> total;
+    strip.each(begin, end, [&](const int64_t at, const int count) {
+        Pack<T> value = Pack<T>::read(alpha + at, count);
+        if (gradient != nullptr) {
+            const Pack<T> factor = Pack<T>::read(gradient + at, count);
+            value.each([&](const auto part, const int r) { return part * factor.part[r]; });
+        }
+        total.each([&](const auto part, const int r) { return part + value.part[r]; });
+    });
+    strip.fold(total, sum, std::plus<T>());
+}
+
+template <typename T>
+void less_the_sum(const Strip& strip, const T* alpha, const T* gradient, const int64_t begin, const int64_t end,
+                  const T* sum, T* out) {
+    const Pack<T> shift = strip.spread(sum);
+    strip.each(begin, end, [&](const int64_t at, const int count) {
+        const Pack<T> value = Pack<T>::read(alpha + at, count);
+        Pack<T> result = Pack<T>::read(gradient + at, count);
+        result.each([&](const auto part, const int r) { return value.part[r] * (part - shift.part[r]); });
+        result.write(out + at, count);
+    });
+}
+
+// light(strip, row, begin, end) for all rows but the heavy ones and each strip of their columns.
+template <typename Light>
+void for_light_rows(const hpcgnn_csr& csr, const std::vector<Strip>& strips, const int threads, const Light& light) {
+    const int64_t most = hpcgnn_segment_entries();
+    for_row_ranges(csr, threads, [&](const int64_t first, const int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            const int64_t begin = csr.indptr[row], end = csr.indptr[row + 1];
+            if (end - begin > most) continue;
+            for (const Strip& strip : strips) light(strip, row, begin, end);
+        }
+    });
+}
+
+template <typename T>
+void edge_softmax(const hpcgnn_csr* csr, const T* scores, const int64_t width, T* out, const int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const std::vector<Strip> strips = Strip::cut(width);
+    for_light_rows(*csr, strips, threads, [&](const Strip& strip, int64_t, const int64_t begin, const int64_t end) {
+        T top[16], sum[16];
+        largest(strip, scores, begin, end, top);
+        exponentials(strip, scores, begin, end, top, out, sum);
+        divide(strip, out, begin, end, sum);
+    });
+    const HeavyRows heavy(*csr, hpcgnn_segment_entries());
+    std::vector<T> top(heavy.size() * width), sum(heavy.size() * width);
+    const auto segments = [&](const auto& each) {
+        in_parallel(heavy.size(), threads, [&](const int64_t s) {
+            const int64_t whole = heavy.first[heavy.owner[s]] * width;  // where the values of the row are
+            for (const Strip& strip : strips)
+                each(strip, heavy.segments[s], s * width + strip.first, whole + strip.first);
+        });
+    };
+    segments([&](const Strip& strip, const Segment& segment, const int64_t own, int64_t) {
+        largest(strip, scores, segment.begin, segment.end, top.data() + own);
+    });
+    join<T, true>(heavy, width, top.data(), threads);
+    segments([&](const Strip& strip, const Segment& segment, const int64_t own, const int64_t whole) {
+        exponentials(strip, scores, segment.begin, segment.end, top.data() + whole, out, sum.data() + own);
+    });
+    join<T, false>(heavy, width, sum.data(), threads);
+    segments([&](const Strip& strip, const Segment& segment, int64_t, const int64_t whole) {
+        divide(strip, out, segment.begin, segment.end, sum.data() + whole);
+    });
+}
+
+template <typename T>
+void edge_softmax_backward(const hpcgnn_csr* csr, const T* alpha, const T* gradient, const int64_t width, T* out,
+                           const int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const std::vector<Strip> strips = Strip::cut(width);
+    for_light_rows(*csr, strips, threads, [&](const Strip& strip, int64_t, const int64_t begin, const int64_t end) {
+        T sum[16];
+        products(strip, alpha, gradient, begin, end, sum);
+        less_the_sum(strip, alpha, gradient, begin, end, sum, out);
+    });
+    const HeavyRows heavy(*csr, hpcgnn_segment_entries());
+    std::vector<T> sum(heavy.size() * width);
+    in_parallel(heavy.size(), threads, [&](const int64_t s) {
+        for (const Strip& strip : strips)
+            products(strip, alpha, gradient, heavy.segments[s].begin, heavy.segments[s].end,
+                     sum.data() + s * width + strip.first);
+    });
+    join<T, false>(heavy, width, sum.data(), threads);
+    in_parallel(heavy.size(), threads, [&](const int64_t s) {
+        for (const Strip& strip : strips)
+            less_the_sum(strip, alpha, gradient, heavy.segments[s].begin, heavy.segments[s].end,
+                         sum.data() + heavy.first[heavy.owner[s]] * width + strip.first, out);
+    });
+}
+
+// out = the sum of entries [begin, end) of (entries, width) values. Wide ones entry by entry, as they lie in memory.
+template <typename T>
+void sum_entries(const std::vector<Strip>& strips, const T* values, const int64_t width, const int64_t begin,
+                 const int64_t end, T* out) {
+    if (width <= 16) {
+        for (const Strip& strip : strips) products<T>(strip, values, nullptr, begin, end, out);
+        return;
+    }
+    std::fill(out, out + width, T(0));
+    for (int64_t e = begin; e < end; ++e) {
+        const T* from = values + e * width;
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) out[c] += from[c];
+    }
+}
+
+template <typename T>
+void edge_sum(const hpcgnn_csr* csr, const T* values, const int64_t width, T* out, const int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const std::vector<Strip> strips = Strip::cut(width), whole = {{width, 0, 0, 1}};
+    for_light_rows(*csr, whole, threads, [&](const Strip&, const int64_t row, const int64_t begin, const int64_t end) {
+        sum_entries(strips, values, width, begin, end, out + row * width);
+    });
+    const HeavyRows heavy(*csr, hpcgnn_segment_entries());
+    std::vector<T> sum(heavy.size() * width);
+    in_parallel(heavy.size(), threads, [&](const int64_t s) {
+        sum_entries(strips, values, width, heavy.segments[s].begin, heavy.segments[s].end, sum.data() + s * width);
+    });
+    join<T, false>(heavy, width, sum.data(), threads);
+    for (int64_t h = 0; h < csr->num_heavy; ++h)
+        std::copy_n(sum.data() + heavy.first[h] * width, width, out + csr->heavy[h] * width);
+}
+
+}  // namespace
+
+// out[e] from row r of a and row c of b, for each entry e = (r, c).
+//
+// op: HPCGNN_DOT: out (entries, heads), the products of `heads` equal groups of columns; HPCGNN_ADD: out (entries,
+// width), their sum; HPCGNN_LEFT: out (entries, width), row r of a alone (b is null).
+#define HPCGNN_SDDMM(name, T)                                                                                        \
+    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* a, const T* b, int64_t width, int op, int64_t heads, T* out, \
+                        int threads) {                                                                               \
+        sddmm<T>(csr, a, b, width, op, heads, out, threads);                                                         \
+    }
+
+HPCGNN_SDDMM(sddmm_f32, float)
+HPCGNN_SDDMM(sddmm_f64, double)
+
+// out (entries, width) = softmax over the entries of each row, for each column; a row of nothing but -inf becomes 0.
+#define HPCGNN_EDGE_SOFTMAX(name, T)                                                                  \
+    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* scores, int64_t width, T* out, int threads) { \
+        edge_softmax<T>(csr, scores, width, out, threads);                                            \
+    }
+
+HPCGNN_EDGE_SOFTMAX(edge_softmax_f32, float)
+HPCGNN_EDGE_SOFTMAX(edge_softmax_f64, double)
+
+// out (entries, width) = alpha * (gradient - the row's sum of alpha * gradient).
+#define HPCGNN_EDGE_SOFTMAX_BACKWARD(name, T)                                                            \
+    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* alpha, const T* gradient, int64_t width, T* out, \
+                        int threads) {                                                                   \
+        edge_softmax_backward<T>(csr, alpha, gradient, width, out, threads);                             \
+    }
+
+HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f32, float)
+HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f64, double)
+
+// out (rows, width) = the sum of each row's entries of values (entries, width).
+#define HPCGNN_EDGE_SUM(name, T)                                                                      \
+    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* values, int64_t width, T* out, int threads) { \
+        edge_sum<T>(csr, values, width, out, threads);                                                \
+    }
+
+HPCGNN_EDGE_SUM(edge_sum_f32, float)
+HPCGNN_EDGE_SUM(edge_sum_f64, double)

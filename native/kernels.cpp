@@ -2,5 +2,7 @@
 
 #include "dropout.h"
 #include "edges.h"
+#include "max_gradient.h"
 #include "quantize.h"
+#include "rows.h"
 #include "spmm.h"

@@ -95,32 +95,30 @@ inline V combine(const V a, const V b) {
     }
 }
 
-// Where an entry's row of x is, at the first column of a tile.
-template <typename Storage, typename Value, int N, bool kPacked>
+// Where an entry's row of x is, at the first column of a tile. `kGrouped`: packed rows come first in each row's
+// entries.
+template <typename Storage, typename Value, int N, bool kPacked, bool kGrouped>
 struct Rows {
-    const Storage* x;
-    int64_t width, packed_from_x, packed_width_difference, last_entry;
+    const Storage *x, *packed;
+    int64_t width, last_entry;
     const int32_t* indices;
 
     Rows(const SpmmJob<Storage, Value>& job, const Tile& tile)
         : x(job.x + tile.first_column),
+          packed(kPacked ? job.packed + tile.packed_columns * job.csr->num_hot : nullptr),
           width(job.width),
-          packed_from_x(0),
-          packed_width_difference(N * kLanes<Value> - job.width),
           last_entry(job.csr->indptr[job.csr->last_row] - 1),
-          indices(kPacked ? job.csr->hot_indices : job.csr->indices) {
-        if (!kPacked) return;
-        const Storage* packed = job.packed + tile.packed_columns * job.csr->num_hot;
-        packed_from_x =
-            (reinterpret_cast<intptr_t>(packed) - reinterpret_cast<intptr_t>(x)) / intptr_t{sizeof(Storage)};
-    }
+          indices(kPacked ? job.csr->hot_indices : job.csr->indices) {}
 
     const Storage* at(const int64_t entry) const {
         const int64_t index = indices[entry];
         if constexpr (!kPacked) return x + index * width;
-        // Which of the two it is cannot be foretold, so there must be no branch on it.
-        const int64_t packed = index >> 63;  // all ones, or zero
-        return x + (packed_from_x & packed) + (index ^ packed) * (width + (packed_width_difference & packed));
+        if constexpr (kGrouped) return index < 0 ? packed + ~index * (N * kLanes<Value>) : x + index * width;
+        // In any other order, which of the two it is cannot be foretold: a branch would cost more than this.
+        const intptr_t copied = index >> 63;  // all ones, or zero
+        return reinterpret_cast<const Storage*>(
+            (reinterpret_cast<intptr_t>(packed + ~index * (N * kLanes<Value>)) & copied) |
+            (reinterpret_cast<intptr_t>(x + index * width) & ~copied));
     }
 };
 
@@ -137,7 +135,8 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
         if (ahead > 0) {
             const int64_t later_entry = std::min(e + ahead, last_entry);
             const Storage* later = rows.at(later_entry);
-            if constexpr (kFactor == Factor::kScale) __builtin_prefetch(job.scale + job.csr->indices[later_entry], 0, 3);
+            if constexpr (kFactor == Factor::kScale)
+                __builtin_prefetch(job.scale + job.csr->indices[later_entry], 0, 3);
 #pragma GCC unroll 16
             for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
@@ -221,7 +220,7 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
     const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
     const Tile tile = shared_tile;
     const int64_t* indptr = job.csr->indptr;
-    const Rows<Storage, Value, N, kPacked> rows(job, tile);
+    const Rows<Storage, Value, N, kPacked, kFactor == Factor::kOne> rows(job, tile);
     Lanes<Value, kLanes<Value>> acc[N];
     for (int64_t r = first; r < last; ++r) {
         const int64_t begin = indptr[r], end = indptr[r + 1];
@@ -240,7 +239,7 @@ void do_segment(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_ti
     constexpr int n = kLanes<Value>;
     const SpmmJob<Storage, Value> job = shared_job;
     const Tile tile = shared_tile;
-    const Rows<Storage, Value, N, kPacked> rows(job, tile);
+    const Rows<Storage, Value, N, kPacked, kFactor == Factor::kOne> rows(job, tile);
     Lanes<Value, n> acc[N];
     start<Storage, Value, kMax, N, kPart>(job, tile, nullptr, acc);
     reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
@@ -438,7 +437,8 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
 //
 // weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
 // packed: what `pack` made of the hot rows with the same tuning, or null; only for one head, and not for a maximum.
-// A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
+// Without weights or scale, hot_indices may list a row's entries in another order, and should list hot ones first. A
+// mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
 //
 // `pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `packed_columns` values for each of them.
 #define HPCGNN_SPMM(name, Storage, Value)                                                                            \

@@ -1,8 +1,22 @@
 """Sparse kernels behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
 
+from hpcgnn.kernels.autograd import edge_softmax, edge_sum, gather_rows, index_add, scatter_rows, sddmm, spmm
 from hpcgnn.kernels.backend import BACKENDS, resolve
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.dropout import dropout
-from hpcgnn.kernels.spmm import index_add, spmm, spmm_in_blocks
+from hpcgnn.kernels.spmm import spmm_in_blocks
 
-__all__ = ["BACKENDS", "Csr", "dropout", "index_add", "resolve", "spmm", "spmm_in_blocks"]
+__all__ = [
+    "BACKENDS",
+    "Csr",
+    "dropout",
+    "edge_softmax",
+    "edge_sum",
+    "gather_rows",
+    "index_add",
+    "resolve",
+    "scatter_rows",
+    "sddmm",
+    "spmm",
+    "spmm_in_blocks",
+]

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from hpcgnn.kernels.rows import cluster, gather_rows
+
 Array = torch.Tensor | np.ndarray
 
 
@@ -16,7 +18,7 @@ class HotColumns:
     """Columns that many entries name.
 
     columns: (h,) int32, the most named first.
-    indices: (entries,) int32: a matrix's ``indices`` with ``columns[p]`` written as ``~p``.
+    indices: (entries,) int32: a matrix's ``indices`` with ``columns[p]`` written as ``~p``, perhaps grouped in each row.
     """
 
     columns: torch.Tensor
@@ -53,7 +55,7 @@ class Csr:
         self._transpose_order: torch.Tensor | None = None
         self._blocks: dict[int, list[tuple[int, int]]] = {}
         self._heavy: dict[int, torch.Tensor] = {}
-        self._hot: dict[tuple[int, int], HotColumns | None] = {}
+        self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
         self._structure: Csr = self  # where the transpose's structure is cached
 
     def _check(self) -> None:
@@ -80,29 +82,41 @@ class Csr:
         return self.indices.numel()
 
     @property
+    def structure(self) -> Csr:
+        """The matrix whose structure :meth:`with_weight` shared with this one, or this one: what is cached is there."""
+        return self._structure
+
+    @property
     def transpose_order(self) -> torch.Tensor:
-        """(entries,) int64: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix."""
+        """(entries,) int32: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix.
+
+        int64 for 2**31 entries or more.
+        """
+        if self._structure is not self:
+            return self._structure.transpose_order
         if self._transpose_order is None:
-            self._transpose_order = torch.argsort(self.indices, stable=True)
+            transpose = self.transpose()
+            if self._transpose_order is None:  # this matrix was made as a transpose, so the other one's order is known
+                order = transpose.transpose_order
+                self._transpose_order = torch.empty_like(order)
+                self._transpose_order[order] = torch.arange(order.numel(), dtype=order.dtype)
         return self._transpose_order
 
     def transpose(self) -> Csr:
         """The transposed matrix, made once; its entries keep this matrix's order within a row."""
-        if self._structure is not self:
-            assert self.weight is not None, "only with_weight() shares a structure"
-            return self._structure.transpose().with_weight(self.weight[self._structure.transpose_order])
         if self._transpose is None:
-            order = self.transpose_order
-            counts = torch.bincount(self.indices, minlength=self.num_cols)
-            indptr = torch.zeros(self.num_cols + 1, dtype=torch.int64)
-            torch.cumsum(counts, 0, out=indptr[1:])
-            rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
-            weight = None if self.weight is None else self.weight[order]
-            self._transpose = Csr(indptr, rows[order], self.num_rows, weight, check=False)
+            if self._structure is self:
+                indptr, order = cluster(self.indices, self.num_cols, check=False)
+                rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+                indices = gather_rows(rows, order, check=False)
+                weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
+                self._transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
+                self._transpose_order = order
+            else:
+                assert self.weight is not None, "only with_weight() shares a structure"
+                weight = gather_rows(self.weight, self.transpose_order, check=False)
+                self._transpose = self._structure.transpose().with_weight(weight)
             self._transpose._transpose = self
-            back = torch.empty_like(order)
-            back[order] = torch.arange(order.numel())
-            self._transpose._transpose_order = back
         return self._transpose
 
     def with_weight(self, weight: torch.Tensor) -> Csr:
@@ -123,25 +137,35 @@ class Csr:
             self._structure._heavy[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
         return self._structure._heavy[entries]
 
-    def hot_columns(self, most: int, least_uses: int) -> HotColumns | None:
+    def hot_columns(self, most: int, least_uses: int, *, grouped: bool = False) -> HotColumns | None:
         """At most ``most`` columns that at least ``least_uses`` entries name; None if most entries name others.
 
-        Takes 4 bytes an entry, and O(entries) time when it is first asked for.
+        ``grouped`` lists each row's entries by column, the most named first and then the other columns' as they were.
+        Takes 4 bytes an entry, and O(entries + columns log columns) time when it is first asked for.
         """
-        cache, key = self._structure._hot, (most, least_uses)
+        cache, key = self._structure._hot, (most, least_uses, grouped)
         if key not in cache:
-            cache[key] = self._find_hot_columns(most, least_uses)
+            cache[key] = self._find_hot_columns(*key)
         return cache[key]
 
-    def _find_hot_columns(self, most: int, least_uses: int) -> HotColumns | None:
+    def _find_hot_columns(self, most: int, least_uses: int, grouped: bool) -> HotColumns | None:
         uses = torch.bincount(self.indices, minlength=self.num_cols)
         columns = torch.argsort(uses, descending=True, stable=True)[:most]
         columns = columns[uses[columns] >= least_uses].to(torch.int32)
         if 2 * int(uses[columns].sum()) < self.num_entries:
             return None
+        places = torch.arange(columns.numel(), dtype=torch.int32)
         written = torch.arange(self.num_cols, dtype=torch.int32)
-        written[columns] = ~torch.arange(columns.numel(), dtype=torch.int32)
-        return HotColumns(columns, written[self.indices])
+        written[columns] = ~places
+        indices = written[self.indices]
+        if grouped:  # two stable counting sorts: by place, then back into rows
+            place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32)
+            place[columns] = places
+            _, by_place = cluster(place[self.indices], columns.numel() + 1, check=False)
+            rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+            _, by_row = cluster(rows[by_place], self.num_rows, check=False)
+            indices = indices[by_place[by_row]]
+        return HotColumns(columns, indices)
 
     def row_blocks(self, count: int) -> list[tuple[int, int]]:
         """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""

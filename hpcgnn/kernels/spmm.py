@@ -12,6 +12,7 @@ import torch
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import implementation
 from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.rows import cluster
 
 REDUCTIONS = ("sum", "mean", "max")
 # How features may be stored, and the type in which they are added.
@@ -90,18 +91,16 @@ def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: st
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    return spmm(clustered(index, src, num_rows), src, backend=backend)
+    return spmm(clustered(index, src, num_rows, backend), src, backend=backend)
 
 
-def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int) -> Csr:
+def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
     """The matrix that adds rows of ``src`` (E, ...) to the rows that ``index`` (E,) names; (num_rows, E)."""
-    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) or index.numel() != src.shape[0]:
+    if index.dim() != 1 or index.numel() != src.shape[0]:
         raise ValueError("index must hold one int32 or int64 integer per row of src")
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < num_rows:
-        raise ValueError(f"index must lie in [0, {num_rows})")
-    indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(index, minlength=num_rows), 0, out=indptr[1:])
-    order = torch.argsort(index, stable=True)
+    if src.shape[0] > 2**31 - 1:
+        raise ValueError(f"src must have at most 2**31 - 1 rows, not {src.shape[0]}")
+    indptr, order = cluster(index, num_rows, backend)
     return Csr(indptr, order, src.shape[0], check=False)
 
 

@@ -148,7 +148,7 @@ TUNINGS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("width", [1, 16, 40, 100, 602])
 @pytest.mark.parametrize("tuning", TUNINGS)
-def test_tuning_does_not_change_a_bit(monkeypatch, tuning, width, dtype):
+def test_tuning_does_not_change_a_bit_in_the_same_order(monkeypatch, tuning, width, dtype):
     monkeypatch.setattr(native_spmm, "_LEAST_BYTES_TO_PACK", 0)
     skewed = torch.randint(0, 400, (9000,)) * torch.randint(0, 2, (9000,)) * torch.randint(0, 2, (9000,))
     csr = Csr(torch.arange(0, 9001, 18), skewed, 400)
@@ -161,6 +161,10 @@ def test_tuning_does_not_change_a_bit(monkeypatch, tuning, width, dtype):
         assert (prepared is not None) == (TUNINGS[tuning].hot_bytes > 0)
         out = torch.full_like(expected, torch.nan)
         native_spmm.spmm(csr, (0, 500), values, x, scale, "sum", False, out, prepared, TUNINGS[tuning])
+        if values is None and prepared is not None and dtype != torch.int8:  # ones are added in another, fixed order
+            hot = prepared.hot
+            columns = torch.where(hot.indices < 0, hot.columns[(~hot.indices).clamp(min=0).long()], hot.indices)
+            expected = spmm(Csr(csr.indptr, columns, 400), x, backend="jit")
         assert torch.equal(out, expected)
 
 
@@ -170,6 +174,8 @@ def test_hot_columns_are_those_that_most_entries_name():
     assert hot.columns.tolist() == [3, 1]
     assert hot.indices.tolist() == [~0, ~1, ~0, ~0, 0, ~0, ~1, 2, ~0]
     assert csr.hot_columns(most=1, least_uses=6) is None  # too few entries would gain
+    grouped = csr.hot_columns(most=2, least_uses=2, grouped=True)
+    assert grouped.indices.tolist() == [~0, ~0, ~0, ~1, 0, ~0, ~0, ~1, 2]
 
 
 def test_mean_of_empty_rows_is_zero(backend):
@@ -248,7 +254,6 @@ def test_wrong_matrices_are_refused_by_name(arguments, named):
         ({"x": torch.ones(2, 2, dtype=torch.int8)}, "scale"),
         ({"scale": torch.ones(2)}, "scale"),
         ({"weight": torch.ones(2, 3)}, "heads"),
-        ({"weight": torch.ones(4)[::2]}, "contiguous"),
         ({"backend": "cuda"}, "backend"),
     ],
 )

@@ -32,7 +32,7 @@ class Tuning:
     tasks_a_thread: int = 64
     streaming_bytes: int = 16 << 20
     split_rows: bool = True
-    hot_bytes: int = 16 << 20
+    hot_bytes: int = 8 << 20
 
 
 DEFAULT_TUNING = Tuning()
@@ -77,7 +77,9 @@ def prepare(
     if not tuning.hot_bytes or reduce == "max" or heads > 1 or size < _LEAST_BYTES_TO_PACK:
         return None
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
-    hot = csr.hot_columns(most, _LEAST_USES)
+    # Ones can be added in any order: those of rows used alike, one after the other, meet in the caches. That order belongs
+    # to the matrix, so it is the same for any number of threads.
+    hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None and x.dtype != torch.int8)
     if hot is None:
         return None
     columns = ctypes.c_int64()
@@ -108,12 +110,10 @@ def spmm(
     tuning: Tuning = DEFAULT_TUNING,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
-    heavy = csr.heavy_rows(segment_entries())
-    hot = (None, 0) if prepared is None else (prepared.hot.indices.data_ptr(), prepared.hot.columns.numel())
     out_bytes = out.numel() * out.element_size()
     streaming = 0 < tuning.streaming_bytes <= out_bytes and not accumulate
     function("spmm", x.dtype)(
-        ctypes.byref(_Csr(*rows, csr.indptr.data_ptr(), csr.indices.data_ptr(), heavy.data_ptr(), heavy.numel(), *hot)),
+        csr_argument(csr, rows, None if prepared is None else prepared.hot),
         pointer(weight),
         ctypes.c_int64(1 if weight is None or weight.dim() == 1 else weight.shape[1]),
         pointer(x),
@@ -125,6 +125,15 @@ def spmm(
         ctypes.c_int(accumulate),
         _tuning(tuning, streaming),
         threads(),
+    )
+
+
+def csr_argument(csr: Csr, rows: tuple[int, int], hot: HotColumns | None = None):  # type: ignore[no-untyped-def]
+    """Rows ``[rows[0], rows[1])`` of ``csr`` as the kernels take them; valid while ``csr`` lives."""
+    heavy = csr.heavy_rows(segment_entries())
+    packed = (None, 0) if hot is None else (hot.indices.data_ptr(), hot.columns.numel())
+    return ctypes.byref(
+        _Csr(*rows, csr.indptr.data_ptr(), csr.indices.data_ptr(), heavy.data_ptr(), heavy.numel(), *packed)
     )
 
 

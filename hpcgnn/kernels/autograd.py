@@ -1,0 +1,279 @@
+"""The kernels with gradients: the functions that :mod:`hpcgnn.kernels` offers.
+
+Each one calls the plain kernel directly where no gradient is asked for. A backward pass is made of the same kernels, on
+the transposed matrix; gradients of gradients are refused by torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hpcgnn.kernels import edges as plain_edges
+from hpcgnn.kernels import rows as plain_rows
+from hpcgnn.kernels.csr import Csr, as_columns
+from hpcgnn.kernels.spmm import index_add as plain_index_add
+from hpcgnn.kernels.spmm import spmm as plain_spmm
+
+_DIFFERENTIABLE = (torch.float32, torch.float64)
+
+
+def spmm(
+    csr: Csr,
+    x: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduce: str = "sum",
+    out: torch.Tensor | None = None,
+    backend: str = "auto",
+    *,
+    scale: torch.Tensor | None = None,
+    accumulate: bool = True,
+) -> torch.Tensor:
+    """:func:`hpcgnn.kernels.spmm.spmm`, differentiable in ``x`` and ``weight``.
+
+    The gradient of a maximum is split evenly among the entries that attain it. ``csr.weight`` is used and is a constant.
+    With gradients, ``out`` and 16- or 8-bit ``x`` are refused.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    weight = None if weight is None else weight.contiguous()
+    stored = csr.weight if weight is None else None
+    if not _tracked(x, weight, stored, out, scale):
+        return plain_spmm(csr, x, weight, reduce, out, backend, scale=scale, accumulate=accumulate)
+    if _tracked(stored):
+        raise ValueError("csr.weight is a constant: pass the weight that needs a gradient as weight")
+    for name, value in (("out", out), ("scale", scale)):
+        if value is not None:
+            raise ValueError(f"{name} must not be given where a gradient is needed")
+    _check_differentiable("x", x)
+    return _Spmm.apply(x, weight, csr, reduce, backend)
+
+
+def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.spmm.index_add`, differentiable in ``src``."""
+    if not _tracked(src):
+        return plain_index_add(index, src, num_rows, backend)
+    _check_differentiable("src", src)
+    return _IndexAdd.apply(src, index, num_rows, backend)
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.rows.gather_rows`, differentiable in ``x`` if that is float32 or float64."""
+    if not _tracked(x):
+        return plain_rows.gather_rows(x, index, backend)
+    _check_differentiable("x", x)
+    return _GatherRows.apply(x, index, backend)
+
+
+def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
+    if not _tracked(src):
+        return plain_rows.scatter_rows(index, src, num_rows, backend)
+    return _ScatterRows.apply(src, index, num_rows, backend)
+
+
+def sddmm(
+    csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
+) -> torch.Tensor:
+    """:func:`hpcgnn.kernels.edges.sddmm`, differentiable in ``a`` and ``b``."""
+    if not _tracked(a, b):
+        return plain_edges.sddmm(csr, a, b, op, heads, backend)
+    return _Sddmm.apply(a, b, csr, op, heads, backend)
+
+
+def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.edges.edge_softmax`, differentiable in ``scores``."""
+    if not _tracked(scores):
+        return plain_edges.edge_softmax(csr, scores, backend)
+    return _EdgeSoftmax.apply(scores, csr, backend)
+
+
+def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.edges.edge_sum`, differentiable in ``values``."""
+    if not _tracked(values):
+        return plain_edges.edge_sum(csr, values, backend)
+    return _EdgeSum.apply(values, csr, backend)
+
+
+def _tracked(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in _DIFFERENTIABLE:
+        raise ValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")
+
+
+def _transpose(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
+    """The transpose, and the weights of its entries: ``weight`` if given, else the stored ones."""
+    if weight is None:
+        transpose = csr.transpose()
+        return transpose, transpose.weight
+    return csr.structure.transpose(), _to_transpose(csr, weight, backend)
+
+
+def _to_transpose(csr: Csr, values: torch.Tensor, backend: str) -> torch.Tensor:
+    """Values of entries in the order of the transpose."""
+    return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, reduce: str, backend: str
+    ) -> torch.Tensor:
+        z = plain_spmm(csr, x, weight, reduce, backend=backend)
+        is_max = reduce == "max"
+        needs_x = is_max or ctx.needs_input_grad[1]
+        ctx.save_for_backward(x if needs_x else None, weight, z if is_max else None)
+        ctx.csr, ctx.reduce, ctx.backend = csr, reduce, backend
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, z = ctx.saved_tensors
+        csr, dz = ctx.csr, dz.contiguous()
+        if ctx.reduce == "max":
+            gradients = _max_gradients(csr, x.contiguous(), weight, z, dz, ctx.needs_input_grad[:2], ctx.backend)
+            return (*gradients, None, None, None)
+        if ctx.reduce == "mean":
+            dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
+        dx = dweight = None
+        if ctx.needs_input_grad[0]:
+            transpose, transposed = _transpose(csr, weight, ctx.backend)
+            dx = plain_spmm(transpose, dz, transposed, backend=ctx.backend)
+        if ctx.needs_input_grad[1]:
+            heads = None if weight.dim() == 1 else weight.shape[1]
+            dweight = plain_edges.sddmm(csr, dz, x, "dot", heads, ctx.backend)
+        return dx, dweight, None, None, None
+
+
+def _max_gradients(
+    csr: Csr,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    z: torch.Tensor,
+    dz: torch.Tensor,
+    needed: tuple[bool, bool],
+    backend: str,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of x and weight that are needed."""
+    used = csr.weight if weight is None else weight
+    columns = None if used is None else as_columns(used)
+    shares = plain_edges.max_shares(csr, columns, x, z, dz, backend)
+    dx = dweight = None
+    if needed[0]:
+        transpose, transposed = _transpose(csr, weight, backend)
+        transposed = None if transposed is None else as_columns(transposed)
+        dx = plain_edges.max_backward(transpose, transposed, x, z, shares, backend)
+    if needed[1]:
+        assert weight is not None
+        assert columns is not None
+        dweight = plain_edges.max_weight_backward(csr, columns, x, z, shares, backend).view(weight.shape)
+    return dx, dweight
+
+
+class _IndexAdd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.backend = backend
+        return plain_index_add(index, src, num_rows, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, backend: str) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape, ctx.backend = x.shape, backend
+        return plain_rows.gather_rows(x, index, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
+        dx = plain_index_add(index, rows, ctx.shape[0], ctx.backend)
+        return dx.view(ctx.shape), None, None
+
+
+class _ScatterRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.backend = backend
+        return plain_rows.scatter_rows(index, src, num_rows, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
+
+
+class _Sddmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, csr: Csr, op: str, heads: int | None, backend: str
+    ) -> torch.Tensor:
+        if op == "dot":
+            ctx.save_for_backward(a, b)
+        ctx.csr, ctx.op, ctx.backend = csr, op, backend
+        return plain_edges.sddmm(csr, a, b, op, heads, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        csr, backend, gradient = ctx.csr, ctx.backend, gradient.contiguous()
+        da = db = None
+        if ctx.op == "dot":
+            a, b = ctx.saved_tensors
+            if ctx.needs_input_grad[0]:
+                da = plain_spmm(csr, b, gradient, backend=backend)
+            if ctx.needs_input_grad[1]:
+                transpose, weight = _transpose(csr, gradient, backend)
+                db = plain_spmm(transpose, a, weight, backend=backend)
+        else:
+            if ctx.needs_input_grad[0]:
+                da = plain_edges.edge_sum(csr, gradient, backend)
+            if ctx.needs_input_grad[1]:
+                transposed = _to_transpose(csr, gradient, backend)
+                db = plain_edges.edge_sum(csr.structure.transpose(), transposed, backend)
+        return da, db, None, None, None, None
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
+        alpha = plain_edges.edge_softmax(csr, scores, backend)
+        ctx.save_for_backward(alpha)
+        ctx.csr, ctx.backend = csr, backend
+        return alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (alpha,) = ctx.saved_tensors
+        return plain_edges.edge_softmax_backward(ctx.csr, alpha, gradient, ctx.backend), None, None
+
+
+class _EdgeSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
+        ctx.csr, ctx.backend = csr, backend
+        return plain_edges.edge_sum(csr, values, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None

@@ -1,0 +1,216 @@
+"""See :mod:`hpcgnn.kernels.edges`. Dot products are summed in the order of the native kernel: the bits are the same."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.jit.threads import use_torch_threads
+
+_TASKS_A_THREAD = 16
+_LANES = 16  # as in native/edges.h
+
+
+def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
+    """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
+    if op == "dot" and b is not None:
+        _dot(*_matrix(csr), a.numpy(), b.numpy(), heads, out.numpy())
+    else:
+        _add(*_matrix(csr), a.numpy(), (a[:0] if b is None else b).numpy(), b is not None, out.numpy())
+
+
+def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
+    _softmax(*_matrix(csr), scores.numpy(), out.numpy())
+
+
+def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+    """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
+    _softmax_backward(*_matrix(csr), alpha.numpy(), gradient.numpy(), out.numpy())
+
+
+def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
+    _sum(*_matrix(csr), values.numpy(), out.numpy())
+
+
+def max_shares(
+    csr: Csr,
+    weight: torch.Tensor | None,
+    x: torch.Tensor,
+    z: torch.Tensor,
+    gradient: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Write ``gradient`` over the number of the row's entries that attain the maximum ``z``, all (R, F), to ``out``."""
+    _max_shares(*_matrix(csr), _weights(weight, x), x.numpy(), z.numpy(), gradient.numpy(), out.numpy())
+
+
+def max_backward(
+    transpose: Csr,
+    weight: torch.Tensor | None,
+    x: torch.Tensor,
+    z: torch.Tensor,
+    shares: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Write the gradient of ``x`` (C, F) to ``out``, from :func:`max_shares`; ``weight`` is in the transpose's order."""
+    _max_backward(*_matrix(transpose), _weights(weight, x), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
+
+
+def max_weight_backward(
+    csr: Csr, weight: torch.Tensor, x: torch.Tensor, z: torch.Tensor, shares: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write the gradient of ``weight`` (entries, H) to ``out``, from :func:`max_shares`."""
+    _max_weight_backward(*_matrix(csr), weight.numpy(), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
+
+
+def _matrix(csr: Csr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row ranges of about equal work, offsets and columns."""
+    tasks = np.array(csr.row_blocks(use_torch_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
+    return tasks, csr.indptr.numpy(), csr.indices.numpy()
+
+
+def _weights(weight: torch.Tensor | None, x: torch.Tensor) -> np.ndarray:
+    return np.zeros((0, 1), x.numpy().dtype) if weight is None else weight.numpy()
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _dot(tasks, indptr, indices, a, b, heads, out):
+    columns = a.shape[1] // heads
+    for task in numba.prange(tasks.shape[0]):
+        lanes = np.empty(_LANES, a.dtype)
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            for entry in range(indptr[row], indptr[row + 1]):
+                for head in range(heads):
+                    share = slice(head * columns, (head + 1) * columns)
+                    out[entry, head] = _dot_of(a[row, share], b[indices[entry], share], lanes)
+
+
+@numba.njit(nogil=True, cache=True)
+def _dot_of(a, b, lanes):
+    lanes[:] = 0
+    whole = a.size // _LANES * _LANES
+    for first in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            lanes[lane] += a[first + lane] * b[first + lane]
+    for column in range(whole, a.size):
+        lanes[column - whole] += a[column] * b[column]
+    half = _LANES // 2
+    while half > 0:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _add(tasks, indptr, indices, a, b, both, out):
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            for entry in range(indptr[row], indptr[row + 1]):
+                for column in range(a.shape[1]):
+                    value = a[row, column]
+                    out[entry, column] = value + b[indices[entry], column] if both else value
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _softmax(tasks, indptr, indices, scores, out):
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            begin, end = indptr[row], indptr[row + 1]
+            for head in range(scores.shape[1]):
+                top = scores.dtype.type(-np.inf)
+                for entry in range(begin, end):
+                    score = scores[entry, head]
+                    top = score if score > top or score != score else top  # a NaN stays
+                if top == -np.inf:
+                    top = scores.dtype.type(0)
+                total = scores.dtype.type(0)
+                for entry in range(begin, end):
+                    out[entry, head] = np.exp(scores[entry, head] - top)
+                    total += out[entry, head]
+                if total != 0:
+                    for entry in range(begin, end):
+                        out[entry, head] /= total
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _softmax_backward(tasks, indptr, indices, alpha, gradient, out):
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            begin, end = indptr[row], indptr[row + 1]
+            for head in range(alpha.shape[1]):
+                total = alpha.dtype.type(0)
+                for entry in range(begin, end):
+                    total += alpha[entry, head] * gradient[entry, head]
+                for entry in range(begin, end):
+                    out[entry, head] = alpha[entry, head] * (gradient[entry, head] - total)
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _sum(tasks, indptr, indices, values, out):
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            out[row] = 0
+            for entry in range(indptr[row], indptr[row + 1]):
+                for column in range(values.shape[1]):
+                    out[row, column] += values[entry, column]
+
+
+@numba.njit(nogil=True, cache=True)
+def _factor(weight, entry, head):
+    return weight[entry, head] if weight.shape[0] else weight.dtype.type(1)
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _max_shares(tasks, indptr, indices, weight, x, z, gradient, out):
+    heads = weight.shape[1]
+    columns = x.shape[1] // heads
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            out[row] = 0
+            for entry in range(indptr[row], indptr[row + 1]):
+                source = indices[entry]
+                for head in range(heads):
+                    factor = _factor(weight, entry, head)
+                    for column in range(head * columns, (head + 1) * columns):
+                        if factor * x[source, column] == z[row, column]:
+                            out[row, column] += 1
+            for column in range(x.shape[1]):
+                if out[row, column] > 0:
+                    out[row, column] = gradient[row, column] / out[row, column]
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _max_backward(tasks, indptr, indices, weight, x, z, shares, out):
+    heads = weight.shape[1]
+    columns = x.shape[1] // heads
+    for task in numba.prange(tasks.shape[0]):
+        for source in range(tasks[task, 0], tasks[task, 1]):
+            out[source] = 0
+            for entry in range(indptr[source], indptr[source + 1]):
+                row = indices[entry]
+                for head in range(heads):
+                    factor = _factor(weight, entry, head)
+                    for column in range(head * columns, (head + 1) * columns):
+                        if factor * x[source, column] == z[row, column]:
+                            out[source, column] += factor * shares[row, column]
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _max_weight_backward(tasks, indptr, indices, weight, x, z, shares, out):
+    heads = weight.shape[1]
+    columns = x.shape[1] // heads
+    for task in numba.prange(tasks.shape[0]):
+        for row in range(tasks[task, 0], tasks[task, 1]):
+            for entry in range(indptr[row], indptr[row + 1]):
+                source = indices[entry]
+                for head in range(heads):
+                    total = x.dtype.type(0)
+                    for column in range(head * columns, (head + 1) * columns):
+                        if weight[entry, head] * x[source, column] == z[row, column]:
+                            total += shares[row, column] * x[source, column]
+                    out[entry, head] = total

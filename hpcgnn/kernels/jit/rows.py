@@ -1,0 +1,45 @@
+"""See :mod:`hpcgnn.kernels.rows`."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+
+from hpcgnn.kernels.jit.threads import use_torch_threads
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+    """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
+    use_torch_threads()
+    _gather_rows(x.numpy(), index.numpy(), out.numpy())
+
+
+def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    _cluster(index.numpy(), indptr.numpy(), order.numpy())
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _gather_rows(x, index, out):
+    for row in numba.prange(index.size):
+        if index[row] < 0:
+            out[row] = 0
+        else:
+            out[row] = x[index[row]]
+
+
+@numba.njit(nogil=True, cache=True)
+def _cluster(index, indptr, order):
+    """A counting sort on one thread: places are handed out in the order of the index."""
+    indptr[:] = 0
+    for position in range(index.size):
+        indptr[index[position] + 1] += 1
+    for row in range(indptr.size - 1):
+        indptr[row + 1] += indptr[row]
+    place = np.empty(indptr.size - 1, np.int64)
+    place[:] = indptr[:-1]
+    for position in range(index.size):
+        row = index[position]
+        order[place[row]] = position
+        place[row] += 1

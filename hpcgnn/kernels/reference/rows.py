@@ -1,0 +1,19 @@
+"""See :mod:`hpcgnn.kernels.rows`."""
+
+from __future__ import annotations
+
+import torch
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+    """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
+    out.zero_()
+    named = index >= 0
+    out[named] = x[index[named].long()]
+
+
+def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    indptr[0] = 0
+    torch.cumsum(torch.bincount(index, minlength=indptr.numel() - 1), 0, out=indptr[1:])
+    order.copy_(torch.argsort(index, stable=True))

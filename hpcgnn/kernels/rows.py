@@ -1,0 +1,97 @@
+"""Rows that an index names: gathering and scattering them, and the order that sorts the index.
+
+These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.backend import implementation, resolve
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:
+    """``x[index]``: (m, ...) from ``x`` (n, ...) of any dtype and ``index`` (m,) int32 or int64.
+
+    ``check=False`` is for an index that is right by construction; a negative one then gives a row of zeros.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    if x.dim() == 0:
+        raise ValueError("x must have rows, not be a single number")
+    if check:
+        check_index(index, x.shape[0])
+    width = math.prod(x.shape[1:])
+    out = _empty(index.numel(), width, x.dtype)
+    if out.numel():
+        rows = x.contiguous().view(x.shape[0], width).view(torch.uint8)
+        implementation("rows", backend).gather_rows(rows, index.contiguous(), out.view(torch.uint8))
+    return out.view(index.numel(), *x.shape[1:])
+
+
+def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+    """(num_rows, ...) tensor whose row ``index[k]`` is row k of ``src`` (m, ...), of any dtype; the others are 0.
+
+    Raises:
+        ValueError: naming the argument that is wrong; also for an ``index`` that names a row twice.
+    """
+    if src.dim() == 0 or index.shape != src.shape[:1]:
+        raise ValueError("index must hold one int32 or int64 integer per row of src")
+    check_index(index, num_rows)
+    positions = torch.arange(index.numel(), dtype=index.dtype)
+    source = torch.full((num_rows,), -1, dtype=index.dtype)
+    source[index] = positions
+    twice = source[index] != positions
+    if bool(twice.any()):
+        raise ValueError(f"index must name each row at most once, but it names row {int(index[twice][0])} again")
+    return gather_rows(src, source, backend, check=False)
+
+
+def cluster(
+    index: torch.Tensor, num_rows: int, backend: str = "auto", *, check: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The stable order that sorts ``index`` (m,), int32 or int64 numbers below ``num_rows``; in O(m + num_rows).
+
+    ``check=False`` is for an index that is right by construction.
+
+    Returns:
+        ``indptr`` (num_rows + 1,) int64 and ``order`` (m,) int32 (int64 from 2**31 entries): the positions in ``index``
+        of row r are ``order[indptr[r]:indptr[r + 1]]``, ascending.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    if num_rows < 0:
+        raise ValueError(f"num_rows must not be negative, but is {num_rows}")
+    if check:
+        check_index(index, num_rows)
+    backend = resolve(backend)
+    fits = index.numel() < 2**31
+    indptr = torch.empty(num_rows + 1, dtype=torch.int64)
+    order = torch.empty(index.numel(), dtype=torch.int32 if fits else torch.int64)
+    implementation("rows", backend if fits else "reference").cluster(index.contiguous(), indptr, order)
+    return indptr, order
+
+
+def check_index(index: torch.Tensor, size: int) -> None:
+    """One pass over ``index``.
+
+    Raises:
+        ValueError: if it is not (m,) int32 or int64 numbers in [0, size).
+    """
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"index must be one-dimensional int32 or int64, not {index.dim()}-dimensional {index.dtype}")
+    if index.numel():
+        least, most = torch.aminmax(index)
+        if not 0 <= int(least) <= int(most) < size:
+            raise ValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
+
+
+def _empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    if dtype in (torch.float32, torch.float64):
+        return buffers.empty(rows, width, dtype)
+    return torch.empty(rows, width, dtype=dtype)
