@@ -80,4 +80,22 @@ inline void store_first<float, 8>(float* to, const Lanes<float, 8> vector, const
 }
 #endif
 
+// A store past the caches, to an aligned address; finish_streams() comes before anyone else may read it.
+template <typename T, int n>
+inline void stream(T* to, const Lanes<T, n> vector) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(vector));
+#elif defined(__AVX2__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
+#else
+    store<T, n>(to, vector);
+#endif
+}
+
+inline void finish_streams() {
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
+
 }  // namespace
