@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 
 #include "hpcgnn.h"
 #include "keyed.h"
@@ -16,23 +15,17 @@
 
 namespace {
 
-constexpr float kLargest = 0x1p126F;             // values beyond are taken as this: no difference of two overflows
-constexpr float kSmallestScale = 0x1p-110F;      // its reciprocal, in the units below, is still a float
-constexpr int kFractionBits = 17;                // of a fixed-point code: 16 random bits and a half
-constexpr float kOne = 1 << kFractionBits;       // 1.0 in fixed point
-constexpr uint32_t kGolden = 0x9E3779B9U;        // of draw32
-constexpr uint16_t kNan = 0x7FC0;                // as bfloat16
-constexpr int32_t kInfinity = 0x7F800000;        // as float
-constexpr int kGroup = 16;                       // columns that share a half of their draws: the low or the high one
-constexpr int64_t kStreamedBytes = 16LL << 20;   // results of at least this size do not fit in a cache anyway
-#ifndef BLOCKB
-#define BLOCKB 8192
-#endif
-#ifndef AHEAD
-#define AHEAD 8192
-#endif
-constexpr int64_t kBlockBytes = BLOCKB;
-constexpr int64_t kMostRows = 16;
+constexpr float kLargest = 0x1p126F;            // values beyond are taken as this: no difference of two overflows
+constexpr float kSmallestScale = 0x1p-110F;     // its reciprocal, in the units below, is still a float
+constexpr int kFractionBits = 17;               // of a fixed-point code: 16 random bits and a half
+constexpr float kOne = 1 << kFractionBits;      // 1.0 in fixed point
+constexpr uint32_t kGolden = 0x9E3779B9U;       // of draw32
+constexpr uint16_t kNan = 0x7FC0;               // as bfloat16
+constexpr int32_t kInfinity = 0x7F800000;       // as float
+constexpr int kGroup = 16;                      // columns that share a half of their draws: the low or the high one
+constexpr int64_t kStreamedBytes = 16LL << 20;  // results of at least this size do not fit in a cache anyway
+constexpr int64_t kBlockBytes = 4096;           // of rows, which stay in the first cache between the two passes
+constexpr int64_t kMostRows = 16;               // of a block
 
 inline uint32_t bits_of(const float value) {
     uint32_t bits;
@@ -51,89 +44,6 @@ struct Range {
     bool finite;
 };
 
-template <typename T, int... i>
-inline Lanes<T, sizeof...(i)> lane_numbers(std::integer_sequence<int, i...>) {
-    return Lanes<T, sizeof...(i)>{i...};
-}
-
-template <int n>
-inline Lanes<float, n> smaller(const Lanes<float, n> a, const Lanes<float, n> b) {
-    return a < b ? a : b;
-}
-
-template <int n>
-inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) {
-    return a > b ? a : b;
-}
-
-template <int n>
-inline bool any(const Lanes<int32_t, n> v) {
-    int32_t bits = 0;
-    for (int i = 0; i < n; ++i) bits |= v[i];
-    return bits != 0;
-}
-
-template <int n>
-inline void store_bytes(uint8_t* to, const Lanes<uint32_t, n> v) {
-    for (int i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(v[i]);
-}
-
-template <int n>
-inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
-    Lanes<int32_t, n> v;
-    for (int i = 0; i < n; ++i) v[i] = from[i];
-    return v;
-}
-
-#if defined(__AVX512F__)
-template <>
-inline bool any<16>(const Lanes<int32_t, 16> v) {
-    return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)) != 0;
-}
-template <>
-inline Lanes<float, 16> smaller<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
-    return _mm512_maskz_min_ps(0xFFFF, a, b);
-}
-template <>
-inline Lanes<float, 16> larger<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
-    return _mm512_maskz_max_ps(0xFFFF, a, b);
-}
-template <>
-inline void store_bytes<16>(uint8_t* to, const Lanes<uint32_t, 16> v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(v)));
-}
-template <>
-inline Lanes<int32_t, 16> load_bytes<16>(const uint8_t* from) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
-}
-#elif defined(__AVX2__)
-template <>
-inline bool any<8>(const Lanes<int32_t, 8> v) {
-    return !_mm256_testz_si256(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
-}
-template <>
-inline Lanes<float, 8> smaller<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
-    return _mm256_min_ps(a, b);
-}
-template <>
-inline Lanes<float, 8> larger<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
-    return _mm256_max_ps(a, b);
-}
-template <>
-inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
-    const __m256i first_bytes = _mm256_set1_epi32(0x0C080400);
-    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), first_bytes);
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
-                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
-}
-template <>
-inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
-}
-#endif
-
 // The smallest of `low` and the largest of `high`: halved together, as -high is smallest where high is largest.
 template <int n>
 inline Range range_of(const Lanes<float, n> low, const Lanes<float, n> high, const Lanes<int32_t, n> trouble) {
@@ -141,13 +51,11 @@ inline Range range_of(const Lanes<float, n> low, const Lanes<float, n> high, con
         return {low[0], high[0], trouble[0] == 0};
     } else {
         constexpr int h = n / 2;
-        const auto lane = lane_numbers<int32_t>(std::make_integer_sequence<int, n>());
+        const auto lane = lane_numbers<int32_t, n>();
         const auto first = lane + ((lane >= h) & h), second = first + h;
         const Lanes<float, n> less = -high;
         auto both = smaller<n>(__builtin_shuffle(low, less, first), __builtin_shuffle(low, less, second));
-        for (int step = h / 2; step > 0; step /= 2) {
-            both = smaller<n>(both, __builtin_shuffle(both, lane ^ step));
-        }
+        for (int step = h / 2; step > 0; step /= 2) both = smaller<n>(both, __builtin_shuffle(both, lane ^ step));
         return {both[0], -both[h], !any<n>(trouble)};
     }
 }
@@ -178,6 +86,13 @@ inline Range range_of_row(const float* x, const int64_t width) {
     return range_of<n>(smaller<n>(low[0], low[1]), larger<n>(high[0], high[1]), trouble);
 }
 
+// A row before it is encoded.
+struct Row {
+    float zero, per_step;  // per_step: kOne / scale
+    uint64_t hash;
+    bool finite;
+};
+
 // One row's way from floats to codes.
 template <int bits>
 struct Encoder {
@@ -186,31 +101,37 @@ struct Encoder {
     using F = Lanes<float, n>;
     using U = Lanes<uint32_t, n>;
 
-    float zero, per_step;  // per_step: kOne / scale
-    uint32_t low, high;    // of the row's hash
+    const float zero, per_step;
+    const uint32_t low, high;  // of the row's hash
+
+    explicit Encoder(const Row& row)
+        : zero(row.zero),
+          per_step(row.per_step),
+          low(static_cast<uint32_t>(row.hash)),
+          high(static_cast<uint32_t>(row.hash >> 32)) {}
 
     // Random bits for columns c, c + 1, ...: the low halves for the first 16 of every 32 columns, the high halves for
     // the others.
     U draw(const int64_t c) const {
-        const U lane = lane_numbers<uint32_t>(std::make_integer_sequence<int, n>());
+        const U lane = lane_numbers<uint32_t, n>();
         const uint32_t first = static_cast<uint32_t>(c / (2 * kGroup) * kGroup + c % kGroup);
-        return mix32(mix32(lane * kGolden + (low + first * kGolden)) ^ high);
+        return mix32(mix32(lane * kGolden + (low + first * kGolden)) ^ high);  // draw32(low, high, first + lane)
     }
 
+    // Codes in fixed point.
     U code(const F x, const U noise) const {
         const F steps = smaller<n>(larger<n>((x - zero) * per_step, F{}), splat<float, n>(kTop * kOne));
         const auto fixed = __builtin_convertvector(steps, Lanes<int32_t, n>);
-        return (reinterpret_cast<U>(fixed) + noise) >> kFractionBits;
+        return reinterpret_cast<U>(fixed) + noise;
     }
 
-    static U low_noise(const U draw) { return (draw & 0xFFFF) << 1 | 1; }
+    static U low_noise(const U draw) { return (draw << 1 & 0x1FFFF) | 1; }
     static U high_noise(const U draw) { return draw >> (kFractionBits - 2) | 1; }
 
     void row(const float* x, const int64_t width, uint8_t* to) const {
         constexpr int kUnit = std::max(8 / bits, 2) * kGroup;  // columns
         int64_t c = 0;
         for (; c + kUnit <= width; c += kUnit) {
-            if (AHEAD) for (int l = 0; l < kUnit; l += 16) __builtin_prefetch(x + c + l + AHEAD / 4);
             for (int k = 0; k < kGroup; k += n) {
                 U merged{};
 #pragma GCC unroll 4
@@ -220,10 +141,11 @@ struct Encoder {
                     const U first = code(load<float, n>(from), low_noise(random));
                     const U second = code(load<float, n>(from + kGroup), high_noise(random));
                     if constexpr (bits == 8) {
-                        store_bytes<n>(to + c + k, first);
-                        store_bytes<n>(to + c + k + kGroup, second);
+                        store_bytes<n>(to + c + k, first >> kFractionBits);
+                        store_bytes<n>(to + c + k + kGroup, second >> kFractionBits);
                     } else {
-                        merged |= first << (slot * bits) | second << ((slot + 1) * bits);
+                        merged |= first >> (kFractionBits - slot * bits) & kTop << slot * bits;
+                        merged |= second >> (kFractionBits - (slot + 1) * bits) & kTop << (slot + 1) * bits;
                     }
                 }
                 if constexpr (bits != 8) store_bytes<n>(to + c * bits / 8 + k, merged);
@@ -232,15 +154,18 @@ struct Encoder {
         if (c < width) rest(x, c, width, to + c * bits / 8);
     }
 
-    // Columns [first, width), fewer than a unit.
+    // Columns [first, width), fewer than a unit: their codes, a byte each, and then as the layout of a last block
+    // wants.
     void rest(const float* x, const int64_t first, const int64_t width, uint8_t* to) const {
         constexpr int kSlots = 8 / bits;
         alignas(64) uint8_t codes[(std::max(kSlots, 2) + 1) * kGroup] = {};
         const int count = static_cast<int>(width - first);
         for (int c = 0; c < count; c += n) {
-            const F values = count - c < n ? load_first<float, n>(x + first + c, count - c) : load<float, n>(x + first + c);
+            const F values =
+                count - c < n ? load_first<float, n>(x + first + c, count - c) : load<float, n>(x + first + c);
             const U random = draw(first + c);
-            store_bytes<n>(codes + c, code(values, c / kGroup % 2 ? high_noise(random) : low_noise(random)));
+            store_bytes<n>(codes + c,
+                           code(values, c / kGroup % 2 ? high_noise(random) : low_noise(random)) >> kFractionBits);
         }
         std::memset(codes + count, 0, n);
         const int stride = (count + kSlots - 1) / kSlots;
@@ -252,13 +177,7 @@ struct Encoder {
     }
 };
 
-// One row of a block: what is known of it before it is encoded.
-struct Row {
-    float zero, per_step;
-    uint64_t hash;
-    bool finite;
-};
-
+// Finds a row's zero-point and scale, and writes them to `params`.
 template <int bits>
 inline Row measure_row(const float* x, const int64_t width, const uint64_t hash, uint16_t* params) {
     constexpr int kTop = (1 << bits) - 1;
@@ -273,11 +192,11 @@ inline Row measure_row(const float* x, const int64_t width, const uint64_t hash,
     const uint32_t zero_bits = (pattern >> 31 ? pattern + 0xFFFF : pattern) & 0xFFFF0000;  // towards -infinity
     const float zero = float_of(zero_bits);
     uint32_t scale_bits = 0;
-    if (largest > zero)
-        scale_bits = (bits_of(std::max((largest - zero) / kTop, kSmallestScale)) + 0xFFFF) & 0xFFFF0000;
+    if (largest > zero) scale_bits = (bits_of(std::max((largest - zero) / kTop, kSmallestScale)) + 0xFFFF) & 0xFFFF0000;
     params[0] = static_cast<uint16_t>(zero_bits >> 16);
     params[1] = static_cast<uint16_t>(scale_bits >> 16);
-    return {zero, scale_bits == 0 ? 0 : kOne / float_of(scale_bits), hash, true};
+    const float per_step = scale_bits == 0 ? 0 : kOne / float_of(scale_bits);
+    return {zero, per_step, hash, true};
 }
 
 template <int bits>
@@ -293,11 +212,10 @@ void quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, 
             block[r - first] = measure_row<bits>(x + r * width, width, row_hash(key, r), params + 2 * r);
         for (int64_t r = first; r < last; ++r) {
             const Row row = block[r - first];
-            if (row.finite) {
-                const auto low = static_cast<uint32_t>(row.hash), high = static_cast<uint32_t>(row.hash >> 32);
-                Encoder<bits>{row.zero, row.per_step, low, high}.row(x + r * width, width, payload + r * bytes);
-            } else {
+            if (!row.finite) {
                 std::memset(payload + r * bytes, 0, static_cast<size_t>(bytes));
+            } else {
+                Encoder<bits>(row).row(x + r * width, width, payload + r * bytes);
             }
         }
     }
@@ -315,11 +233,7 @@ inline void dequantize_row(const uint8_t* from, const float zero, const float sc
             for (int slot = 0; slot < kSlots; ++slot) {
                 const auto code = __builtin_convertvector(bytes >> (slot * bits) & kTop, Lanes<float, n>);
                 float* to = out + c + slot * kGroup + k;
-                if constexpr (kStream) {
-                    stream<float, n>(to, zero + code * scale);
-                } else {
-                    store<float, n>(to, zero + code * scale);
-                }
+                kStream ? stream<float, n>(to, zero + code * scale) : store<float, n>(to, zero + code * scale);
             }
         }
     }
@@ -328,7 +242,8 @@ inline void dequantize_row(const uint8_t* from, const float zero, const float sc
     for (int slot = 0; slot < kSlots; ++slot) {
         const int64_t count = std::min(stride, width - c);
 #pragma omp simd
-        for (int64_t k = 0; k < count; ++k) out[c + k] = zero + static_cast<float>(from[k] >> (slot * bits) & kTop) * scale;
+        for (int64_t k = 0; k < count; ++k)
+            out[c + k] = zero + static_cast<float>(from[k] >> (slot * bits) & kTop) * scale;
         c += std::max<int64_t>(count, 0);
     }
 }
@@ -352,7 +267,7 @@ void dequantize_rows(const int64_t rows, const int64_t width, const uint8_t* pay
     }
 }
 
-// Nearest, ties to even; every NaN becomes the same one.
+// To the nearest, ties to even; every NaN becomes the same one.
 inline uint16_t to_bfloat16(const uint32_t bits) {
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     return static_cast<uint16_t>((bits & 0x7FFFFFFF) > kInfinity ? kNan : rounded);

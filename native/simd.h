@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -97,5 +98,99 @@ inline void finish_streams() {
     _mm_sfence();
 #endif
 }
+
+template <typename T, int... i>
+inline Lanes<T, sizeof...(i)> lane_numbers_of(std::integer_sequence<int, i...>) {
+    return Lanes<T, sizeof...(i)>{i...};
+}
+
+// 0, 1, 2, ...
+template <typename T, int n>
+inline Lanes<T, n> lane_numbers() {
+    return lane_numbers_of<T>(std::make_integer_sequence<int, n>());
+}
+
+// Lane by lane; which one it is does not matter to the caller where both are 0 or one is NaN.
+template <int n>
+inline Lanes<float, n> smaller(const Lanes<float, n> a, const Lanes<float, n> b) {
+    return a < b ? a : b;
+}
+
+template <int n>
+inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) {
+    return a > b ? a : b;
+}
+
+// Whether any lane is not 0.
+template <int n>
+inline bool any(const Lanes<int32_t, n> v) {
+    int32_t bits = 0;
+    for (int i = 0; i < n; ++i) bits |= v[i];
+    return bits != 0;
+}
+
+// The low byte of each lane.
+template <int n>
+inline void store_bytes(uint8_t* to, const Lanes<uint32_t, n> v) {
+    for (int i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(v[i]);
+}
+
+template <int n>
+inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
+    Lanes<int32_t, n> v;
+    for (int i = 0; i < n; ++i) v[i] = from[i];
+    return v;
+}
+
+// GCC makes element-wise code of these conversions, and compares and blends where there is a minimum. The masks of the
+// AVX-512 ones take all lanes: GCC 12 warns of an uninitialised value in the forms without.
+#if defined(__AVX512F__)
+template <>
+inline bool any<16>(const Lanes<int32_t, 16> v) {
+    return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)) != 0;
+}
+template <>
+inline Lanes<float, 16> smaller<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
+    return _mm512_maskz_min_ps(0xFFFF, a, b);
+}
+template <>
+inline Lanes<float, 16> larger<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
+    return _mm512_maskz_max_ps(0xFFFF, a, b);
+}
+template <>
+inline void store_bytes<16>(uint8_t* to, const Lanes<uint32_t, 16> v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(v)));
+}
+template <>
+inline Lanes<int32_t, 16> load_bytes<16>(const uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
+}
+#elif defined(__AVX2__)
+template <>
+inline bool any<8>(const Lanes<int32_t, 8> v) {
+    return !_mm256_testz_si256(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
+}
+template <>
+inline Lanes<float, 8> smaller<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
+    return _mm256_min_ps(a, b);
+}
+template <>
+inline Lanes<float, 8> larger<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
+    return _mm256_max_ps(a, b);
+}
+template <>
+inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
+    const __m256i first_bytes = _mm256_set1_epi32(0x0C080400);
+    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), first_bytes);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+}
+template <>
+inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
+}
+#endif
 
 }  // namespace

@@ -118,7 +118,7 @@ def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | Non
         ValueError: naming the argument that is wrong.
     """
     _check_float32("x", x)
-    out = _result("out", out, tuple(x.shape), torch.bfloat16)
+    out = _result("out", out, (x.shape[0], x.shape[1]), torch.bfloat16)
     implementation("quantize", backend).pack_bf16(_plain(x), out)
     return out
 
@@ -131,7 +131,7 @@ def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | N
     """
     if x.dim() != 2 or x.dtype != torch.bfloat16:
         raise ValueError(f"x must be a bfloat16 matrix, not {x.dtype} of shape {tuple(x.shape)}")
-    out = _result("out", out, tuple(x.shape), torch.float32)
+    out = _result("out", out, (x.shape[0], x.shape[1]), torch.float32)
     implementation("quantize", backend).unpack_bf16(_plain(x), out)
     return out
 
@@ -160,10 +160,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
-def _result(name: str, given: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _result(name: str, given: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """``given``, checked, or a new tensor."""
     if given is None:
-        return buffers.empty(*shape, dtype) if dtype == torch.float32 else torch.empty(shape, dtype=dtype)
+        return buffers.empty(shape[0], shape[1], dtype) if dtype == torch.float32 else torch.empty(shape, dtype=dtype)
     if given.shape != shape or given.dtype != dtype or not given.is_contiguous() or given.device.type != "cpu":
         raise ValueError(
             f"{name} must be contiguous {dtype} of shape {shape}, not {given.dtype} of {tuple(given.shape)}"

@@ -216,7 +216,7 @@ def test_noise_follows_key_row_and_column_alone(backend):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_unbiased(backend, bits):
-    keys = 1500
+    keys = 600
     x = torch.randn(2, 50, generator=torch.Generator().manual_seed(bits))
     total = torch.zeros(2, 50, dtype=torch.float64)
     for key in range(keys):
@@ -226,7 +226,7 @@ def test_unbiased(backend, bits):
     fraction = ((x - zero) / scale) % 1
     deviation = scale * (fraction * (1 - fraction) / keys).sqrt()
     assert ((total / keys - x).abs() <= 5 * deviation + scale / 2**16).all()
-    assert deviation.max() < scale.max() / 70  # sharp enough: rounding to nearest is off by up to scale / 2
+    assert deviation.max() < scale.max() / 45  # sharp enough: rounding to nearest is off by up to scale / 2
 
 
 @pytest.mark.parametrize("bits", BITS)
