@@ -20,8 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 # No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits.
-COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
-COMMON += ["-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized"]  # GCC 12 has the last of its own vector headers
+COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
 
 # Instruction set -> (bytes in a vector register, flags). A release has all those of its machine; isa.cpp chooses.
 _SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}

@@ -57,7 +57,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 2;
+    return 3;
 }
 
 const char* hpcgnn_isas() {

@@ -1,1 +1,350 @@
+// Rows of floats as few bits each, for the wire: stochastic rounding between a row's smallest and largest value (AdaQP
+// §3, SuperGCN §4), and the plain narrow formats bfloat16 and int8. hpcgnn/kernels/quantize.py says what the results
+// are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
+//
+// The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
+// so that a register of codes is shifted and merged, never shuffled. The last, partial block of n columns has
+// ceil(n * bits / 8) bytes and that number in place of 16.
 #pragma once
+
+#include <algorithm>
+
+#include "hpcgnn.h"
+#include "keyed.h"
+#include "simd.h"
+
+namespace {
+
+constexpr float kLargest = 0x1p126F;            // values beyond are taken as this: no difference of two overflows
+constexpr float kSmallestScale = 0x1p-110F;     // its reciprocal, in the units below, is still a float
+constexpr int kFractionBits = 17;               // of a fixed-point code: 16 random bits and a half
+constexpr float kOne = 1 << kFractionBits;      // 1.0 in fixed point
+constexpr uint32_t kGolden = 0x9E3779B9U;       // of draw32
+constexpr uint16_t kNan = 0x7FC0;               // as bfloat16
+constexpr int32_t kInfinity = 0x7F800000;       // as float
+constexpr int kGroup = 16;                      // columns that share a half of their draws: the low or the high one
+constexpr int64_t kStreamedBytes = 16LL << 20;  // results of at least this size do not fit in a cache anyway
+constexpr int64_t kBlockBytes = 4096;           // of rows, which stay in the first cache between the two passes
+constexpr int64_t kMostRows = 16;               // of a block
+
+inline uint32_t bits_of(const float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+inline float float_of(const uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+struct Range {
+    float low, high;
+    bool finite;
+};
+
+// The smallest of `low` and the largest of `high`: halved together, as -high is smallest where high is largest.
+template <int n>
+inline Range range_of(const Lanes<float, n> low, const Lanes<float, n> high, const Lanes<int32_t, n> trouble) {
+    if constexpr (n == 1) {
+        return {low[0], high[0], trouble[0] == 0};
+    } else {
+        constexpr int h = n / 2;
+        const auto lane = lane_numbers<int32_t, n>();
+        const auto first = lane + ((lane >= h) & h), second = first + h;
+        const Lanes<float, n> less = -high;
+        auto both = smaller<n>(__builtin_shuffle(low, less, first), __builtin_shuffle(low, less, second));
+        for (int step = h / 2; step > 0; step /= 2) both = smaller<n>(both, __builtin_shuffle(both, lane ^ step));
+        return {both[0], -both[h], !any<n>(trouble)};
+    }
+}
+
+inline Range range_of_row(const float* x, const int64_t width) {
+    constexpr int n = kLanes<float>;
+    using V = Lanes<float, n>;
+    using I = Lanes<int32_t, n>;
+    V low[2], high[2];
+    low[0] = low[1] = high[0] = high[1] = splat<float, n>(width == 0 ? 0 : x[0]);
+    I trouble{};
+    const auto take = [&](const int which, const V v) __attribute__((always_inline)) {
+        low[which] = smaller<n>(v, low[which]);
+        high[which] = larger<n>(v, high[which]);
+        trouble |= reinterpret_cast<I>(v - v);  // 0 but for NaN and infinities
+    };
+    int64_t c = 0;
+    for (; c + 2 * n <= width; c += 2 * n) {
+        take(0, load<float, n>(x + c));
+        take(1, load<float, n>(x + c + n));
+    }
+    if (width >= n) {
+        if (c + n <= width) take(0, load<float, n>(x + c));
+        take(1, load<float, n>(x + width - n));  // some of them for the second time
+    } else {
+        for (; c < width; ++c) take(0, splat<float, n>(x[c]));
+    }
+    return range_of<n>(smaller<n>(low[0], low[1]), larger<n>(high[0], high[1]), trouble);
+}
+
+// A row before it is encoded.
+struct Row {
+    float zero, per_step;  // per_step: kOne / scale
+    uint64_t hash;
+    bool finite;
+};
+
+// One row's way from floats to codes.
+template <int bits>
+struct Encoder {
+    static constexpr int n = kLanes<float>;
+    static constexpr int kTop = (1 << bits) - 1;
+    using F = Lanes<float, n>;
+    using U = Lanes<uint32_t, n>;
+
+    const float zero, per_step;
+    const uint32_t low, high;  // of the row's hash
+
+    explicit Encoder(const Row& row)
+        : zero(row.zero),
+          per_step(row.per_step),
+          low(static_cast<uint32_t>(row.hash)),
+          high(static_cast<uint32_t>(row.hash >> 32)) {}
+
+    // Random bits for columns c, c + 1, ...: the low halves for the first 16 of every 32 columns, the high halves for
+    // the others.
+    U draw(const int64_t c) const {
+        const U lane = lane_numbers<uint32_t, n>();
+        const uint32_t first = static_cast<uint32_t>(c / (2 * kGroup) * kGroup + c % kGroup);
+        return mix32(mix32(lane * kGolden + (low + first * kGolden)) ^ high);  // draw32(low, high, first + lane)
+    }
+
+    // Codes in fixed point.
+    U code(const F x, const U noise) const {
+        const F steps = smaller<n>(larger<n>((x - zero) * per_step, F{}), splat<float, n>(kTop * kOne));
+        const auto fixed = __builtin_convertvector(steps, Lanes<int32_t, n>);
+        return reinterpret_cast<U>(fixed) + noise;
+    }
+
+    static U low_noise(const U draw) { return (draw << 1 & 0x1FFFF) | 1; }
+    static U high_noise(const U draw) { return draw >> (kFractionBits - 2) | 1; }
+
+    void row(const float* x, const int64_t width, uint8_t* to) const {
+        constexpr int kUnit = std::max(8 / bits, 2) * kGroup;  // columns
+        int64_t c = 0;
+        for (; c + kUnit <= width; c += kUnit) {
+            for (int k = 0; k < kGroup; k += n) {
+                U merged{};
+#pragma GCC unroll 4
+                for (int slot = 0; slot < kUnit / kGroup; slot += 2) {
+                    const float* from = x + c + slot * kGroup + k;
+                    const U random = draw(c + slot * kGroup + k);
+                    const U first = code(load<float, n>(from), low_noise(random));
+                    const U second = code(load<float, n>(from + kGroup), high_noise(random));
+                    if constexpr (bits == 8) {
+                        store_bytes<n>(to + c + k, first >> kFractionBits);
+                        store_bytes<n>(to + c + k + kGroup, second >> kFractionBits);
+                    } else {
+                        merged |= first >> (kFractionBits - slot * bits) & kTop << slot * bits;
+                        merged |= second >> (kFractionBits - (slot + 1) * bits) & kTop << (slot + 1) * bits;
+                    }
+                }
+                if constexpr (bits != 8) store_bytes<n>(to + c * bits / 8 + k, merged);
+            }
+        }
+        if (c < width) rest(x, c, width, to + c * bits / 8);
+    }
+
+    // Columns [first, width), fewer than a unit: their codes, a byte each, and then as the layout of a last block
+    // wants.
+    void rest(const float* x, const int64_t first, const int64_t width, uint8_t* to) const {
+        constexpr int kSlots = 8 / bits;
+        alignas(64) uint8_t codes[(std::max(kSlots, 2) + 1) * kGroup] = {};
+        const int count = static_cast<int>(width - first);
+        for (int c = 0; c < count; c += n) {
+            const F values =
+                count - c < n ? load_first<float, n>(x + first + c, count - c) : load<float, n>(x + first + c);
+            const U random = draw(first + c);
+            store_bytes<n>(codes + c,
+                           code(values, c / kGroup % 2 ? high_noise(random) : low_noise(random)) >> kFractionBits);
+        }
+        std::memset(codes + count, 0, n);
+        const int stride = (count + kSlots - 1) / kSlots;
+        for (int k = 0; k < stride; ++k) {
+            unsigned merged = 0;
+            for (int slot = 0; slot < kSlots; ++slot) merged |= unsigned{codes[slot * stride + k]} << (slot * bits);
+            to[k] = static_cast<uint8_t>(merged);
+        }
+    }
+};
+
+// Finds a row's zero-point and scale, and writes them to `params`.
+template <int bits>
+inline Row measure_row(const float* x, const int64_t width, const uint64_t hash, uint16_t* params) {
+    constexpr int kTop = (1 << bits) - 1;
+    const Range range = range_of_row(x, width);
+    if (!range.finite) {
+        params[0] = params[1] = kNan;
+        return {0, 0, 0, false};
+    }
+    const float smallest = std::clamp(range.low, -kLargest, kLargest) + 0.0F;  // -0 becomes 0
+    const float largest = std::clamp(range.high, -kLargest, kLargest);
+    const uint32_t pattern = bits_of(smallest);
+    const uint32_t zero_bits = (pattern >> 31 ? pattern + 0xFFFF : pattern) & 0xFFFF0000;  // towards -infinity
+    const float zero = float_of(zero_bits);
+    uint32_t scale_bits = 0;
+    if (largest > zero) scale_bits = (bits_of(std::max((largest - zero) / kTop, kSmallestScale)) + 0xFFFF) & 0xFFFF0000;
+    params[0] = static_cast<uint16_t>(zero_bits >> 16);
+    params[1] = static_cast<uint16_t>(scale_bits >> 16);
+    const float per_step = scale_bits == 0 ? 0 : kOne / float_of(scale_bits);
+    return {zero, per_step, hash, true};
+}
+
+template <int bits>
+void quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, uint8_t* payload,
+                   uint16_t* params, const int threads) {
+    const int64_t bytes = (width * bits + 7) / 8;
+    const int64_t a_block = std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(width * 4, 1), 1, kMostRows);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t first = 0; first < rows; first += a_block) {
+        Row block[kMostRows];
+        const int64_t last = std::min(first + a_block, rows);
+        for (int64_t r = first; r < last; ++r)
+            block[r - first] = measure_row<bits>(x + r * width, width, row_hash(key, r), params + 2 * r);
+        for (int64_t r = first; r < last; ++r) {
+            const Row row = block[r - first];
+            if (!row.finite) {
+                std::memset(payload + r * bytes, 0, static_cast<size_t>(bytes));
+            } else {
+                Encoder<bits>(row).row(x + r * width, width, payload + r * bytes);
+            }
+        }
+    }
+}
+
+template <int bits, bool kStream>
+inline void dequantize_row(const uint8_t* from, const float zero, const float scale, const int64_t width, float* out) {
+    constexpr int n = kLanes<float>;
+    constexpr int kSlots = 8 / bits, kBlock = kSlots * kGroup, kTop = (1 << bits) - 1;
+    int64_t c = 0;
+    for (; c + kBlock <= width; c += kBlock, from += kGroup) {
+        for (int k = 0; k < kGroup; k += n) {
+            const auto bytes = load_bytes<n>(from + k);
+#pragma GCC unroll 8
+            for (int slot = 0; slot < kSlots; ++slot) {
+                const auto code = __builtin_convertvector(bytes >> (slot * bits) & kTop, Lanes<float, n>);
+                float* to = out + c + slot * kGroup + k;
+                kStream ? stream<float, n>(to, zero + code * scale) : store<float, n>(to, zero + code * scale);
+            }
+        }
+    }
+    if (c == width) return;
+    const int64_t stride = (width - c + kSlots - 1) / kSlots;
+    for (int slot = 0; slot < kSlots; ++slot) {
+        const int64_t count = std::min(stride, width - c);
+#pragma omp simd
+        for (int64_t k = 0; k < count; ++k)
+            out[c + k] = zero + static_cast<float>(from[k] >> (slot * bits) & kTop) * scale;
+        c += std::max<int64_t>(count, 0);
+    }
+}
+
+template <int bits>
+void dequantize_rows(const int64_t rows, const int64_t width, const uint8_t* payload, const uint16_t* params,
+                     float* out, const int threads) {
+    const int64_t bytes = (width * bits + 7) / 8;
+    const bool aligned = (reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(width * 4)) % kVectorBytes == 0;
+    const bool past_caches = aligned && rows * width * 4 >= kStreamedBytes;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; ++r) {
+            const float zero = float_of(uint32_t{params[2 * r]} << 16);
+            const float scale = float_of(uint32_t{params[2 * r + 1]} << 16);
+            const auto row = past_caches ? dequantize_row<bits, true> : dequantize_row<bits, false>;
+            row(payload + r * bytes, zero, scale, width, out + r * width);
+        }
+        if (past_caches) finish_streams();
+    }
+}
+
+// To the nearest, ties to even; every NaN becomes the same one.
+inline uint16_t to_bfloat16(const uint32_t bits) {
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return static_cast<uint16_t>((bits & 0x7FFFFFFF) > kInfinity ? kNan : rounded);
+}
+
+inline void pack_int8_row(const float* x, const int64_t width, uint8_t* to, float* scale) {
+    constexpr int n = kLanes<float>;
+    using I = Lanes<int32_t, n>;
+    I most{};  // magnitudes of floats are ordered as their bits are
+    const auto magnitude = [](const Lanes<float, n> v) { return reinterpret_cast<I>(v) & 0x7FFFFFFF; };
+    const auto part = [&](const int64_t c) {
+        return width - c < n ? load_first<float, n>(x + c, static_cast<int>(width - c)) : load<float, n>(x + c);
+    };
+    for (int64_t c = 0; c < width; c += n) {
+        const I v = magnitude(part(c));
+        most = v > most ? v : most;
+    }
+    int32_t largest_bits = 0;
+    for (int i = 0; i < n; ++i) largest_bits = std::max(largest_bits, most[i]);
+    if (largest_bits == 0 || largest_bits >= kInfinity) {
+        *scale = largest_bits == 0 ? 0 : float_of(uint32_t{kNan} << 16);
+        std::memset(to, 0, static_cast<size_t>(width));
+        return;
+    }
+    const float largest = std::max(float_of(largest_bits), kSmallestScale);
+    *scale = largest / 127;
+    const float factor = 127 / largest;
+    constexpr float kRound = 0x1.8p23F;  // a float this large has no fraction, and the integer added is its low byte
+    for (int64_t c = 0; c < width; c += n) {
+        const auto bytes = reinterpret_cast<Lanes<uint32_t, n>>(part(c) * factor + kRound);
+        if (width - c >= n) {
+            store_bytes<n>(to + c, bytes);
+        } else {
+            for (int i = 0; i < width - c; ++i) to[c + i] = static_cast<uint8_t>(bytes[i]);
+        }
+    }
+}
+
+}  // namespace
+
+// payload: (rows, ceil(width * bits / 8)); params: (rows, 2) bfloat16, zero-point and scale. bits: 1, 2, 4 or 8.
+HPCGNN_KERNEL(quantize)(int64_t rows, int64_t width, int bits, uint64_t key, const float* x, uint8_t* payload,
+                        uint16_t* params, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const auto run = bits == 1   ? quantize_rows<1>
+                     : bits == 2 ? quantize_rows<2>
+                     : bits == 4 ? quantize_rows<4>
+                                 : quantize_rows<8>;
+    run(rows, width, key, x, payload, params, threads);
+}
+
+// The reverse: out (rows, width) = zero-point + code * scale.
+HPCGNN_KERNEL(dequantize)(int64_t rows, int64_t width, int bits, const uint8_t* payload, const uint16_t* params,
+                          float* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const auto run = bits == 1   ? dequantize_rows<1>
+                     : bits == 2 ? dequantize_rows<2>
+                     : bits == 4 ? dequantize_rows<4>
+                                 : dequantize_rows<8>;
+    run(rows, width, payload, params, out, threads);
+}
+
+HPCGNN_KERNEL(pack_bf16)(int64_t count, const uint32_t* x, uint16_t* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < count; ++i) out[i] = to_bfloat16(x[i]);
+}
+
+HPCGNN_KERNEL(unpack_bf16)(int64_t count, const uint16_t* x, uint32_t* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < count; ++i) out[i] = uint32_t{x[i]} << 16;
+}
+
+// out (rows, width) * scale (rows) is x to the nearest; a row's largest magnitude becomes 127.
+HPCGNN_KERNEL(pack_int8)(int64_t rows, int64_t width, const float* x, uint8_t* out, float* scale, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t r = 0; r < rows; ++r) pack_int8_row(x + r * width, width, out + r * width, scale + r);
+}

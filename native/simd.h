@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -80,14 +81,14 @@ inline void store_first<float, 8>(float* to, const Lanes<float, 8> vector, const
 }
 #endif
 
-// Narrow values as floats: n of them from memory, or the first `count` and zeros. The compiler's own conversions from
-// bytes go through memory, lane by lane.
+// Narrow values as floats. GCC's own conversions from bytes go through memory, lane by lane. Here and below, the masks
+// of AVX-512 take all lanes: GCC 12 warns of an uninitialised value in the forms without.
 template <int n>
 inline Lanes<float, n> widen(const Lanes<int8_t, n> bytes) {
 #if defined(__AVX512F__)
     if constexpr (n == 16) {
-        const __m512i whole = _mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(bytes));
-        return reinterpret_cast<Lanes<float, n>>(_mm512_cvtepi32_ps(whole));
+        const __m512i whole = _mm512_maskz_cvtepi8_epi32(0xFFFF, reinterpret_cast<__m128i>(bytes));
+        return reinterpret_cast<Lanes<float, n>>(_mm512_maskz_cvtepi32_ps(0xFFFF, whole));
     }
 #elif defined(__AVX2__)
     if constexpr (n == 8) {
@@ -104,11 +105,123 @@ template <int n>
 inline Lanes<float, n> widen(const Lanes<uint16_t, n> bfloat16) {
 #if defined(__AVX512F__)
     if constexpr (n == 16) {
-        const __m512i whole = _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(bfloat16)), 16);
+        const __m512i whole = _mm512_maskz_slli_epi32(
+            0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(bfloat16)), 16);
         return reinterpret_cast<Lanes<float, n>>(whole);
     }
 #endif
     return reinterpret_cast<Lanes<float, n>>(__builtin_convertvector(bfloat16, Lanes<uint32_t, n>) << 16);
 }
+
+// A store past the caches, to an aligned address; finish_streams() comes before anyone else may read it.
+template <typename T, int n>
+inline void stream(T* to, const Lanes<T, n> vector) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(vector));
+#elif defined(__AVX2__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
+#else
+    store<T, n>(to, vector);
+#endif
+}
+
+inline void finish_streams() {
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
+
+template <typename T, int... i>
+inline Lanes<T, sizeof...(i)> lane_numbers_of(std::integer_sequence<int, i...>) {
+    return Lanes<T, sizeof...(i)>{i...};
+}
+
+// 0, 1, 2, ...
+template <typename T, int n>
+inline Lanes<T, n> lane_numbers() {
+    return lane_numbers_of<T>(std::make_integer_sequence<int, n>());
+}
+
+// Lane by lane; which one it is does not matter to the caller where both are 0 or one is NaN.
+template <int n>
+inline Lanes<float, n> smaller(const Lanes<float, n> a, const Lanes<float, n> b) {
+    return a < b ? a : b;
+}
+
+template <int n>
+inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) {
+    return a > b ? a : b;
+}
+
+// Whether any lane is not 0.
+template <int n>
+inline bool any(const Lanes<int32_t, n> v) {
+    int32_t bits = 0;
+    for (int i = 0; i < n; ++i) bits |= v[i];
+    return bits != 0;
+}
+
+// The low byte of each lane.
+template <int n>
+inline void store_bytes(uint8_t* to, const Lanes<uint32_t, n> v) {
+    for (int i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(v[i]);
+}
+
+template <int n>
+inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
+    Lanes<int32_t, n> v;
+    for (int i = 0; i < n; ++i) v[i] = from[i];
+    return v;
+}
+
+// GCC makes element-wise code of these conversions, and compares and blends where there is a minimum.
+#if defined(__AVX512F__)
+template <>
+inline bool any<16>(const Lanes<int32_t, 16> v) {
+    return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)) != 0;
+}
+template <>
+inline Lanes<float, 16> smaller<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
+    return _mm512_maskz_min_ps(0xFFFF, a, b);
+}
+template <>
+inline Lanes<float, 16> larger<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
+    return _mm512_maskz_max_ps(0xFFFF, a, b);
+}
+template <>
+inline void store_bytes<16>(uint8_t* to, const Lanes<uint32_t, 16> v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(v)));
+}
+template <>
+inline Lanes<int32_t, 16> load_bytes<16>(const uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
+}
+#elif defined(__AVX2__)
+template <>
+inline bool any<8>(const Lanes<int32_t, 8> v) {
+    return !_mm256_testz_si256(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
+}
+template <>
+inline Lanes<float, 8> smaller<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
+    return _mm256_min_ps(a, b);
+}
+template <>
+inline Lanes<float, 8> larger<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {
+    return _mm256_max_ps(a, b);
+}
+template <>
+inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
+    const __m256i first_bytes = _mm256_set1_epi32(0x0C080400);
+    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), first_bytes);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+}
+template <>
+inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
+}
+#endif
 
 }  // namespace

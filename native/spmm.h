@@ -89,7 +89,7 @@ struct Tile {
 template <typename V, bool kMax>
 inline V combine(const V a, const V b) {
     if constexpr (kMax) {
-        return (b > a) | (b != b) ? b : a;  // a NaN stays
+        return ((b > a) | (b != b)) ? b : a;  // a NaN stays
     } else {
         return a + b;
     }
@@ -157,17 +157,6 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
     }
 }
 
-template <typename Value, int n>
-inline void store_past_caches(Value* to, const Lanes<Value, n> vector) {
-#if defined(__AVX512F__)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(vector));
-#elif defined(__AVX2__)
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
-#else
-    store<Value, n>(to, vector);
-#endif
-}
-
 // out[0..N vectors) = acc, as job.reduce and job.accumulate say, for a row of `entries` entries. acc already holds what
 // was in `out`, except for a mean.
 template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
@@ -175,7 +164,7 @@ inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const i
                    Value* out) {
     constexpr int n = kLanes<Value>;
     const bool mean = !kMax && job.reduce == HPCGNN_MEAN;
-    const bool stream = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
+    const bool past_caches = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
 #pragma GCC unroll 16
     for (int v = 0; v < N; ++v) {
         const bool part = kPart && v == N - 1;
@@ -188,8 +177,8 @@ inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const i
         }
         if (part) {
             store_first<Value, n>(out + v * n, value, tile.last_lanes);
-        } else if (stream) {
-            store_past_caches<Value, n>(out + v * n, value);
+        } else if (past_caches) {
+            stream<Value, n>(out + v * n, value);
         } else {
             store<Value, n>(out + v * n, value);
         }
@@ -393,9 +382,7 @@ void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
 #pragma omp for schedule(static)
         for (int64_t h = 0; h < num_heavy; ++h)
             join_segments<Storage, Value, kMax>(job, heavy_begin[h], partial.get() + first_segment[h] * job.width);
-#if defined(__AVX2__)
-        if (job.tuning.streaming) _mm_sfence();  // the region's end does not order such stores
-#endif
+        finish_streams();
     }
 }
 
@@ -436,22 +423,24 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
 // x[indices[e], c].
 //
 // weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
-// packed: what `pack` made of the hot rows with the same tuning, or null; only for one head, and not for a maximum.
-// Without weights or scale, hot_indices may list a row's entries in another order, and should list hot ones first. A
-// mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
+// packed: what `spmm_pack` made of the hot rows with the same tuning, or null; only for one head, and not for a
+// maximum. Without weights or scale, hot_indices may list a row's entries in another order, and should list hot ones
+// first. A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated
+// into.
 //
-// `pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `packed_columns` values for each of them.
+// `spmm_pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `spmm_packed_columns` values for each
+// of them.
 #define HPCGNN_SPMM(name, Storage, Value)                                                                            \
     HPCGNN_KERNEL(spmm_##name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,          \
                                const Storage* packed, const float* scale, int64_t width, Value* out, int reduce,     \
                                int accumulate, const hpcgnn_tuning* tuning, int threads) {                           \
         spmm<Storage, Value>(csr, weight, heads, x, packed, scale, width, out, reduce, accumulate, tuning, threads); \
     }                                                                                                                \
-    HPCGNN_KERNEL(pack_##name)(const int32_t* hot_rows, int64_t num_hot, const Storage* x, int64_t width,            \
-                               const hpcgnn_tuning* tuning, Storage* packed, int threads) {                          \
+    HPCGNN_KERNEL(spmm_pack_##name)(const int32_t* hot_rows, int64_t num_hot, const Storage* x, int64_t width,       \
+                                    const hpcgnn_tuning* tuning, Storage* packed, int threads) {                     \
         pack_rows<Storage, Value>(hot_rows, num_hot, x, width, tuning->tile_bytes, packed, threads);                 \
     }                                                                                                                \
-    HPCGNN_KERNEL(packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {             \
+    HPCGNN_KERNEL(spmm_packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {        \
         *columns = 0;                                                                                                \
         for (const Tile& tile : cut_columns<Storage, Value>(width, 1, tuning->tile_bytes))                           \
             *columns += tile.vectors * kLanes<Value>;                                                                \

@@ -83,9 +83,9 @@ def prepare(
     if hot is None:
         return None
     columns = ctypes.c_int64()
-    function("packed_columns", x.dtype)(ctypes.c_int64(x.shape[1]), _tuning(tuning), ctypes.byref(columns))
+    function("spmm_packed_columns", x.dtype)(ctypes.c_int64(x.shape[1]), _tuning(tuning), ctypes.byref(columns))
     rows = buffers.empty(hot.columns.numel(), columns.value, x.dtype)
-    function("pack", x.dtype)(
+    function("spmm_pack", x.dtype)(
         pointer(hot.columns),
         ctypes.c_int64(hot.columns.numel()),
         pointer(x),

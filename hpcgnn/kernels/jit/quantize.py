@@ -1,0 +1,143 @@
+"""See :mod:`hpcgnn.kernels.quantize`. The same bits as from the native kernels."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+
+from hpcgnn.kernels import packing
+from hpcgnn.kernels.jit.keyed import draw32, row_hash
+from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.packing import FRACTION_BITS, LARGEST, NAN, SMALLEST_SCALE
+
+_ONE = np.float32(2**FRACTION_BITS)
+_UPPER_HALF = np.uint32(0xFFFF0000)
+_ROUND_UP = np.uint32(0xFFFF)
+_ZERO = np.float32(0)
+_NAN_32 = np.float32(np.nan)
+
+
+def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
+    """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
+    use_torch_threads()
+    byte, shift = packing.places(x.shape[1], bits)
+    counter, is_high = packing.counters(x.shape[1])
+    top = np.float32(2**bits - 1)
+    patterns = params.view(torch.uint16).numpy()
+    _quantize(x.numpy(), np.uint64(key), top, byte, shift, counter, is_high, payload.numpy(), patterns)
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _quantize(x, key, top, byte, shift, counter, is_high, payload, params):
+    for row in numba.prange(x.shape[0]):
+        payload[row] = 0
+        smallest, largest = _range(x[row])
+        if not np.isfinite(smallest):
+            params[row] = NAN
+            continue
+        zero, scale = _parameters(smallest, largest, top)
+        params[row, 0] = np.float32(zero).view(np.uint32) >> np.uint32(16)
+        params[row, 1] = np.float32(scale).view(np.uint32) >> np.uint32(16)
+        per_step = _ONE / scale if scale > _ZERO else _ZERO
+        hashed = row_hash(key, row)
+        low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
+        for column in range(x.shape[1]):
+            drawn = draw32(low, high, counter[column])
+            half = drawn >> np.uint32(16) if is_high[column] else drawn & np.uint32(0xFFFF)
+            steps = min(max((x[row, column] - zero) * per_step, _ZERO), top * _ONE)
+            code = (np.int64(steps) + 2 * np.int64(half) + 1) >> FRACTION_BITS
+            payload[row, byte[column]] |= np.uint8(code << shift[column])
+
+
+@numba.njit(nogil=True, cache=True)
+def _range(row):
+    """The smallest and the largest value; NaN if one of them is no finite number."""
+    if row.size == 0:
+        return _ZERO, _ZERO
+    smallest = largest = row[0]
+    for value in row:
+        if not np.isfinite(value):
+            return _NAN_32, _NAN_32
+        smallest, largest = min(smallest, value), max(largest, value)
+    return smallest, largest
+
+
+@numba.njit(nogil=True, cache=True)
+def _parameters(smallest, largest, top):
+    """Zero-point and scale, float32 numbers that bfloat16 can hold."""
+    smallest = np.float32(min(max(smallest, -LARGEST), LARGEST) + _ZERO)  # -0 becomes 0
+    largest = min(max(largest, -LARGEST), LARGEST)
+    pattern = smallest.view(np.uint32)
+    zero = np.uint32((pattern + _ROUND_UP if smallest < _ZERO else pattern) & _UPPER_HALF).view(np.float32)
+    if not largest > zero:
+        return zero, _ZERO
+    scale = np.float32(max((largest - zero) / top, SMALLEST_SCALE))
+    return zero, np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
+
+
+def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> None:
+    """``out`` (n, F) = zero-point + code * scale."""
+    use_torch_threads()
+    byte, shift = packing.places(out.shape[1], bits)
+    zero_and_scale = params.float().numpy()
+    _dequantize(payload.numpy(), zero_and_scale, np.uint8(2**bits - 1), byte, shift, out.numpy())
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _dequantize(payload, params, top, byte, shift, out):
+    for row in numba.prange(out.shape[0]):
+        zero, scale = params[row, 0], params[row, 1]
+        for column in range(out.shape[1]):
+            code = (payload[row, byte[column]] >> shift[column]) & top
+            out[row, column] = zero + np.float32(code) * scale
+
+
+def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``, to the nearest."""
+    use_torch_threads()
+    _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _pack_bf16(patterns, out):
+    for i in numba.prange(patterns.size):
+        pattern = np.int64(patterns[i])
+        if pattern & 0x7FFFFFFF > 0x7F800000:
+            out[i] = NAN
+        else:
+            out[i] = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
+
+
+def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``."""
+    use_torch_threads()
+    _unpack_bf16(x.view(torch.uint16).numpy().reshape(-1), out.view(torch.uint32).numpy().reshape(-1))
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _unpack_bf16(patterns, out):
+    for i in numba.prange(patterns.size):
+        out[i] = np.uint32(patterns[i]) << np.uint32(16)
+
+
+def pack_int8(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
+    """``values`` (n, F) * ``scale`` (n,) is ``x``, to the nearest."""
+    use_torch_threads()
+    _pack_int8(x.numpy(), values.numpy(), scale.numpy())
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _pack_int8(x, values, scale):
+    for row in numba.prange(x.shape[0]):
+        smallest, largest = _range(x[row])
+        magnitude = max(-smallest, largest)
+        if not magnitude > _ZERO:  # zero, or NaN
+            values[row] = 0
+            scale[row] = magnitude if np.isnan(magnitude) else _ZERO
+            continue
+        magnitude = max(magnitude, SMALLEST_SCALE)
+        scale[row] = magnitude / np.float32(127)
+        factor = np.float32(127) / magnitude
+        for column in range(x.shape[1]):
+            values[row, column] = np.int8(np.rint(x[row, column] * factor))

@@ -1,0 +1,52 @@
+"""Where a code lies in a row's payload and which random bits round it; native/quantize.h has the same in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.kernels import keyed
+
+BITS = (1, 2, 4, 8)
+FRACTION_BITS = 17  # of a fixed-point code: 16 random bits and a half
+LARGEST = np.float32(2.0**126)  # values beyond are taken as this: no difference of two overflows
+SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a float
+NAN = np.uint16(0x7FC0)  # as bfloat16
+_GROUP = 16  # columns that share a half of their draws
+
+
+def payload_bytes(num_columns: int, bits: int) -> int:
+    """Bytes of one row's payload."""
+    return (num_columns * bits + 7) // 8
+
+
+def places(num_columns: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """(F,) int64 byte and (F,) uint8 shift of each column's code within its row's payload.
+
+    The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up.
+    The last, partial block of n columns has ceil(n * bits / 8) bytes and that number in place of 16.
+    """
+    slots, columns = 8 // bits, np.arange(num_columns)
+    block = columns // (_GROUP * slots)
+    within = columns - block * _GROUP * slots
+    rest = num_columns % (_GROUP * slots)
+    is_last = block == num_columns // (_GROUP * slots)
+    stride = np.where(is_last, max(payload_bytes(rest, bits), 1), _GROUP)
+    return block * _GROUP + within % stride, (within // stride * bits).astype(np.uint8)
+
+
+def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(F,) uint32 counter of each column's draw, and (F,) bool whether the draw's high half is meant.
+
+    One draw serves two columns, 16 apart.
+    """
+    columns = np.arange(num_columns)
+    counter = columns // (2 * _GROUP) * _GROUP + columns % _GROUP
+    return counter.astype(np.uint32), columns // _GROUP % 2 == 1
+
+
+def noise(key: int, rows: int, num_columns: int) -> np.ndarray:
+    """(rows, F) int32 odd numbers below ``2 ** FRACTION_BITS``: 16 random bits and a half, in fixed point."""
+    counter, is_high = counters(num_columns)
+    draws = keyed.draws(keyed.row_hashes(key, np.arange(rows))[:, None], counter[None, :])
+    halves = np.where(is_high, draws >> np.uint32(16), draws & np.uint32(0xFFFF))
+    return (halves * 2 + 1).astype(np.int32)

@@ -1,0 +1,80 @@
+"""See :mod:`hpcgnn.kernels.quantize`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import packing
+from hpcgnn.kernels.packing import LARGEST, NAN, SMALLEST_SCALE
+
+
+def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
+    """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
+    top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
+    values = x.numpy()
+    is_finite = np.isfinite(values).all(axis=1)
+    values = np.where(is_finite[:, None], values, np.float32(0))
+    zero, scale = _parameters(values, top)
+    per_step = np.divide(one, scale, out=np.zeros_like(scale), where=scale > 0)
+    with np.errstate(over="ignore"):  # beyond LARGEST, where the result is clamped
+        steps = ((values - zero[:, None]) * per_step[:, None]).clip(0, one * np.float32(top))
+    noise = packing.noise(key, *values.shape)
+    codes = ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.uint8)
+    codes[~is_finite] = 0
+    byte, shift = packing.places(values.shape[1], bits)
+    packed = payload.numpy()
+    packed[:] = 0
+    for one_shift in range(0, 8, bits):  # no two columns of one shift share a byte
+        columns = np.flatnonzero(shift == one_shift)
+        packed[:, byte[columns]] |= codes[:, columns] << np.uint8(one_shift)
+    patterns = params.view(torch.uint16).numpy()
+    patterns[:] = np.stack([zero, scale], axis=1).view(np.uint32) >> np.uint32(16)
+    patterns[~is_finite] = NAN
+
+
+def _parameters(values: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) zero-points and scales of finite rows, float32 numbers that bfloat16 can hold."""
+    if values.shape[1] == 0:
+        return np.zeros(values.shape[0], np.float32), np.zeros(values.shape[0], np.float32)
+    smallest = values.min(axis=1).clip(-LARGEST, LARGEST) + np.float32(0)  # -0 becomes 0
+    largest = values.max(axis=1).clip(-LARGEST, LARGEST)
+    pattern = smallest.view(np.uint32)
+    zero = _upper_half(np.where(smallest < 0, pattern + np.uint32(0xFFFF), pattern))  # towards -infinity
+    scale = np.maximum((largest - zero) / np.float32(top), SMALLEST_SCALE)
+    scale = _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF))  # up
+    return zero, np.where(largest > zero, scale, np.float32(0))
+
+
+def _upper_half(pattern: np.ndarray) -> np.ndarray:
+    return (pattern & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> None:
+    """``out`` (n, F) = zero-point + code * scale."""
+    byte, shift = packing.places(out.shape[1], bits)
+    codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)
+    zero, scale = params.float()[:, :1], params.float()[:, 1:]
+    torch.add(zero, torch.from_numpy(codes).float() * scale, out=out)
+
+
+def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``, to the nearest."""
+    out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # torch has two NaNs: which one it writes depends on the place
+
+
+def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``."""
+    out.copy_(x)
+
+
+def pack_int8(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
+    """``values`` (n, F) * ``scale`` (n,) is ``x``, to the nearest."""
+    magnitude = torch.from_numpy(np.abs(x.numpy()).max(axis=1, initial=0))
+    is_finite = magnitude.isfinite()
+    largest = magnitude.clamp(min=float(SMALLEST_SCALE))
+    torch.div(largest, 127, out=scale)
+    scale[magnitude == 0] = 0
+    scale[~is_finite] = torch.nan
+    rounded = torch.round(x * (127 / largest)[:, None])  # ties to even
+    values.copy_(torch.where(is_finite[:, None], rounded, 0))
