@@ -76,6 +76,18 @@ struct Pack {
     }
 };
 
+// combine() for vectors that are smaller than a register.
+template <typename T, int n, bool kMax>
+inline Lanes<T, n> combine_part(Lanes<T, n> a, const Lanes<T, n> b) {
+#if defined(__ARM_FEATURE_SVE)
+    // GCC 12 selects wrong lanes where it compares 8 floats in SVE registers of 16.
+    for (int j = 0; j < n; ++j) a[j] = combine<T, kMax>(a[j], b[j]);
+    return a;
+#else
+    return combine<Lanes<T, n>, kMax>(a, b);
+#endif
+}
+
 // Lanes j and j + n / 2 are combined, and so on, until `columns` of them are left.
 template <typename T, int n, bool kMax>
 inline void halve(const Lanes<T, n> vector, const int columns, T* out) {
@@ -83,7 +95,7 @@ inline void halve(const Lanes<T, n> vector, const int columns, T* out) {
         if (columns < n) {
             Lanes<T, n / 2> half[2];
             std::memcpy(half, &vector, sizeof vector);
-            return halve<T, n / 2, kMax>(combine<Lanes<T, n / 2>, kMax>(half[0], half[1]), columns, out);
+            return halve<T, n / 2, kMax>(combine_part<T, n / 2, kMax>(half[0], half[1]), columns, out);
         }
     }
     store<T, n>(out, vector);
