@@ -1,20 +1,17 @@
 // What runs over the entries ("edges") of a sparse matrix: products and sums of their two ends, softmax over each row,
-// sums into rows, and what the gradient of a maximum needs.
+// and sums into rows.
 //
-// Every sum has a fixed order, so that its bits depend on neither the instruction set nor the threads. Values that lie
-// side by side are added in 16 lanes, whatever registers hold: lane j adds values j, j + 16, ... and the lanes are
-// added in a tree. A row with more than a segment of entries is cut into segments that threads share; their sums are
-// added in order.
+// Every sum has a fixed order, so that its bits depend on neither the instruction set nor the threads (see pack.h). A
+// row with more than a segment of entries is cut into segments that threads share; their sums are added in order.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
 #include "hpcgnn.h"
+#include "pack.h"
 #include "rows.h"
 #include "simd.h"
 #include "spmm.h"
@@ -25,76 +22,6 @@ namespace {
 
 constexpr int64_t kTasksAThread = 64;
 constexpr int64_t kEntriesAhead = 8;  // of prefetching
-
-template <typename T>
-using MaskOf = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
-
-// 16 values, in as many registers as that takes.
-template <typename T>
-struct Pack {
-    static constexpr int kSize = 16, n = kLanes<T>, kRegisters = kSize / n;
-    using V = Lanes<T, n>;
-    V part[kRegisters] = {};
-
-    static Pack all(const T value) {
-        Pack pack;
-        for (V& part : pack.part) part = splat<T, n>(value);
-        return pack;
-    }
-    // The first `count` from memory and `other` in the lanes behind them.
-    static Pack read(const T* from, const int count, const T other = 0) {
-        Pack pack;
-        if (count == kSize) {
-#pragma GCC unroll 16
-            for (int r = 0; r < kRegisters; ++r) pack.part[r] = load<T, n>(from + r * n);
-            return pack;
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < kRegisters; ++r) {
-            const int lanes = std::clamp(count - r * n, 0, n);
-            if (lanes > 0) pack.part[r] = lanes == n ? load<T, n>(from + r * n) : load_first<T, n>(from + r * n, lanes);
-        }
-        if (other != 0) pack.keep(count, other);
-        return pack;
-    }
-    void write(T* to, const int count) const {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRegisters; ++r) {
-            const int lanes = std::clamp(count - r * n, 0, n);
-            if (lanes == n) {
-                store<T, n>(to + r * n, part[r]);
-            } else if (lanes > 0) {
-                store_first<T, n>(to + r * n, part[r], lanes);
-            }
-        }
-    }
-    // The lanes behind the first `count` become `other`.
-    void keep(const int count, const T other) {
-        if (count == kSize) return;
-        alignas(64) T lanes[kSize];
-        write(lanes, kSize);
-        for (int j = count; j < kSize; ++j) lanes[j] = other;
-        *this = read(lanes, kSize);
-    }
-    template <typename F>
-    void each(const F& f) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRegisters; ++r) part[r] = f(part[r], r);
-    }
-};
-
-// The sum of 16 lanes: j and j + 8, then j and j + 4, j + 2, j + 1.
-template <typename T>
-inline T sum_lanes(const Pack<T>& pack) {
-    alignas(64) T lanes[16];
-    pack.write(lanes, 16);
-#pragma GCC unroll 4
-    for (int half = 8; half > 0; half /= 2) {
-#pragma GCC unroll 8
-        for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-    }
-    return lanes[0];
-}
 
 template <typename Each>
 void in_parallel(const int64_t count, const int threads, const Each& each) {
@@ -159,14 +86,7 @@ void join(const HeavyRows& heavy, const int64_t width, T* partial, const int thr
     in_parallel(static_cast<int64_t>(heavy.first.size()) - 1, threads, [&](const int64_t h) {
         T* into = partial + heavy.first[h] * width;
         for (int64_t s = heavy.first[h] + 1; s < heavy.first[h + 1]; ++s) {
-            for (int64_t c = 0; c < width; ++c) {
-                const T value = partial[s * width + c];
-                if constexpr (kMax) {
-                    into[c] = value > into[c] || value != value ? value : into[c];
-                } else {
-                    into[c] += value;
-                }
-            }
+            for (int64_t c = 0; c < width; ++c) into[c] = combine<T, kMax>(into[c], partial[s * width + c]);
         }
     });
 }
@@ -226,77 +146,6 @@ void sddmm(const hpcgnn_csr* csr, const T* a, const T* b, const int64_t width, c
 
 // -- softmax over the entries of each row, and sums ------------------------------------------------------------------
 
-// e to the power of x, for x <= 0 or NaN; 0 below -87, where float32 loses bits. Within 2e-7 of it, relatively.
-template <int n>
-inline Lanes<float, n> exp_lanes(const Lanes<float, n> x) {
-    using V = Lanes<float, n>;
-    using U = Lanes<uint32_t, n>;
-    constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    const V shifted = x * 1.44269504088896341F + kRound;
-    const V k = shifted - kRound;
-    const V r = (x - k * 0.693359375F) + k * 2.12194440e-4F;  // x - k ln 2, in two steps
-    V y = r * 1.9875691500e-4F + 1.3981999507e-3F;            // Cephes' polynomial
-    y = y * r + 8.3334519073e-3F;
-    y = y * r + 4.1665795894e-2F;
-    y = y * r + 1.6666665459e-1F;
-    y = y * r + 5.0000001201e-1F;
-    y = y * (r * r) + r + 1.0F;
-    y = reinterpret_cast<V>(reinterpret_cast<U>(y) + (reinterpret_cast<U>(shifted) << 23));  // times 2^k
-    y = x < splat<float, n>(-87.0F) ? V{} : y;
-    return x != x ? x : y;
-}
-
-template <int n>
-inline Lanes<double, n> exp_lanes(Lanes<double, n> x) {
-    for (int j = 0; j < n; ++j) x[j] = std::exp(x[j]);
-    return x;
-}
-
-// Up to 16 columns of an (entries, width) array. If all columns fit, a pack takes several entries: lane j is column
-// j % columns.
-struct Strip {
-    int64_t width, first;
-    int columns, entries;
-
-    static std::vector<Strip> cut(const int64_t width) {
-        std::vector<Strip> strips;
-        for (int64_t c = 0; c < width; c += 16)
-            strips.push_back({width, c, static_cast<int>(std::min<int64_t>(16, width - c)),
-                              width <= 16 ? static_cast<int>(16 / width) : 1});
-        return strips;
-    }
-    // f(offset of a pack, its lanes) for entries [begin, end).
-    template <typename F>
-    void each(const int64_t begin, const int64_t end, const F& f) const {
-        for (int64_t e = begin; e < end; e += entries)
-            f(e * width + first, columns * static_cast<int>(std::min<int64_t>(entries, end - e)));
-    }
-    // A value for each column, in all lanes of that column.
-    template <typename T>
-    Pack<T> spread(const T* values) const {
-        alignas(64) T lanes[16] = {};
-        for (int j = 0; j < columns * entries; j += columns) std::copy(values, values + columns, lanes + j);
-        return Pack<T>::read(lanes, 16);
-    }
-    // The other way: combines the lanes of a column, halves of the pack first.
-    template <typename T, typename F>
-    void fold(const Pack<T>& pack, T* values, const F& combine) const {
-        alignas(64) T lanes[16];
-        pack.write(lanes, 16);
-        for (int left = entries; left > 1; left = (left + 1) / 2) {
-            const int half = (left + 1) / 2;
-            for (int j = half * columns; j < left * columns; ++j)
-                lanes[j - half * columns] = combine(lanes[j - half * columns], lanes[j]);
-        }
-        std::copy(lanes, lanes + columns, values);
-    }
-};
-
-template <typename T>
-inline T larger(const T a, const T b) {
-    return b > a || b != b ? b : a;  // a NaN stays
-}
-
 template <typename T>
 void largest(const Strip& strip, const T* scores, const int64_t begin, const int64_t end, T* top) {
     constexpr T kLowest = -std::numeric_limits<T>::infinity();
@@ -305,7 +154,7 @@ void largest(const Strip& strip, const T* scores, const int64_t begin, const int
         const Pack<T> value = Pack<T>::read(scores + at, count, kLowest);
         most.each([&](const auto part, const int r) { return combine<decltype(part), true>(part, value.part[r]); });
     });
-    strip.fold(most, top, larger<T>);
+    strip.fold<true>(most, top);
 }
 
 // values = e^(scores - top), and their sum. A row of nothing but -inf has a sum of 0.
@@ -323,7 +172,7 @@ void exponentials(const Strip& strip, const T* scores, const int64_t begin, cons
         value.write(values + at, count);
         total.each([&](const auto part, const int r) { return part + value.part[r]; });
     });
-    strip.fold(total, sum, std::plus<T>());
+    strip.fold<false>(total, sum);
 }
 
 template <typename T>
@@ -350,7 +199,7 @@ void products(const Strip& strip, const T* alpha, const T* gradient, const int64
         }
         total.each([&](const auto part, const int r) { return part + value.part[r]; });
     });
-    strip.fold(total, sum, std::plus<T>());
+    strip.fold<false>(total, sum);
 }
 
 template <typename T>

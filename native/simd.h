@@ -66,6 +66,14 @@ template <>
 inline void store_first<float, 16>(float* to, const Lanes<float, 16> vector, const int count) {
     _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1U << count) - 1), reinterpret_cast<__m512>(vector));
 }
+template <>
+inline Lanes<double, 8> load_first<double, 8>(const double* from, const int count) {
+    return reinterpret_cast<Lanes<double, 8>>(_mm512_maskz_loadu_pd(static_cast<__mmask8>((1U << count) - 1), from));
+}
+template <>
+inline void store_first<double, 8>(double* to, const Lanes<double, 8> vector, const int count) {
+    _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1U << count) - 1), reinterpret_cast<__m512d>(vector));
+}
 #elif defined(__AVX2__)
 alignas(32) constexpr int32_t kAvx2Mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 inline __m256i first_lanes(const int count) {
@@ -78,6 +86,14 @@ inline Lanes<float, 8> load_first<float, 8>(const float* from, const int count) 
 template <>
 inline void store_first<float, 8>(float* to, const Lanes<float, 8> vector, const int count) {
     _mm256_maskstore_ps(to, first_lanes(count), reinterpret_cast<__m256>(vector));
+}
+template <>
+inline Lanes<double, 4> load_first<double, 4>(const double* from, const int count) {
+    return reinterpret_cast<Lanes<double, 4>>(_mm256_maskload_pd(from, first_lanes(2 * count)));
+}
+template <>
+inline void store_first<double, 4>(double* to, const Lanes<double, 4> vector, const int count) {
+    _mm256_maskstore_pd(to, first_lanes(2 * count), reinterpret_cast<__m256d>(vector));
 }
 #endif
 
