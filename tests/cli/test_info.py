@@ -49,7 +49,7 @@ def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch,
     assert "running on numba" in caplog.text
 
 
-@pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict"])
+@pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict", "bench"])
 def test_every_command_has_help_with_an_example(command):
     text = subprocess.run(
         [sys.executable, "-m", "hpcgnn", command, "--help"], check=True, capture_output=True, text=True
