@@ -13,8 +13,8 @@ from typing import Any
 
 import measure
 
-from hpcgnn.cli.bench import timing_rows
 from hpcgnn.study.plot import roofline
+from hpcgnn.study.report import timing_rows
 
 ABOUT = """\
 What is compared is `z = A x` for a graph's matrix of ones, and its backward pass; every result is checked against ours.
@@ -30,8 +30,8 @@ next call, and dropping is not timed. The row-gather ceiling reads the same rows
 writes nothing, at the best of several prefetch distances. A *METIS part* is what a rank aggregates locally: the inner
 edges of the largest of the parts.
 
-DGL 1.1.3 is the last version with the libxsmm kernel on PyPI that loads here; it needs `setuptools<70`, `packaging` and
-`psutil` beside it, which is why it is no extra of this package."""
+DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a newer torch only with `setuptools<70`,
+`packaging` and `psutil`, so it is no extra of this package: install it into an environment of its own, with hpcgnn."""
 
 ABLATION = """\
 Each line is ours with one thing changed; above 1.00 the change costs time. *order*: the whole graph with its nodes in

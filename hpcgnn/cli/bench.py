@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from hpcgnn.cli import console
 from hpcgnn.study import plot as pictures
 from hpcgnn.study import quantize as quantization
 from hpcgnn.study.aggregate import MODES
-from hpcgnn.study.contenders import registry
 from hpcgnn.study.problem import DIRECTIONS
+from hpcgnn.study.report import timing_rows
 from hpcgnn.study.run import Settings, run
 
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
@@ -154,23 +153,6 @@ def _show_timings(title: str, timings: dict[str, Any]) -> None:
     for key, cells in timing_rows(timings):
         shown.add_row(key, *cells)
     console.stdout().print(shown)
-
-
-def timing_rows(timings: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """A label and six cells for each contender: milliseconds, spread and times ours, forward and backward."""
-    known = registry()
-    for key in timings[DIRECTIONS[0]]:
-        name, at, threads = key.partition("@")
-        label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")
-        cells = []
-        for direction in DIRECTIONS:
-            line, ours = timings[direction][key], timings[direction]["ours"]
-            if "seconds" in line:
-                times = line["seconds"] / ours["seconds"] if "seconds" in ours else float("nan")
-                cells += [f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", f"{times:.2f}"]
-            else:
-                cells += ["-", "", ""]
-        yield label, cells
 
 
 def _show_requirements(lines: list[dict[str, Any]]) -> None:

@@ -44,10 +44,15 @@ class Workload:
 
 
 def kernel_entries(work: Workload) -> list[Entry]:
-    """One process for all; a second one with one thread."""
+    """One process for all; a second one with one thread.
+
+    PyG's come last: what others keep would be cut out of the memory of the messages, a row for each edge.
+    """
     together = work.place(warm=True)
-    entries = [Entry(contender.name, contender.name, together) for contender in (*OURS, *RIVALS)]
-    entries += [Entry(name, name, together) for name in _VARIANTS]
+    names = [contender.name for contender in (*OURS, *RIVALS)]
+    large = [contender.name for contender in RIVALS if contender.family == "pyg"]
+    names = [*(name for name in names if name not in large), *_VARIANTS, *large]
+    entries = [Entry(name, name, together) for name in names]
     if work.threads > 1:
         single = replace(together, threads=1)
         entries += [Entry(name + ONE_THREAD, name, single) for name in ("ours", "ceiling.gather", "ceiling.copy")]

@@ -74,14 +74,14 @@ def _torch_sparse(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: torch_sparse.matmul(adjacency, x), problem, direction)
 
 
-def _torch_csr(csr: Csr) -> torch.Tensor:
-    return torch.sparse_csr_tensor(
-        csr.indptr.int(), csr.indices, torch.ones(csr.num_entries), (csr.num_rows, csr.num_cols), check_invariants=False
-    )
+def _torch_csr(csr: Csr, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), torch.ones(csr.num_entries)
+    return torch.sparse_csr_tensor(indptr, indices, ones, (csr.num_rows, csr.num_cols), check_invariants=False)
 
 
 def _torch_mm(problem: Problem, direction: str) -> Call:
-    matrix = _torch_csr(problem.csr)
+    # Its backward sorts by row * columns + column in the type of the indices: 32 bits overflow, and gradients are wrong.
+    matrix = _torch_csr(problem.csr, torch.int32 if direction == "forward" else torch.int64)
     return autograd_call(lambda x: torch.sparse.mm(matrix, x, "sum"), problem, direction)
 
 

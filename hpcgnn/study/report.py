@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcgnn.study.aggregate import ONE_THREAD
-from hpcgnn.study.contenders import RIVALS
+from hpcgnn.study.contenders import RIVALS, registry
 from hpcgnn.study.problem import DIRECTIONS
 
 # How many times faster than a family of rivals, the fastest of which counts.
@@ -93,3 +94,20 @@ def ratio(timings: dict[str, Any], slow: str, fast: str) -> float | None:
     """Seconds of ``slow`` over those of ``fast``; None if one is missing."""
     values = [timings.get(name, {}).get("seconds") for name in (slow, fast)]
     return None if None in values else values[0] / values[1]
+
+
+def timing_rows(timings: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """A label and six cells for each contender: milliseconds, spread and times ours, forward and backward."""
+    known = registry()
+    for key in timings[DIRECTIONS[0]]:
+        name, at, threads = key.partition("@")
+        label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")
+        cells = []
+        for direction in DIRECTIONS:
+            line, ours = timings[direction][key], timings[direction]["ours"]
+            if "seconds" in line:
+                times = line["seconds"] / ours["seconds"] if "seconds" in ours else float("nan")
+                cells += [f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", f"{times:.2f}"]
+            else:
+                cells += ["-", "", ""]
+        yield label, cells

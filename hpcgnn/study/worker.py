@@ -43,6 +43,7 @@ class Bench:
         name = request["contender"]
         if request["direction"] != self._direction:
             self._ready.clear()
+            ctypes.CDLL(None).malloc_trim(0)  # a heap that never shrinks would be cut up by what the other one left
             self._direction = request["direction"]
         return self._prepare(name, request["direction"]) if request["do"] == "prepare" else self._run(name)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,7 +152,7 @@ def test_another_order_is_the_same_graph(tmp_path, order):
     assert csr.num_entries == usual.num_entries
 
 
-def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
+def test_the_command_prints_one_object_and_draws_the_picture(tmp_path, monkeypatch):
     require_module("matplotlib")
     picture = tmp_path / "roofline.svg"
     options = ["--graph", "rmat:scale=8,degree=4", "--width", "32", "--rounds", "1", "--threads", "1", "--parts", "0"]
@@ -166,6 +168,19 @@ def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
     rate = plot.points(graph)["ours"]
     assert rate[0] == pytest.approx(32 / (32 * 4 + 4))
     assert rate[1] == pytest.approx(graph["flop"] / graph["kernel"]["forward"]["ours"]["seconds"])
+    check_document(found, tmp_path, monkeypatch)
+
+
+def check_document(found, folder, monkeypatch):
+    """docs/performance.md is made of what the two commands print."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    copy = {"seconds": 1e-3, "spread": 0.1, "gigabytes_per_second": 9.0, "of_copy": 1.0}
+    quantization = {"rows": 8, "width": 4, "kernels": {"copy": copy}, "requirements": []}
+    importlib.import_module("performance").write(found, quantization, folder)
+    text = (folder / "performance.md").read_text()
+    assert "| ours |" in text
+    assert "of the row-gather ceiling" in text
+    assert json.loads((folder / "performance.json").read_text()) == {"aggregate": found, "quantize": quantization}
 
 
 @pytest.mark.parametrize(
