@@ -14,7 +14,7 @@ FLOORS = [
     {"comm", "data"},
     {"shared_file"},
     {"graph", "partition"},
-    {"nn"},
+    {"nn", "study"},
     {"train"},
     {"cli"},
 ]

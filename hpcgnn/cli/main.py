@@ -22,6 +22,7 @@ _COMMANDS = {
     "partition": "graph.h5 to parts.h5, one part a rank",
     "plan": "rows and bytes that each strategy sends, without training",
     "train": "train on all ranks (under mpirun or srun)",
+    "bench": "kernels beside other libraries and the machine's limits",
     "predict": "scores for every node from a checkpoint",
 }
 _INTERRUPTED = 130

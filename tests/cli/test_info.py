@@ -78,7 +78,7 @@ def test_an_instruction_set_that_cannot_run_is_refused_once(mpirun, isa):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict"])
+@pytest.mark.parametrize("command", ["info", "convert", "partition", "plan", "train", "predict", "bench"])
 def test_every_command_has_help_with_an_example(command):
     text = subprocess.run(
         [sys.executable, "-m", "hpcgnn", command, "--help"], check=True, capture_output=True, text=True

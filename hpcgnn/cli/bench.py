@@ -1,0 +1,173 @@
+"""``hpcgnn bench``: what kernels reach, beside other libraries and the machine's own limits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from hpcgnn.cli import console
+from hpcgnn.study import plot as pictures
+from hpcgnn.study import quantize as quantization
+from hpcgnn.study.aggregate import MODES
+from hpcgnn.study.problem import DIRECTIONS
+from hpcgnn.study.report import timing_rows
+from hpcgnn.study.run import Settings, run
+
+_GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
+_WIDTH = 256
+_threads = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Threads of every contender.  [default: the cores that this process may use]",
+)
+_rounds = click.option(
+    "--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds; the median counts."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+
+
+@click.group(epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3")
+def bench() -> None:
+    """Measure kernels beside other libraries and beside what the machine can do at most."""
+
+
+@bench.command(
+    epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg"
+)
+@click.option(
+    "--graph", "sources", multiple=True, metavar="SOURCE",
+    help="A graph to measure, as for `hpcgnn convert`; repeat for more.  [default: R-MAT of scale 17 and of scale 19]",
+)  # fmt: skip
+@click.option(
+    "--width", "widths", multiple=True, type=click.IntRange(1),
+    help=f"Columns of the features: one for all graphs, or one for each.  [default: {_WIDTH}; 256 and 128]",
+)  # fmt: skip
+@click.option("--mode", type=click.Choice([*MODES, "both"]), default="both", show_default=True,
+              help="kernel: one process, warm memory for all. user: a process each, as by default.")  # fmt: skip
+@click.option("--parts", type=click.IntRange(0), default=8, show_default=True,
+              help="Measure the largest METIS part of so many as well; 0: only whole graphs.")  # fmt: skip
+@click.option("--ablation", is_flag=True, help="Also switch off each optimisation in turn, on the first graph.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the roofline picture to this file (.svg, .png, .pdf)."
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Keep the graphs here for another run.  [default: nowhere]"
+)
+@_threads
+@_rounds
+@_json
+def aggregate(
+    sources: tuple[str, ...],
+    widths: tuple[int, ...],
+    mode: str,
+    parts: int,
+    ablation: bool,
+    plot: Path | None,
+    folder: Path | None,
+    threads: int | None,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Aggregation, forward and backward: ours, DGL, torch and PyG where they are installed, and the machine's ceilings.
+
+    Contenders take turns, so that what else the machine does hits all of them; each result is compared with ours.
+    """
+    graphs = _pair(sources, widths)
+    modes = MODES if mode == "both" else (mode,)
+    if plot and "kernel" not in modes:
+        raise click.UsageError("--plot shows kernels against kernels: it needs --mode kernel or both")
+    settings = Settings(graphs, threads or _cores(), rounds, modes, parts, ablation)
+    progress = functools.partial(console.progress, quiet=as_json)
+    with contextlib.ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        found = run(settings, place, progress)
+    if plot:
+        pictures.roofline(found, plot)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show_aggregation(found)
+
+
+@bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
+@click.option("--rows", type=click.IntRange(1), default=1 << 18, show_default=True, help="Rows of features.")
+@click.option("--width", type=click.IntRange(1), default=_WIDTH, show_default=True, help="Columns of the features.")
+@click.option("--bits", type=click.Choice(["1", "2", "4", "8"]), multiple=True, default=["2"], show_default=True,
+              help="Bits a value; repeat for more.")  # fmt: skip
+@_threads
+@_rounds
+@_json
+def quantize(rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, as_json: bool) -> None:
+    """Quantization and back, beside the machine's copy bandwidth."""
+    numbers = tuple(sorted({int(number) for number in bits}))
+    with console.progress("rounds", rounds, quiet=as_json) as advance:
+        found = quantization.run(rows, width, numbers, threads or _cores(), rounds, advance)
+    if as_json:
+        print(json.dumps(found))
+        return
+    shown = _table(f"{rows:,} rows of {width} float32, {found['threads']} threads", "kernel", "ms", "GB/s", "of a copy")
+    for name, line in found["kernels"].items():
+        shown.add_row(
+            name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
+        )
+    console.stdout().print(shown)
+    _show_requirements(found["requirements"])
+
+
+def _pair(sources: tuple[str, ...], widths: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+    """Each source with its width."""
+    if not sources:
+        sources = tuple(source for source, _ in _GRAPHS)
+        widths = widths or tuple(width for _, width in _GRAPHS)
+    widths = widths or (_WIDTH,)
+    if len(widths) not in (1, len(sources)):
+        raise click.UsageError(f"{len(widths)} --width for {len(sources)} graphs: give one for all, or one for each")
+    return tuple(zip(sources, widths * len(sources) if len(widths) == 1 else widths, strict=True))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _show_aggregation(found: dict[str, Any]) -> None:
+    for graph in found["graphs"]:
+        for mode in filter(graph.__contains__, MODES):
+            title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
+            _show_timings(title, graph[mode])
+    if "ablation" in found:
+        _show_timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
+    _show_requirements(found["requirements"])
+
+
+def _show_timings(title: str, timings: dict[str, Any]) -> None:
+    shown = _table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
+    for key, cells in timing_rows(timings):
+        shown.add_row(key, *cells)
+    console.stdout().print(shown)
+
+
+def _show_requirements(lines: list[dict[str, Any]]) -> None:
+    shown = _table("what is required", "graph", "mode", "direction", "figure", "measured", "required", "reached")
+    answers = {True: "yes", False: "NO", None: "not measured"}
+    for line in lines:
+        measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
+        required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
+        shown.add_row(line["graph"], line["mode"], line["direction"], line["what"], measured, required,
+                      answers[line["reached"]])  # fmt: skip
+    console.stdout().print(shown, markup=False)
+
+
+def _table(title: str, *names: str) -> Table:
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for number, name in enumerate(names):
+        shown.add_column(name, justify="left" if number == 0 else "right")
+    return shown

@@ -1,0 +1,113 @@
+"""What ``hpcgnn bench aggregate`` measures on one graph.
+
+Three comparisons, each forward and backward:
+
+- *kernel*: one process, every contender under the same allocator with warm memory (:func:`worker.keep_freed_memory`),
+  ours without its pool. The machine's ceilings, narrow storage and one thread against several run beside them.
+- *user*: every contender in a process of its own as users start it; ours reuses buffers.
+- *ablation*: ours with each optimisation switched off in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.kernels.native import library
+from hpcgnn.study import graphs
+from hpcgnn.study.ceilings import last_level_cache_bytes
+from hpcgnn.study.contenders import OURS, RIVALS
+from hpcgnn.study.measure import Advance, Entry, Outcome, Place, interleave
+from hpcgnn.study.ours import tuning_variants
+from hpcgnn.study.problem import DIRECTIONS
+
+MODES = ("kernel", "user")
+_VARIANTS = ("ceiling.gather", "ceiling.copy", "ours.weighted", "ours.bf16", "ours.int8")
+ONE_THREAD = "@1"  # ends the keys of what ran on one thread
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One graph, stored in ``graph``, and how it is measured. ``source`` is what it was made from."""
+
+    graph: Path
+    source: str
+    width: int
+    threads: int
+    rounds: int
+
+    def place(self, *, warm: bool, **changes: Any) -> Place:
+        """A process for it."""
+        return replace(Place(self.graph, self.width, self.threads, warm), **changes)
+
+
+def kernel_entries(work: Workload) -> list[Entry]:
+    """One process for all; a second one with one thread.
+
+    PyG's come last: what others keep would be cut out of the memory of the messages, a row for each edge.
+    """
+    together = work.place(warm=True)
+    names = [contender.name for contender in (*OURS, *RIVALS)]
+    large = [contender.name for contender in RIVALS if contender.family == "pyg"]
+    names = [*(name for name in names if name not in large), *_VARIANTS, *large]
+    entries = [Entry(name, name, together) for name in names]
+    if work.threads > 1:
+        single = replace(together, threads=1)
+        entries += [Entry(name + ONE_THREAD, name, single) for name in ("ours", "ceiling.gather", "ceiling.copy")]
+    return entries
+
+
+def user_entries(work: Workload) -> list[Entry]:
+    """A process each."""
+    return [Entry(contender.name, contender.name, work.place(warm=False), alone=True) for contender in (*OURS, *RIVALS)]
+
+
+def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
+    """Ours, and ours without each optimisation; ``orders`` are other orders of the same graph's nodes."""
+    warm, usual = work.place(warm=True), work.place(warm=False)
+    entries = [Entry("ours", "ours", warm)]
+    entries += [Entry(variant.name, variant.name, warm) for variant in tuning_variants()]
+    entries += [Entry(name, name, warm) for name in ("ours.huge", "ceiling.gather", "ceiling.gather.huge")]
+    for name in library.isas():
+        place = work.place(warm=True, environment=(("HPCGNN_ISA", name),))
+        entries.append(Entry(f"isa {name}", "ours", place))
+    entries += [Entry(f"order {name}", "ours", work.place(warm=True, graph=path)) for name, path in orders.items()]
+    off = work.place(warm=False, environment=(("HPCGNN_BUFFER_POOL", "off"),))
+    entries.append(Entry("pool", "ours", usual))
+    entries.append(Entry("pool, no huge pages", "ours", work.place(warm=False, huge_pages=False)))
+    entries.append(Entry("no pool", "ours", off))
+    return entries
+
+
+def steps(entries: list[Entry], rounds: int) -> int:
+    """How often ``advance`` counts for both directions."""
+    return len(DIRECTIONS) * len(entries) * (rounds + 1)
+
+
+def measure(work: Workload, entries: list[Entry], advance: Advance) -> dict[str, Outcome]:
+    """Outcomes by direction."""
+    return interleave(entries, work.rounds, advance)
+
+
+def describe(work: Workload) -> dict[str, Any]:
+    """The graph's facts, and what one product reads and adds."""
+    facts = graphs.facts(work.graph)
+    feature_bytes = facts["nodes"] * work.width * 4
+    return facts | {
+        "source": work.source,
+        "width": work.width,
+        "feature_bytes": feature_bytes,
+        "beyond_caches": feature_bytes > last_level_cache_bytes(),
+        "flop": facts["entries"] * work.width,
+        "gathered_bytes": gathered_bytes(facts["entries"], work.width, 4),
+    }
+
+
+def gathered_bytes(entries: int, width: int, value_bytes: int) -> int:
+    """A row of features and an index for each entry."""
+    return entries * (width * value_bytes + 4)
+
+
+PLANS: dict[str, Callable[[Workload], list[Entry]]] = {"kernel": kernel_entries, "user": user_entries}

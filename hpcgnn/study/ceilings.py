@@ -1,0 +1,64 @@
+"""What the machine can do at most: copy bandwidth, and row-gather bandwidth with a graph's own index stream."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.native import library
+from hpcgnn.study.problem import Call
+
+# Entries ahead to prefetch; the ceiling is the best of them.
+_DISTANCES = (0, 4, 8, 12, 16, 24, 32)
+_TRIES = 2
+
+
+def gather_call(csr: Csr, x: torch.Tensor) -> Call:
+    """Reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes nothing.
+
+    Gives a one-element sum. The prefetch distance is the fastest of several, tried here.
+    """
+    if library.load() is None:
+        raise HpcgnnError("the row-gather ceiling is measured in C++, and hpcgnn was installed without a compiler")
+
+    def run(distance: int) -> torch.Tensor:
+        total = torch.zeros(1, dtype=torch.float64)
+        library.function("gather_ceiling", torch.float32)(
+            ctypes.c_int64(csr.num_entries),
+            library.pointer(csr.indices),
+            library.pointer(x),
+            ctypes.c_int64(x.shape[1]),
+            ctypes.c_int64(distance),
+            library.pointer(total),
+            library.threads(),
+        )
+        return total
+
+    def seconds(distance: int) -> float:
+        started = time.perf_counter()
+        run(distance)
+        return time.perf_counter() - started
+
+    best = min(_DISTANCES, key=lambda distance: min(seconds(distance) for _ in range(_TRIES)))
+    return lambda: run(best)
+
+
+def copy_call(x: torch.Tensor) -> Call:
+    """Copies ``x`` into memory that is warm; its bytes are counted twice, read and written."""
+    target = torch.empty_like(x).fill_(0)
+    return lambda: target.copy_(x)
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache of the first core; 0 where the system does not tell."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        units = {"K": 1 << 10, "M": 1 << 20}
+        sizes.append(int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text))
+    return max(sizes)

@@ -1,0 +1,143 @@
+"""Ours and the libraries that people use, each used as well as it allows.
+
+Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own
+autograd; where that makes the transpose anew in every call, a second contender keeps it (``.kept``), and the faster of the
+two stands for the library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hpcgnn.kernels import Csr
+from hpcgnn.study.ours import VARIANTS, Aggregate
+from hpcgnn.study.problem import Call, Contender, Problem, autograd_call
+
+
+def _ours(backend: str) -> Any:
+    def prepare(problem: Problem, direction: str) -> Call:
+        problem.csr.transpose()
+        return autograd_call(lambda x: Aggregate.apply(x, problem.csr, None, backend), problem, direction)
+
+    return prepare
+
+
+def _pyg_conv(problem: Problem, direction: str) -> Call:
+    """What a layer of PyG runs on ``edge_index``: ``index_select``, then ``scatter_add_`` with the index expanded."""
+    from torch_geometric.nn import SimpleConv
+
+    layer, edge_index = SimpleConv(aggr="sum"), problem.edge_index
+    return autograd_call(lambda x: layer(x, edge_index), problem, direction)
+
+
+def _pyg_index_add(problem: Problem, direction: str) -> Call:
+    src, dst = problem.edge_index
+    rows = problem.csr.num_rows
+    return autograd_call(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]), problem, direction)
+
+
+def _pyg_edge_index(problem: Problem, direction: str) -> Call:
+    """Sorted by destination and with both CSR forms cached; layers fall back to scatter for it, ``matmul`` does not."""
+    from torch_geometric import EdgeIndex
+
+    sizes = (problem.csr.num_rows, problem.csr.num_cols)
+    adjacency = EdgeIndex(problem.edge_index.flip(0), sparse_size=sizes, sort_order="row").fill_cache_()
+    return autograd_call(lambda x: adjacency.matmul(x), problem, direction)
+
+
+def _sparse_tensor(problem: Problem, value: torch.Tensor | None) -> Any:
+    from torch_sparse import SparseTensor
+
+    csr = problem.csr
+    row = problem.edge_index[1]
+    adjacency = SparseTensor(
+        row=row, rowptr=csr.indptr, col=problem.edge_index[0], value=value, sparse_sizes=(csr.num_rows, csr.num_cols),
+        is_sorted=True, trust_data=True,
+    )  # fmt: skip
+    adjacency.fill_cache_()
+    return adjacency
+
+
+def _pyg_sparse_tensor(problem: Problem, direction: str) -> Call:
+    from torch_geometric.nn import SimpleConv
+
+    layer, adjacency = SimpleConv(aggr="sum"), _sparse_tensor(problem, torch.ones(problem.csr.num_entries))
+    return autograd_call(lambda x: layer(x, adjacency), problem, direction)
+
+
+def _torch_sparse(problem: Problem, direction: str) -> Call:
+    import torch_sparse
+
+    adjacency = _sparse_tensor(problem, None)
+    return autograd_call(lambda x: torch_sparse.matmul(adjacency, x), problem, direction)
+
+
+def _torch_csr(csr: Csr, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), torch.ones(csr.num_entries)
+    return torch.sparse_csr_tensor(indptr, indices, ones, (csr.num_rows, csr.num_cols), check_invariants=False)
+
+
+def _torch_mm(problem: Problem, direction: str) -> Call:
+    # Its backward sorts by row * columns + column in the type of the indices: 32 bits overflow, and gradients are wrong.
+    matrix = _torch_csr(problem.csr, torch.int32 if direction == "forward" else torch.int64)
+    return autograd_call(lambda x: torch.sparse.mm(matrix, x, "sum"), problem, direction)
+
+
+def _torch_mm_kept(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    matrix = _torch_csr(csr)
+    return lambda: torch.sparse.mm(matrix, x, "sum")
+
+
+def _torch_matmul(problem: Problem, direction: str) -> Call:
+    matrix = _torch_csr(problem.csr)
+    return autograd_call(lambda x: matrix @ x, problem, direction)
+
+
+def _torch_matmul_kept(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    matrix = _torch_csr(csr)
+    return lambda: matrix @ x
+
+
+def _dgl(problem: Problem, direction: str) -> Call:
+    """Its libxsmm kernel: 32-bit ids, both formats made in advance; backward is the same kernel on the reverse graph."""
+    import dgl
+
+    src, dst = problem.edge_index.int()
+    graph = dgl.graph((src, dst), num_nodes=problem.csr.num_rows, idtype=torch.int32).formats(["csr", "csc"])
+    graph.create_formats_()
+    return autograd_call(lambda x: dgl.ops.copy_u_sum(graph, x), problem, direction)
+
+
+_BACKWARD = ("backward",)
+_PYG, _TORCH_SPARSE = ("torch_geometric",), ("torch_geometric", "torch_sparse")
+
+OURS = (
+    Contender("ours", "ours", "ours", _ours("native")),
+    Contender("ours.jit", "ours, numba", "ours.jit", _ours("jit")),
+)
+RIVALS = (
+    Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
+    Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
+    Contender("torch.mm.kept", "torch.sparse.mm, kept transpose", "torch.mm", _torch_mm_kept, directions=_BACKWARD),
+    Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
+    Contender("torch.csr.kept", "torch CSR, kept transpose", "torch.csr", _torch_matmul_kept, directions=_BACKWARD),
+    Contender("pyg.edge_index", "PyG EdgeIndex", "pyg.edge_index", _pyg_edge_index, _PYG),
+    Contender("pyg.sparse_tensor", "PyG layer, SparseTensor", "pyg.sparse_tensor", _pyg_sparse_tensor, _TORCH_SPARSE),
+    Contender("torch_sparse", "torch_sparse.matmul", "torch_sparse", _torch_sparse, _TORCH_SPARSE),
+    Contender("pyg.layer", "PyG layer, gather + scatter", "pyg", _pyg_conv, _PYG),
+    Contender("pyg.index_add", "PyG gather + index_add", "pyg", _pyg_index_add),
+)
+
+
+def registry() -> dict[str, Contender]:
+    """Every contender and variant by name."""
+    return {contender.name: contender for contender in (*OURS, *RIVALS, *VARIANTS)}
+
+
+def find(name: str) -> Contender:
+    """The contender called ``name``."""
+    return registry()[name]

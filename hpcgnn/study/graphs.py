@@ -1,0 +1,136 @@
+"""The graphs that are measured, kept in a folder each so that several processes read the same one.
+
+A graph is the CSR matrix of its edges by destination, sources ascending, parallel edges kept. Three things are made of
+one source: the graph as it comes; the same with its nodes in another order; and a *part*, which is what one rank
+aggregates locally: METIS cuts the graph as ``hpcgnn partition`` does (in-edges balanced, original order within a part)
+and the part with most inner edges is taken, its inner edges only.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.data.sources import open_source
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.partition.methods import TOLERANCE, stdout_to_stderr
+from hpcgnn.partition.native_metis import load_metis
+
+ORDERS = ("original", "metis", "random")
+_ORDER_PARTS = 64  # parts that METIS order is made of
+
+
+class Graphs:
+    """Makes graphs in ``folder`` and finds those that are there already."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def whole(self, source: str, order: str = "original") -> Path:
+        """The folder of the graph that ``source`` names, with its nodes in ``order``. Raises :class:`HpcgnnError`."""
+        folder = self._place(source, order)
+        if not (folder / "graph.json").exists():
+            src, dst, nodes = _edges(source)
+            if order != "original":
+                new = _random_order(nodes) if order == "random" else _metis_order(self.parts(source, _ORDER_PARTS))
+                src, dst = new[src], new[dst]
+            write_graph(folder, src, dst, nodes, source if order == "original" else f"{source} in {order} order")
+        return folder
+
+    def part(self, source: str, parts: int) -> Path:
+        """The folder of the largest of ``parts`` parts of the graph that ``source`` names."""
+        folder = self._place(source, f"part-of-{parts}")
+        if not (folder / "graph.json").exists():
+            part_of = self.parts(source, parts)
+            src, dst, _ = _edges(source)
+            inner = part_of[src] == part_of[dst]
+            largest = int(np.bincount(part_of[src[inner]], minlength=parts).argmax())
+            kept = inner & (part_of[src] == largest)
+            members = part_of == largest
+            local = np.cumsum(members) - 1
+            name = f"a METIS part of {parts} of {source}"
+            write_graph(folder, local[src[kept]], local[dst[kept]], int(members.sum()), name)
+        return folder
+
+    def parts(self, source: str, parts: int) -> np.ndarray:
+        """(nodes,) part of each node, from METIS."""
+        path = self._place(source, f"parts-{parts}.npy")
+        if not path.exists():
+            src, dst, nodes = _edges(source)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, _metis(src, dst, nodes, parts))
+        return np.load(path)
+
+    def _place(self, source: str, name: str) -> Path:
+        plain = "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in source)
+        return self._folder / plain / name
+
+
+def write_graph(folder: Path, src: np.ndarray, dst: np.ndarray, nodes: int, name: str) -> None:
+    """Store the edges (E,) of a graph as the matrix that aggregates them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = np.sort(dst * np.int64(nodes) + src)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(keys // max(nodes, 1), minlength=nodes))))
+    np.save(folder / "indptr.npy", indptr)
+    np.save(folder / "indices.npy", (keys % max(nodes, 1)).astype(np.int32))
+    facts = {
+        "name": name,
+        "nodes": nodes,
+        "entries": int(keys.size),
+        "largest_row": int(np.diff(indptr).max(initial=0)),
+    }
+    (folder / "graph.json").write_text(json.dumps(facts))
+
+
+def read_graph(folder: Path) -> Csr:
+    """The matrix that :func:`write_graph` stored."""
+    nodes = json.loads((folder / "graph.json").read_text())["nodes"]
+    return Csr(np.load(folder / "indptr.npy"), np.load(folder / "indices.npy"), nodes)
+
+
+def facts(folder: Path) -> dict:
+    """Name, nodes, entries and the longest row of a stored graph."""
+    return json.loads((folder / "graph.json").read_text())
+
+
+def _edges(source: str) -> tuple[np.ndarray, np.ndarray, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_source(source, Path(folder))
+        chunks = [(src, dst) for src, dst, _ in opened.edges()]
+        src, dst = (np.concatenate([chunk[side] for chunk in chunks] or [np.zeros(0, np.int64)]) for side in (0, 1))
+    if not src.size:
+        raise HpcgnnError(f"{source} has no edges: there is nothing to aggregate")
+    return src, dst, opened.info.num_nodes
+
+
+def _metis(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> np.ndarray:
+    metis = load_metis(2 * src.size)
+    if metis is None:
+        raise HpcgnnError("a METIS part needs METIS: pip install pymetis, or measure with --parts 0")
+    if nodes < 8 * parts:
+        raise HpcgnnError(f"{nodes} nodes are too few for {parts} parts: ask for fewer --parts, or for 0")
+    loops = src == dst
+    ones = np.ones(int((~loops).sum()), np.int8)
+    matrix = sp.csr_matrix((ones, (src[~loops], dst[~loops])), (nodes, nodes))
+    both = (matrix + matrix.T).tocsr()
+    weights = np.bincount(dst, minlength=nodes)[:, None] + 1
+    with stdout_to_stderr():
+        return metis.partition(
+            (both.indptr, both.indices), weights, parts, objective="cut", tolerance=TOLERANCE, seed=0
+        )
+
+
+def _metis_order(parts: np.ndarray) -> np.ndarray:
+    """The new place of each node when nodes are sorted by part."""
+    place = np.empty(parts.size, np.int64)
+    place[np.argsort(parts, kind="stable")] = np.arange(parts.size)
+    return place
+
+
+def _random_order(nodes: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(nodes)

@@ -1,0 +1,199 @@
+"""Interleaved measuring: every contender once a round, rounds repeated, the median of all rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.contenders import find
+from hpcgnn.study.problem import DIRECTIONS
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The kind of process that a contender runs in.
+
+    ``warm``: freed memory is kept in the process and the buffer pool is off, so that all contenders get warm memory from
+    the same allocator. Else everything is as users have it. ``environment`` is set beside that.
+    """
+
+    graph: Path
+    width: int
+    threads: int
+    warm: bool
+    huge_pages: bool = True
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def command(self) -> list[str]:
+        """What starts it."""
+        options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
+        return [sys.executable, "-m", "hpcgnn.study.worker", str(self.graph), str(self.width), *options]
+
+    def variables(self) -> dict[str, str]:
+        """Its environment."""
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        pool = {"HPCGNN_BUFFER_POOL": "off"} if self.warm else {}
+        return {**os.environ, "DGLBACKEND": "pytorch", **dict.fromkeys(names, str(self.threads)), **pool,
+                **dict(self.environment)}  # fmt: skip
+
+
+class Worker:
+    """A process of :mod:`hpcgnn.study.worker`."""
+
+    def __init__(self, place: Place) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
+        self._process = subprocess.Popen(
+            place.command(), env=place.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            text=True,
+        )  # fmt: skip
+
+    def ask(self, **request: str) -> dict[str, Any]:
+        """Its answer. Raises :class:`HpcgnnError` if the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            self._said.seek(0)
+            said = self._said.read().strip().splitlines()[-1:]
+            raise HpcgnnError(f"the process that measures {request['contender']} ended with code {code}: {said}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+
+@dataclass
+class Timing:
+    """Seconds of one contender, one value a round: the median of that round's calls."""
+
+    rounds: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.rounds)
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest round, relative to the median."""
+        return (max(self.rounds) - min(self.rounds)) / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a measurement: ``key`` in its results, who, and in which process. Equal places share a process if
+    ``alone`` is false."""
+
+    key: str
+    contender: str
+    place: Place
+    alone: bool = False
+
+
+@dataclass
+class Outcome:
+    """Timings by key, and why others are missing."""
+
+    timings: dict[str, Timing] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {key: timing.as_json() for key, timing in self.timings.items()} | {
+            key: {"missing": reason} for key, reason in self.missing.items()
+        }
+
+
+def interleave(entries: list[Entry], rounds: int, advance: Advance) -> dict[str, Outcome]:
+    """Time ``entries`` forward, then backward; ``advance`` counts ``len(entries) * (rounds + 1)`` steps for each.
+
+    A contender whose results are not those of the first one on the same graph is an error.
+    """
+    with _workers(entries) as workers:
+        return {direction: _interleave(entries, workers, direction, rounds, advance) for direction in DIRECTIONS}
+
+
+def _interleave(
+    entries: list[Entry], workers: dict[str, Worker], direction: str, rounds: int, advance: Advance
+) -> Outcome:
+    outcome = Outcome(missing=_prepare(entries, workers, direction, advance))
+    ready = [entry for entry in entries if entry.key not in outcome.missing]
+    outcome.timings = {entry.key: Timing() for entry in ready}
+    advance(len(outcome.missing) * rounds)
+    for turn in range(rounds):
+        first = turn % max(len(ready), 1)  # nobody always follows the same one
+        for entry in ready[first:] + ready[:first]:
+            answer = workers[entry.key].ask(do="run", contender=entry.contender, direction=direction)
+            if "missing" in answer:
+                raise HpcgnnError(f"{entry.contender} failed while it was measured: {answer['missing']}")
+            outcome.timings[entry.key].rounds.append(statistics.median(answer["seconds"]))
+            advance(1)
+    return outcome
+
+
+def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, advance: Advance) -> dict[str, str]:
+    """Get everything ready and compare the results; returns why entries are missing, by key."""
+    missing: dict[str, str] = {}
+    expected: dict[Path, list[float]] = {}
+    for entry in entries:
+        contender = find(entry.contender)
+        if direction not in contender.directions:
+            answer: dict[str, Any] = {"missing": f"has no {direction} of its own"}
+        else:
+            answer = workers[entry.key].ask(do="prepare", contender=entry.contender, direction=direction)
+        if "missing" in answer:
+            missing[entry.key] = answer["missing"]
+        elif answer["fingerprint"] is not None:
+            first = expected.setdefault(entry.place.graph, answer["fingerprint"])
+            _compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
+        advance(1)
+    return missing
+
+
+@contextmanager
+def _workers(entries: list[Entry]) -> Iterator[dict[str, Worker]]:
+    """The process of each entry, by key."""
+    with ExitStack() as stack:
+        by_key: dict[str, Worker] = {}
+        shared: dict[Place, Worker] = {}
+        for entry in entries:
+            worker = None if entry.alone else shared.get(entry.place)
+            if worker is None:
+                worker = Worker(entry.place)
+                stack.callback(worker.close)
+                if not entry.alone:
+                    shared[entry.place] = worker
+            by_key[entry.key] = worker
+        yield by_key
+
+
+def _compare(entry: Entry, tolerance: float, found: list[float], expected: list[float]) -> None:
+    """Raises unless two fingerprints are of the same result."""
+    if abs(found[0] - expected[0]) > tolerance * expected[1] * 3:
+        raise HpcgnnError(f"{entry.contender} computes something else than ours: {found[0]:.6g}, not {expected[0]:.6g}")

@@ -1,0 +1,109 @@
+"""Our aggregation and its variants: weights, narrow storage, and each optimisation switched off in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.buffers import BufferPool
+from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
+from hpcgnn.study.ceilings import copy_call, gather_call
+from hpcgnn.study.problem import DIRECTIONS, Call, Contender, Problem, autograd_call
+
+# What "off" means where it is not 0 or the other boolean.
+_OFF = {"tile_bytes": 64, "tasks_a_thread": 1}
+
+
+class Aggregate(torch.autograd.Function):
+    """``csr @ x`` whose backward is the product with the kept transpose, as in training."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, csr: Csr, weight: torch.Tensor | None, backend: str) -> torch.Tensor:
+        """A fresh (rows, width) result."""
+        ctx.csr, ctx.backend = (csr if weight is None else csr.with_weight(weight)).transpose(), backend
+        return spmm(csr, x, weight, backend=backend)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """The gradient of x."""
+        return spmm(ctx.csr, grads[0], backend=ctx.backend), None, None, None
+
+
+def _weighted(problem: Problem, direction: str) -> Call:
+    weight = problem.weight
+    if direction == "forward":
+        return lambda: spmm(problem.csr, problem.x, weight, backend="native")
+    return autograd_call(lambda x: Aggregate.apply(x, problem.csr, weight, "native"), problem, direction)
+
+
+def _bfloat16(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    narrow = x.bfloat16()
+    return lambda: spmm(csr, narrow, backend="native")
+
+
+def _int8(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    scale = x.abs().amax(1).clamp(min=1e-30) / 127
+    narrow = (x / scale[:, None]).round().to(torch.int8)
+    return lambda: spmm(csr, narrow, scale=scale, backend="native")
+
+
+def _huge_pages(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    x = _in_huge_pages(x)
+    return lambda: spmm(csr, x, backend="native")
+
+
+def _huge_page_gather(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    return gather_call(csr, _in_huge_pages(x))
+
+
+def _in_huge_pages(x: torch.Tensor) -> torch.Tensor:
+    return BufferPool().empty(*x.shape).copy_(x)
+
+
+def _tuned(tuning: Tuning) -> Callable[[Problem, str], Call]:
+    def prepare(problem: Problem, direction: str) -> Call:
+        csr, x = problem.operand(direction)
+        kernel = implementation("spmm", "native").spmm
+
+        def call() -> torch.Tensor:
+            out = torch.empty(csr.num_rows, x.shape[1])
+            kernel(csr, (0, csr.num_rows), None, x, None, "sum", False, out, tuning=tuning)
+            return out
+
+        return call
+
+    return prepare
+
+
+def tuning_variants() -> list[Contender]:
+    """Every field of :class:`Tuning` switched off, or on where it is off by default."""
+    found = []
+    for field in dataclasses.fields(Tuning):
+        usual = getattr(DEFAULT_TUNING, field.name)
+        other = not usual if isinstance(usual, bool) else _OFF.get(field.name, 0)
+        tuning = Tuning(**(dataclasses.asdict(DEFAULT_TUNING) | {field.name: other}))
+        label = f"{field.name} {usual} → {other}".replace("True", "on").replace("False", "off")
+        found.append(Contender(f"ours.tuning.{field.name}", label, "ours.tuning", _tuned(tuning)))
+    return found
+
+
+VARIANTS = (
+    Contender("ceiling.gather", "row-gather ceiling", "ceiling", lambda p, d: gather_call(*p.operand(d)), tolerance=None),
+    Contender("ceiling.copy", "copy", "ceiling", lambda p, d: copy_call(p.operand(d)[1]), tolerance=None),
+    Contender("ceiling.gather.huge", "row-gather ceiling, features in huge pages", "ceiling", _huge_page_gather,
+              tolerance=None),
+    Contender("ours.weighted", "ours, weighted", "ours.weighted", _weighted, tolerance=None),
+    Contender("ours.bf16", "ours, bfloat16 storage", "ours.bf16", _bfloat16, directions=DIRECTIONS, tolerance=2e-2),
+    Contender("ours.int8", "ours, int8 storage", "ours.int8", _int8, directions=DIRECTIONS, tolerance=5e-2),
+    Contender("ours.huge", "features in huge pages too", "ours.huge", _huge_pages),
+    *tuning_variants(),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""What a contender works on, and how it is registered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from hpcgnn.kernels import Csr
+
+DIRECTIONS = ("forward", "backward")
+# A product ready to run: everything that can be made in advance has been. Each call gives a fresh result.
+Call = Callable[[], torch.Tensor]
+
+
+class Problem:
+    """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward."""
+
+    def __init__(self, csr: Csr, width: int, seed: int = 0) -> None:
+        self.csr = csr
+        self.width = width
+        self._seed = seed
+
+    @cached_property
+    def x(self) -> torch.Tensor:
+        """(columns, width) float32 features."""
+        return self._normal(self.csr.num_cols, 0)
+
+    @cached_property
+    def dz(self) -> torch.Tensor:
+        """(rows, width) float32 gradient of the result."""
+        return self._normal(self.csr.num_rows, 1)
+
+    @cached_property
+    def edge_index(self) -> torch.Tensor:
+        """(2, entries) int64: source, destination; sorted by destination."""
+        rows = torch.arange(self.csr.num_rows).repeat_interleave(self.csr.row_lengths())
+        return torch.stack((self.csr.indices.long(), rows))
+
+    @cached_property
+    def weight(self) -> torch.Tensor:
+        """(entries,) float32 weights, for contenders that have them."""
+        return torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
+
+    def operand(self, direction: str) -> tuple[Csr, torch.Tensor]:
+        """The matrix and the rows that it gathers: itself and ``x``, or its transpose and ``dz``."""
+        return (self.csr, self.x) if direction == "forward" else (self.csr.transpose(), self.dz)
+
+    def _normal(self, rows: int, stream: int) -> torch.Tensor:
+        return torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to aggregate.
+
+    ``prepare(problem, direction)`` gives the product to time. ``family`` groups ways that a requirement counts as one: the
+    fastest of them stands for it. ``modules`` must be importable. ``tolerance`` is how far the result may lie from ours,
+    relative to its size; None where it is another quantity.
+    """
+
+    name: str
+    label: str
+    family: str
+    prepare: Callable[[Problem, str], Call]
+    modules: tuple[str, ...] = ()
+    directions: tuple[str, ...] = DIRECTIONS
+    tolerance: float | None = 1e-4
+
+    def missing(self) -> str | None:
+        """Why this machine cannot run it, or None."""
+        for module in self.modules:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # a library built for another torch fails in ways of its own
+                return f"{module}: {' '.join(str(error).split())[:120] or type(error).__name__}"
+        return None
+
+
+def with_autograd(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Problem, str], Call]:
+    """Forward is ``function(x)``; backward is what autograd does for it, of which only the backward part is timed."""
+    return lambda problem, direction: autograd_call(function, problem, direction)
+
+
+def autograd_call(function: Callable[[torch.Tensor], torch.Tensor], problem: Problem, direction: str) -> Call:
+    """See :func:`with_autograd`."""
+    if direction == "forward":
+        return lambda: function(problem.x)
+    leaf = problem.x.detach().requires_grad_()
+    out = function(leaf)
+    return lambda: torch.autograd.grad(out, leaf, problem.dz, retain_graph=True)[0]

@@ -1,0 +1,113 @@
+"""What was measured against what is required."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcgnn.study.aggregate import ONE_THREAD
+from hpcgnn.study.contenders import RIVALS, registry
+from hpcgnn.study.problem import DIRECTIONS
+
+# How many times faster than a family of rivals, the fastest of which counts.
+FASTER = {"kernel": {"dgl": 2, "torch.mm": 3, "pyg": 8}, "user": {"dgl": 3, "torch.mm": 4, "pyg": 25}}
+FAMILY_NAMES = {"dgl": "DGL's libxsmm kernel", "torch.mm": 'torch.sparse.mm(A, x, "sum")', "pyg": "PyG's default"}
+LEAST_OF_CEILING = 0.85
+MOST_OF_NUMBA = 2.0
+LEAST_SCALING = 0.95
+LEAST_INT8 = 1.8
+LEAST_OF_COPY = 0.6
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One figure that must be reached. ``measured`` is None where it could not be measured, and ``note`` says why."""
+
+    what: str
+    graph: str
+    mode: str
+    direction: str
+    measured: float | None
+    required: float
+    at_most: bool = False
+    note: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether it is met; None if nobody knows."""
+        if self.measured is None:
+            return None
+        return self.measured <= self.required if self.at_most else self.measured >= self.required
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return asdict(self) | {"reached": self.reached}
+
+
+def requirements(graph: dict[str, Any]) -> list[Requirement]:
+    """Those that the measurements of one graph (see :func:`hpcgnn.study.run.run`) answer."""
+    found: list[Requirement] = []
+    for mode, factors in FASTER.items():
+        for direction in DIRECTIONS if mode in graph else ():
+            timings = graph[mode][direction]
+            for family, factor in factors.items():
+                rival, note = fastest(timings, family)
+                what = f"times as fast as {FAMILY_NAMES[family]}"
+                measured = ratio(timings, rival, "ours")
+                found.append(Requirement(what, graph["name"], mode, direction, measured, factor, note=note))
+    for direction in DIRECTIONS if "kernel" in graph else ():
+        found += _of_the_kernel(graph, direction)
+    return found
+
+
+def _of_the_kernel(graph: dict[str, Any], direction: str) -> list[Requirement]:
+    timings = graph["kernel"][direction]
+
+    def made(what: str, measured: float | None, required: float, at_most: bool = False) -> Requirement:
+        return Requirement(what, graph["name"], "kernel", direction, measured, required, at_most)
+
+    found = [
+        made("of the row-gather ceiling", ratio(timings, "ceiling.gather", "ours"), LEAST_OF_CEILING),
+        made("numba's time over native's", ratio(timings, "ours.jit", "ours"), MOST_OF_NUMBA, at_most=True),
+    ]
+    ours = ratio(timings, "ours" + ONE_THREAD, "ours")
+    ceiling = ratio(timings, "ceiling.gather" + ONE_THREAD, "ceiling.gather")
+    if ours and ceiling:
+        found.append(made("of the gather ceiling's thread scaling", ours / ceiling, LEAST_SCALING))
+    if graph["beyond_caches"]:
+        found.append(made("times float32 with int8 storage", ratio(timings, "ours", "ours.int8"), LEAST_INT8))
+    return found
+
+
+def fastest(timings: dict[str, Any], family: str) -> tuple[str, str]:
+    """The fastest rival of ``family`` and, if none was measured, why."""
+    members = [rival.name for rival in RIVALS if rival.family == family]
+    measured = [name for name in members if "seconds" in timings.get(name, {})]
+    if measured:
+        return min(measured, key=lambda name: timings[name]["seconds"]), ""
+    reasons = [timings[name]["missing"] for name in members if "missing" in timings.get(name, {})]
+    return members[0], reasons[0] if reasons else "not measured"
+
+
+def ratio(timings: dict[str, Any], slow: str, fast: str) -> float | None:
+    """Seconds of ``slow`` over those of ``fast``; None if one is missing."""
+    values = [timings.get(name, {}).get("seconds") for name in (slow, fast)]
+    return None if None in values else values[0] / values[1]
+
+
+def timing_rows(timings: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """A label and six cells for each contender: milliseconds, spread and times ours, forward and backward."""
+    known = registry()
+    for key in timings[DIRECTIONS[0]]:
+        name, at, threads = key.partition("@")
+        label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")
+        cells = []
+        for direction in DIRECTIONS:
+            line, ours = timings[direction][key], timings[direction]["ours"]
+            if "seconds" in line:
+                times = line["seconds"] / ours["seconds"] if "seconds" in ours else float("nan")
+                cells += [f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", f"{times:.2f}"]
+            else:
+                cells += ["-", "", ""]
+        yield label, cells

@@ -1,0 +1,106 @@
+"""A whole ``hpcgnn bench aggregate``: graphs, modes, and the JSON object that holds everything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.kernels import resolve
+from hpcgnn.kernels.native import library
+from hpcgnn.study import aggregate, graphs, report
+from hpcgnn.study.aggregate import PLANS, Workload
+from hpcgnn.study.ceilings import last_level_cache_bytes
+from hpcgnn.study.measure import Advance
+
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
+_LIBRARIES = ("torch", "numba", "torch-geometric", "torch_sparse", "dgl")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part."""
+
+    sources: tuple[tuple[str, int], ...]
+    threads: int
+    rounds: int
+    modes: tuple[str, ...] = ("kernel", "user")
+    parts: int = 8
+    ablation: bool = False
+
+
+def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Measure everything; graphs are kept in ``folder``, and found there. Raises :class:`HpcgnnError`."""
+    store = graphs.Graphs(folder)
+    with progress("making the graphs", len(settings.sources)) as advance:
+        works = []
+        for source, width in settings.sources:
+            paths = [store.whole(source), *([store.part(source, settings.parts)] if settings.parts else [])]
+            works += [Workload(path, source, width, settings.threads, settings.rounds) for path in paths]
+            advance(1)
+    results = [_measure(work, settings, progress) for work in works]
+    found: dict[str, Any] = {"machine": machine(), "threads": settings.threads, "rounds": settings.rounds}
+    found["graphs"] = results
+    if settings.ablation:
+        found["ablation"] = _ablation(works[0], store, progress)
+    found["requirements"] = [line.as_json() for graph in results for line in report.requirements(graph)]
+    return found
+
+
+def _measure(work: Workload, settings: Settings, progress: Progress) -> dict[str, Any]:
+    result = aggregate.describe(work)
+    for mode in settings.modes:
+        entries = PLANS[mode](work)
+        with progress(f"{result['name']}, {mode}", aggregate.steps(entries, work.rounds)) as advance:
+            outcomes = aggregate.measure(work, entries, advance)
+        result[mode] = {direction: outcome.as_json() for direction, outcome in outcomes.items()}
+    return result
+
+
+def _ablation(work: Workload, store: graphs.Graphs, progress: Progress) -> dict[str, Any]:
+    orders = {order: store.whole(work.source, order) for order in graphs.ORDERS if order != "original"}
+    entries = aggregate.ablation_entries(work, orders)
+    with progress("ablation", aggregate.steps(entries, work.rounds)) as advance:
+        outcomes = aggregate.measure(work, entries, advance)
+    timings = {direction: outcome.as_json() for direction, outcome in outcomes.items()}
+    return {"graph": aggregate.describe(work)["name"], **timings}
+
+
+def machine() -> dict[str, Any]:
+    """The facts that figures depend on."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "last_level_cache_bytes": last_level_cache_bytes(),
+        "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "kernels": resolve(),
+        "instruction_set": library.isa() if library.load() else "",
+        "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
+        "versions": {name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def _processor() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

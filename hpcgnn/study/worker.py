@@ -1,0 +1,117 @@
+"""A process that measures: ``python -m hpcgnn.study.worker GRAPH_FOLDER WIDTH [--warm] [--no-huge-pages]``.
+
+It answers one line of JSON on stdout for each line of JSON on stdin: ``{"do": "prepare" | "run", "contender": name, "direction":
+...}``, until its input ends. Threads, instruction set and buffer pool are set by the environment that it is
+started with. ``--warm`` keeps all freed memory in the process, so that fresh results cost no page faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpcgnn.study import contenders, graphs
+from hpcgnn.study.problem import Call, Problem
+
+# A call that is shorter than this is made once untimed before it is timed, so that it finds its own code and data.
+_LONG_SECONDS = 0.3
+_ENOUGH_SECONDS = 0.05
+_MOST_CALLS = 10
+# From <malloc.h> and <sys/prctl.h>.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_PR_SET_THP_DISABLE = 41
+
+
+class Bench:
+    """What one process holds: the problem and the products that are ready to run."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._direction = ""
+        self._ready: dict[str, Call] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what ``request`` asks. Products of one direction are dropped when the other one is prepared."""
+        name = request["contender"]
+        if request["direction"] != self._direction:
+            self._ready.clear()
+            ctypes.CDLL(None).malloc_trim(0)  # a heap that never shrinks would be cut up by what the other one left
+            self._direction = request["direction"]
+        return self._prepare(name, request["direction"]) if request["do"] == "prepare" else self._run(name)
+
+    def _prepare(self, name: str, direction: str) -> dict[str, Any]:
+        contender = contenders.find(name)
+        missing = contender.missing()
+        if missing:
+            return {"missing": missing}
+        self._ready[name] = contender.prepare(self._problem, direction)
+        return {"fingerprint": fingerprint(self._ready[name]()) if contender.tolerance else None}
+
+    def _run(self, name: str) -> dict[str, Any]:
+        call = self._ready[name]
+        seconds = [_seconds(call)]
+        if seconds[0] < _LONG_SECONDS:
+            seconds.clear()  # that one was the untimed one
+            while not seconds or (sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
+                seconds.append(_seconds(call))
+        return {"seconds": seconds}
+
+
+def fingerprint(result: torch.Tensor) -> list[float]:
+    """Two numbers of a (rows, width) result, its product with fixed random vectors and its size, to compare results."""
+    draw = torch.Generator().manual_seed(7)
+    columns = torch.mv(result, torch.randn(result.shape[1], generator=draw)).double()
+    rows = torch.randn(result.shape[0], generator=draw).double()
+    return [float(columns @ rows), float(columns.norm())]
+
+
+def keep_freed_memory() -> None:
+    """Have the C library take large blocks from its heap and never give the heap back: what was touched stays touched."""
+    libc = ctypes.CDLL(None)
+    for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26)):
+        if libc.mallopt(option, value) != 1:
+            raise OSError("this C library does not take mallopt's settings")
+
+
+def _seconds(call: Call) -> float:
+    started = time.perf_counter()
+    result = call()
+    elapsed = time.perf_counter() - started
+    del result  # freeing is not timed, for nobody
+    return elapsed
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("width", type=int)
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--no-huge-pages", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.warm:
+        keep_freed_memory()
+    if arguments.no_huge_pages:
+        ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    answers = os.fdopen(os.dup(1), "w")  # stdout is for answers alone: libraries may print
+    os.dup2(2, 1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    bench = Bench(Problem(graphs.read_graph(arguments.graph), arguments.width))
+    for line in sys.stdin:
+        try:
+            answer = bench.answer(json.loads(line))
+        except (RuntimeError, MemoryError, OSError, ValueError, TypeError) as error:
+            answer = {"missing": " ".join(str(error).split())[:200] or type(error).__name__}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

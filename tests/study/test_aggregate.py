@@ -1,0 +1,230 @@
+"""Contenders compute the same thing; what is measured, reported and drawn is what was asked for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from requires import require, require_module
+
+from hpcgnn.cli.bench import bench
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import graphs, plot, report
+from hpcgnn.study.contenders import OURS, RIVALS, VARIANTS
+from hpcgnn.study.measure import Entry, Place, Timing, interleave
+from hpcgnn.study.problem import Problem
+from hpcgnn.study.worker import fingerprint
+
+NODES, WIDTH = 60, 32
+BENCH = [sys.executable, "-m", "hpcgnn", "bench"]
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A stored multigraph with self-loops, parallel edges and nodes without edges."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, NODES - 5, (2, 500))
+    dst[:100] = 3
+    graphs.write_graph(tmp_path / "graph", src, dst, NODES, "small")
+    return tmp_path / "graph"
+
+
+@pytest.fixture
+def problem(graph):
+    return Problem(graphs.read_graph(graph), WIDTH)
+
+
+def expected(problem: Problem, direction: str, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """By scipy-free arithmetic on the edge list."""
+    src, dst = problem.edge_index
+    if direction == "backward":
+        src, dst = dst, src
+    rows = (problem.x if direction == "forward" else problem.dz)[src]
+    rows = rows if weight is None else rows * weight[:, None]
+    return torch.zeros(NODES, WIDTH).index_add_(0, dst, rows)
+
+
+@pytest.mark.parametrize("contender", [*OURS, *RIVALS, *VARIANTS], ids=lambda contender: contender.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_contender_computes_the_same(problem, contender, direction):
+    if contender.missing():
+        require("torch_sparse" in contender.modules or contender.name == "dgl", contender.missing())
+        pytest.skip(contender.missing())  # these two cannot be installed everywhere
+    if direction not in contender.directions:
+        return
+    result = contender.prepare(problem, direction)()
+    if contender.family == "ceiling":
+        return
+    weight = problem.weight if contender.name == "ours.weighted" else None
+    tolerance = 3 * (contender.tolerance or 1e-4)
+    wanted = expected(problem, direction, weight)
+    torch.testing.assert_close(result, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
+def test_the_gather_ceiling_reads_every_row_that_is_named(problem):
+    for direction in ("forward", "backward"):
+        total = next(v for v in VARIANTS if v.name == "ceiling.gather").prepare(problem, direction)()
+        csr, x = problem.operand(direction)
+        assert float(total) == pytest.approx(float(x[csr.indices.long()].double().sum()), abs=1e-2)
+
+
+def test_fingerprints_tell_results_apart():
+    result = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    value, size = fingerprint(result)
+    other = result.clone()
+    other[:20] = result[20:]
+    assert fingerprint(result) == [value, size]
+    assert abs(fingerprint(other)[0] - value) > 1e-3 * size
+
+
+def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
+    place = Place(graph, WIDTH, 1, warm=True)
+    entries = [Entry(name, name, place) for name in ("ours", "torch.mm", "torch.mm.kept", "ceiling.gather")]
+    entries.append(Entry("alone", "ours", Place(graph, WIDTH, 1, warm=False, huge_pages=False), alone=True))
+    counted: list[int] = []
+    outcomes = interleave(entries, 2, counted.append)
+    assert sum(counted) == 2 * len(entries) * 3
+    assert set(outcomes["forward"].timings) == {"ours", "torch.mm", "ceiling.gather", "alone"}
+    assert outcomes["forward"].missing == {"torch.mm.kept": "has no forward of its own"}
+    assert set(outcomes["backward"].timings) == {"ours", "torch.mm", "torch.mm.kept", "ceiling.gather", "alone"}
+    assert all(len(timing.rounds) == 2 for outcome in outcomes.values() for timing in outcome.timings.values())
+
+
+def test_a_process_that_dies_is_one_sentence(graph):
+    (graph / "indices.npy").unlink()
+    with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
+        interleave([Entry("ours", "ours", Place(graph, WIDTH, 1, warm=False))], 1, lambda count: None)
+
+
+def test_the_median_of_rounds():
+    timing = Timing([3.0, 1.0, 2.0])
+    assert (timing.seconds, timing.spread) == (2.0, 1.0)
+
+
+def timings(**milliseconds: float) -> dict:
+    return {name.replace("_", "."): {"seconds": value / 1000} for name, value in milliseconds.items()}
+
+
+def test_requirements_count_the_fastest_of_a_family():
+    kernel = timings(ours=10, ours_jit=15, ours_int8=5, dgl=25, torch_mm=90, torch_mm_kept=20, ceiling_gather=9)
+    kernel |= {"ours@1": {"seconds": 0.019}, "ceiling.gather@1": {"seconds": 0.018}}
+    kernel |= {"pyg.layer": {"missing": "no module"}}
+    graph = {"name": "g", "beyond_caches": True, "kernel": {"forward": kernel, "backward": {}}}
+    found = {line.what: line for line in report.requirements(graph) if line.direction == "forward"}
+    values = {what: line.measured and round(line.measured, 4) for what, line in found.items()}
+    assert values == {
+        "times as fast as DGL's libxsmm kernel": 2.5,
+        'times as fast as torch.sparse.mm(A, x, "sum")': 2.0,
+        "times as fast as PyG's default": None,
+        "of the row-gather ceiling": 0.9,
+        "numba's time over native's": 1.5,
+        "of the gather ceiling's thread scaling": 0.95,
+        "times float32 with int8 storage": 2.0,
+    }
+    reached = [line.reached for line in found.values()]
+    assert reached == [True, False, None, True, True, True, True]
+    assert found["times as fast as PyG's default"].note == "no module"
+
+
+def test_a_metis_part_holds_inner_edges_of_one_part(tmp_path):
+    require_module("pymetis")
+    store, source = graphs.Graphs(tmp_path), "rmat:scale=9,degree=8"
+    parts = store.parts(source, 4)
+    sizes = np.bincount(parts)
+    facts = graphs.facts(store.part(source, 4))
+    assert facts["nodes"] in sizes
+    whole = graphs.facts(store.whole(source))
+    assert facts["entries"] < whole["entries"] == 8 * 512
+
+
+@pytest.mark.parametrize("order", graphs.ORDERS)
+def test_another_order_is_the_same_graph(tmp_path, order):
+    csr = graphs.read_graph(graphs.Graphs(tmp_path).whole("rmat:scale=10,degree=4", order))
+    usual = graphs.read_graph(graphs.Graphs(tmp_path).whole("rmat:scale=10,degree=4"))
+    assert torch.equal(csr.row_lengths().sort().values, usual.row_lengths().sort().values)
+    assert csr.num_entries == usual.num_entries
+
+
+def test_the_command_prints_one_object_and_draws_the_picture(tmp_path, monkeypatch):
+    require_module("matplotlib")
+    picture = tmp_path / "roofline.svg"
+    options = ["--graph", "rmat:scale=8,degree=4", "--width", "32", "--rounds", "1", "--threads", "1", "--parts", "0"]
+    command = [*BENCH, "aggregate", *options, "--mode", "kernel", "--json", "--plot", str(picture)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert {"machine", "threads", "rounds", "graphs", "requirements"} <= set(found)
+    (graph,) = found["graphs"]
+    assert graph["nodes"] == 256
+    assert graph["flop"] == 32 * graph["entries"]
+    assert {"ours", "torch.mm", "ceiling.gather"} <= set(graph["kernel"]["forward"])
+    assert set(found["requirements"][0]) >= {"what", "graph", "mode", "direction", "measured", "required", "reached"}
+    assert "<svg" in picture.read_text()
+    rate = plot.points(graph)["ours"]
+    assert rate[0] == pytest.approx(32 / (32 * 4 + 4))
+    assert rate[1] == pytest.approx(graph["flop"] / graph["kernel"]["forward"]["ours"]["seconds"])
+    check_document(found, tmp_path, monkeypatch)
+
+
+def check_document(found, folder, monkeypatch):
+    """docs/performance.md is made of what the two commands print."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    copy = {"seconds": 1e-3, "spread": 0.1, "gigabytes_per_second": 9.0, "of_copy": 1.0}
+    quantization = {"rows": 8, "width": 4, "kernels": {"copy": copy}, "requirements": []}
+    importlib.import_module("performance").write(found, quantization, folder)
+    text = (folder / "performance.md").read_text()
+    assert "| ours |" in text
+    assert "of the row-gather ceiling" in text
+    assert json.loads((folder / "performance.json").read_text()) == {"aggregate": found, "quantize": quantization}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--graph", "rmat:scale=8", "--width", "8", "--width", "16"], "2 --width for 1 graphs"),
+        (["--mode", "user", "--plot", "a.svg"], "--plot shows kernels"),
+        (["--graph", "nonsense"], "is no source"),
+        (["--graph", "rmat:scale=5,degree=0"], "has no edges"),
+        (["--graph", "rmat:scale=5", "--parts", "64"], "too few for 64 parts"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, said):
+    result = CliRunner().invoke(bench, ["aggregate", *arguments])
+    assert result.exit_code != 0
+    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # the latter is click's, after its message
+    message = result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
+    assert said in message
+    assert not result.stdout
+
+
+def test_a_missing_matplotlib_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(HpcgnnError, match=r"hpcgnn\[plot\]"):
+        plot.roofline({"graphs": []}, tmp_path / "a.svg")
+
+
+@pytest.mark.parametrize("name", ["aggregate", "quantize"])
+def test_help_has_an_example(name):
+    assert f"hpcgnn bench {name} --" in CliRunner().invoke(bench, [name, "--help"]).output
+
+
+def test_quantization_beside_a_copy():
+    from hpcgnn import kernels
+    from hpcgnn.study import quantize
+
+    if not hasattr(kernels, "quantize"):
+        with pytest.raises(HpcgnnError, match="no quantize kernels"):
+            quantize.run(8, 8, (2,), 1, 1, lambda count: None)
+        require(False, "the quantize kernels")
+    found = quantize.run(64, 32, (2, 8), 1, 2, lambda count: None)
+    assert set(found["kernels"]) == {"copy", "quantize 2", "dequantize 2", "quantize 8", "dequantize 8"}
+    assert found["kernels"]["copy"]["of_copy"] == 1
+    assert [line["what"] for line in found["requirements"]] == [
+        "of copy bandwidth, quantize 2 bits",
+        "of copy bandwidth, dequantize 2 bits",
+    ]

@@ -1,0 +1,156 @@
+"""Kernels beside other libraries and the machine's limits: docs/performance.md, .json and docs/roofline.svg.
+
+usage: performance.py                                   measure with this Python, which should have the other libraries
+       performance.py --from AGGREGATE.json QUANTIZE.json    write from what `hpcgnn bench ... --json` printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import measure
+
+from hpcgnn.study.plot import roofline
+from hpcgnn.study.report import timing_rows
+
+ABOUT = """\
+What is compared is `z = A x` for a graph's matrix of ones, and its backward pass; every result is checked against ours.
+Contenders take turns, each figure is the median of {rounds} rounds, on {threads} threads; *spread* is the slowest round
+minus the fastest, over the median. Libraries are used as well as they allow: formats, transposes and 32-bit indices are
+made in advance. Backward is the library's autograd; where that makes the transpose anew in each call, a line *kept
+transpose* stands beside it, and a requirement counts the fastest line of a library (for PyG's default: its layer's
+gather and scatter, or gather and `index_add`).
+
+*kernel*: one process, all contenders with the same allocator that keeps its memory (`mallopt`: no `mmap`, no trimming), our
+buffer pool off. *user*: a process each with default settings, ours with its buffer pool; a result is dropped before the
+next call, and dropping is not timed. The row-gather ceiling reads the same rows in the same order into registers and
+writes nothing, at the best of several prefetch distances. A *METIS part* is what a rank aggregates locally: the inner
+edges of the largest of the parts.
+
+DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a newer torch only with `setuptools<70`,
+`packaging` and `psutil`, so it is no extra of this package: install it into an environment of its own, with hpcgnn."""
+
+ABLATION = """\
+Each line is ours with one thing changed; above 1.00 the change costs time. *order*: the whole graph with its nodes in
+another order (METIS: sorted by 64 parts; the original ids are scrambled). The three *pool* lines run with default
+allocators: with the buffer pool, with it but without huge pages, and without it; compare them with each other."""
+
+
+def main() -> None:
+    """Measure, or read measurements, and write the documents."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="files", nargs=2, type=Path, metavar="JSON")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    if arguments.files:
+        aggregation, quantization = (json.loads(path.read_text()) for path in arguments.files)
+    else:
+        rounds = ["--rounds", str(arguments.rounds), "--json"]
+        aggregation = measure.run([*measure.HPCGNN, "bench", "aggregate", "--ablation", *rounds])
+        bits = [word for number in (1, 2, 4, 8) for word in ("--bits", str(number))]
+        quantization = measure.run([*measure.HPCGNN, "bench", "quantize", *bits, *rounds])
+    write(aggregation, quantization, measure.DOCS)
+
+
+def write(aggregation: dict[str, Any], quantization: dict[str, Any], folder: Path) -> None:
+    """Write everything that ``folder`` holds about performance."""
+    (folder / "performance.json").write_text(
+        json.dumps({"aggregate": aggregation, "quantize": quantization}, indent=1) + "\n"
+    )
+    roofline(aggregation, folder / "roofline.svg")
+    lines = ["# Performance", "", *_machine(aggregation["machine"]), "", ABOUT.format(**aggregation), ""]
+    lines += _requirements(aggregation["requirements"] + quantization["requirements"])
+    lines += ["![Roofline](roofline.svg)", ""]
+    for graph in aggregation["graphs"]:
+        lines += _graph(graph)
+    lines += _quantization(quantization)
+    if "ablation" in aggregation:
+        found = aggregation["ablation"]
+        lines += ["## What each optimisation gives", "", f"{found['graph']}. {ABLATION}", "", *_timings(found), ""]
+    (folder / "performance.md").write_text("\n".join(lines))
+
+
+def _machine(machine: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    cache = machine["last_level_cache_bytes"] >> 20
+    return [
+        f"Made by `python tools/performance.py` on {machine['processor']}, {machine['cores']} cores, {cache} MiB of last-level "
+        f"cache, {machine['instruction_set']}, transparent huge pages `{machine['huge_pages']}`, {machine['system']}; "
+        f"{versions}. Figures in `performance.json`."
+    ]
+
+
+def _requirements(lines: list[dict[str, Any]]) -> list[str]:
+    missed = sum(line["reached"] is False for line in lines)
+    unknown = sum(line["reached"] is None for line in lines)
+    said = f"{sum(bool(line['reached']) for line in lines)} of {len(lines)} are reached, {missed} are missed"
+    said += f", {unknown} could not be measured here." if unknown else "."
+    answers = {True: "yes", False: "**no**", None: "not measured"}
+    table = _table(["graph", "comparison", "direction", "figure", "measured", "required", "reached"])
+    for line in sorted(lines, key=lambda line: line["reached"] is True):
+        measured = line["note"] if line["measured"] is None else f"{line['measured']:.2f}"
+        required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
+        table.append(_row([line["graph"], line["mode"], line["direction"], line["what"], measured, required,
+                           answers[line["reached"]]]))  # fmt: skip
+    return ["## What is required", "", said, "", *table, ""]
+
+
+def _graph(graph: dict[str, Any]) -> list[str]:
+    beyond = "more than" if graph["beyond_caches"] else "less than"
+    lines = [f"## {graph['name']}, width {graph['width']}", ""]
+    lines += [
+        f"{graph['nodes']:,} nodes, {graph['entries']:,} edges, the longest row has {graph['largest_row']:,}. The features "
+        f"take {graph['feature_bytes'] / 2**20:,.0f} MiB, {beyond} the last-level cache.{_ceilings(graph)}",
+        "",
+    ]
+    for mode in ("kernel", "user"):
+        if mode in graph:
+            lines += [f"### {mode}", "", *_timings(graph[mode]), ""]
+    return lines
+
+
+def _ceilings(graph: dict[str, Any]) -> str:
+    if "kernel" not in graph:
+        return ""
+    timings = graph["kernel"]["forward"]
+    said = []
+    for name, label, moved in (
+        ("ceiling.copy", "a copy of them moves", 2 * graph["feature_bytes"]),
+        ("ceiling.gather", "the row gather reads", graph["gathered_bytes"]),
+    ):
+        for at, threads in (("", "all threads"), ("@1", "one")):
+            if "seconds" in timings.get(name + at, {}):
+                said.append(f"{label} {moved / timings[name + at]['seconds'] / 1e9:.1f} GB/s on {threads}")
+    return f" Forward, {', '.join(said)}." if said else ""
+
+
+def _timings(timings: dict[str, Any]) -> list[str]:
+    table = _table(["", "forward ms", "spread", "times ours", "backward ms", "spread", "times ours"])
+    return [*table, *(_row([label, *cells]) for label, cells in timing_rows(timings))]
+
+
+def _quantization(found: dict[str, Any]) -> list[str]:
+    table = _table(["kernel", "ms", "spread", "GB/s", "of a copy"])
+    for name, line in found["kernels"].items():
+        rate, share = f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
+        table.append(_row([name, f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", rate, share]))
+    about = (
+        f"{found['rows']:,} rows of {found['width']} float32, buffers made in advance. Bytes that must be read or written count "
+        "once: the rows on one side, payload and parameters on the other; a copy reads and writes. The number is the bits."
+    )
+    return ["## Quantization", "", about, "", *table, ""]
+
+
+def _table(header: list[str]) -> list[str]:
+    return [_row(header), _row(["---"] * len(header))]
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
