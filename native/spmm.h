@@ -135,8 +135,7 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
         if (ahead > 0) {
             const int64_t later_entry = std::min(e + ahead, last_entry);
             const Storage* later = rows.at(later_entry);
-            if constexpr (kFactor == Factor::kScale)
-                __builtin_prefetch(job.scale + job.csr->indices[later_entry], 0, 3);
+            if constexpr (kFactor == Factor::kScale) __builtin_prefetch(job.scale + rows.indices[later_entry], 0, 3);
 #pragma GCC unroll 16
             for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
@@ -144,7 +143,7 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
         [[maybe_unused]] Value factor = 1;
         if constexpr (kFactor == Factor::kWeight) factor = job.weight[e * job.heads + tile.head];
         if constexpr (kFactor == Factor::kScale) {
-            factor = job.scale[job.csr->indices[e]];
+            factor = job.scale[rows.indices[e]];
             if (job.weight != nullptr) factor *= job.weight[e * job.heads + tile.head];
         }
 #pragma GCC unroll 16
@@ -209,7 +208,7 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
     const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
     const Tile tile = shared_tile;
     const int64_t* indptr = job.csr->indptr;
-    const Rows<Storage, Value, N, kPacked, kFactor == Factor::kOne> rows(job, tile);
+    const Rows<Storage, Value, N, kPacked, kFactor != Factor::kWeight> rows(job, tile);
     Lanes<Value, kLanes<Value>> acc[N];
     for (int64_t r = first; r < last; ++r) {
         const int64_t begin = indptr[r], end = indptr[r + 1];
@@ -228,7 +227,7 @@ void do_segment(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_ti
     constexpr int n = kLanes<Value>;
     const SpmmJob<Storage, Value> job = shared_job;
     const Tile tile = shared_tile;
-    const Rows<Storage, Value, N, kPacked, kFactor == Factor::kOne> rows(job, tile);
+    const Rows<Storage, Value, N, kPacked, kFactor != Factor::kWeight> rows(job, tile);
     Lanes<Value, n> acc[N];
     start<Storage, Value, kMax, N, kPart>(job, tile, nullptr, acc);
     reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
@@ -424,9 +423,9 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
 //
 // weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
 // packed: what `spmm_pack` made of the hot rows with the same tuning, or null; only for one head, and not for a
-// maximum. Without weights or scale, hot_indices may list a row's entries in another order, and should list hot ones
-// first. A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated
-// into.
+// maximum. Then scale[~p] is the scale of the p-th hot row, before those of all rows. Without weights, hot_indices may
+// list a row's entries in another order than indices does, and should list the hot ones first.
+// A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
 //
 // `spmm_pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `spmm_packed_columns` values for each
 // of them.

@@ -59,12 +59,11 @@ def _spmm(tasks, indptr, indices, weight, x, scale, is_max, is_mean, accumulate,
                     out[row] = 0
                 continue
             mean_before = out[row].copy() if is_mean and accumulate else segment
-            if is_mean or not accumulate:
-                out[row] = -np.inf if is_max else 0
+            fresh = is_mean or not accumulate
             if end - begin <= _SEGMENT_ENTRIES:
-                _reduce(begin, end, indices, weight, x, scale, is_max, out[row])
+                _reduce(begin, end, indices, weight, x, scale, is_max, fresh, out[row])
             else:
-                _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, segment, out[row])
+                _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, fresh, segment, out[row])
             if is_mean:
                 out[row] /= out.dtype.type(end - begin)
                 if accumulate:
@@ -72,10 +71,11 @@ def _spmm(tasks, indptr, indices, weight, x, scale, is_max, is_mean, accumulate,
 
 
 @numba.njit(nogil=True, cache=True)
-def _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, segment, out):
+def _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, fresh, segment, out):
+    if fresh:
+        out[:] = -np.inf if is_max else 0
     for first in range(begin, end, _SEGMENT_ENTRIES):
-        segment[:] = -np.inf if is_max else 0
-        _reduce(first, min(first + _SEGMENT_ENTRIES, end), indices, weight, x, scale, is_max, segment)
+        _reduce(first, min(first + _SEGMENT_ENTRIES, end), indices, weight, x, scale, is_max, True, segment)
         for column in range(segment.size):
             if is_max:
                 out[column] = _larger(out[column], segment[column])
@@ -84,12 +84,15 @@ def _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, segment, 
 
 
 @numba.njit(nogil=True, cache=True)
-def _reduce(begin, end, indices, weight, x, scale, is_max, out):
+def _reduce(begin, end, indices, weight, x, scale, is_max, fresh, out):
+    """Entries [begin, end) into ``out``, or to ``out`` where it is ``fresh``: then nothing of it is read."""
     heads = weight.shape[1]
     columns = out.size // heads
     if scale.size == 0 and heads == 1 and not is_max:
-        _sum(begin, end, indices, weight, x, out)
+        _sum(begin, end, indices, weight, x, fresh, out)
         return
+    if fresh:
+        out[:] = -np.inf if is_max else 0
     for entry in range(begin, end):
         source = indices[entry]
         factor = out.dtype.type(1)
@@ -102,29 +105,33 @@ def _reduce(begin, end, indices, weight, x, scale, is_max, out):
 
 
 @numba.njit(nogil=True, cache=True)
-def _sum(begin, end, indices, weight, x, out):
+def _sum(begin, end, indices, weight, x, fresh, out):
     """The usual case. Four entries a time: `out` then passes through the first-level cache a quarter as often."""
-    last, line = indices.size - 1, 64 // x.itemsize
-    in_fours = end - (end - begin) % 4
-    for entry in range(begin, in_fours, 4):
+    last, line, zero = indices.size - 1, 64 // x.itemsize, out.dtype.type(0)
+    weighted = weight.shape[0] > 0
+    first_four = begin + (end - begin) % 4
+    for entry in range(begin, first_four):
+        source = indices[entry]
+        factor = weight[entry, 0] if weighted else out.dtype.type(1)  # times one is exact
+        for k in range(out.size):
+            out[k] = (zero if fresh else out[k]) + factor * _value(x[source, k])
+        fresh = False
+    for entry in range(first_four, end, 4):
         a, b, c, d = indices[entry], indices[entry + 1], indices[entry + 2], indices[entry + 3]
         for ahead in range(entry + _ENTRIES_AHEAD, entry + _ENTRIES_AHEAD + 4):
             later = indices[min(ahead, last)]
             for column in range(0, x.shape[1], line):
                 prefetch(x, later, column)
-        if weight.shape[0] == 0:
+        if not weighted:
             for k in range(out.size):
-                out[k] = out[k] + _value(x[a, k]) + _value(x[b, k]) + _value(x[c, k]) + _value(x[d, k])
+                two = (zero if fresh else out[k]) + _value(x[a, k]) + _value(x[b, k])
+                out[k] = two + _value(x[c, k]) + _value(x[d, k])
         else:
             u, v, w, z = weight[entry, 0], weight[entry + 1, 0], weight[entry + 2, 0], weight[entry + 3, 0]
             for k in range(out.size):
-                first_two = out[k] + u * _value(x[a, k]) + v * _value(x[b, k])
-                out[k] = first_two + w * _value(x[c, k]) + z * _value(x[d, k])
-    for entry in range(in_fours, end):
-        source = indices[entry]
-        factor = weight[entry, 0] if weight.shape[0] else out.dtype.type(1)  # times one is exact
-        for k in range(out.size):
-            out[k] += factor * _value(x[source, k])
+                two = (zero if fresh else out[k]) + u * _value(x[a, k]) + v * _value(x[b, k])
+                out[k] = two + w * _value(x[c, k]) + z * _value(x[d, k])
+        fresh = False
 
 
 @numba.njit(nogil=True, cache=True)

@@ -36,9 +36,9 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-# A copy pays where a row is used this often, and where x does not fit into the second-level cache anyway.
-_LEAST_USES = 4
-_LEAST_BYTES_TO_PACK = 4 << 20
+# A copy pays where a row is used this often, and where x does not fit into the caches anyway.
+_LEAST_USES = 16
+_LEAST_BYTES_TO_PACK = 32 << 20
 
 
 class _Tuning(ctypes.Structure):
@@ -79,7 +79,7 @@ def prepare(
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
     # Ones can be added in any order: those of rows used alike, one after the other, meet in the caches. That order belongs
     # to the matrix, so it is the same for any number of threads.
-    hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None and x.dtype != torch.int8)
+    hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
     if hot is None:
         return None
     columns = ctypes.c_int64()
@@ -110,6 +110,9 @@ def spmm(
     tuning: Tuning = DEFAULT_TUNING,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
+    if scale is not None and prepared is not None:  # as the kernel wants it: the p-th hot row's at ~p
+        columns = prepared.hot.columns
+        scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
     out_bytes = out.numel() * out.element_size()
     streaming = 0 < tuning.streaming_bytes <= out_bytes and not accumulate
     function("spmm", x.dtype)(
