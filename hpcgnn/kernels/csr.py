@@ -55,6 +55,7 @@ class Csr:
         self._heavy: dict[int, torch.Tensor] = {}
         self._hot: dict[tuple[int, int], HotColumns | None] = {}
         self._structure: Csr = self  # where the transpose's structure is cached
+        self._rows_before: torch.Tensor | None = None  # (num_rows,) int64: row r was row rows_before[r] once
 
     def _check(self) -> None:
         if self.indptr.dtype not in (torch.int32, torch.int64):
@@ -83,11 +84,49 @@ class Csr:
     def transpose_order(self) -> torch.Tensor:
         """(entries,) int64: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix."""
         if self._transpose_order is None:
-            self._transpose_order = torch.argsort(self.indices, stable=True)
+            if self._rows_before is None:
+                self._transpose_order = torch.argsort(self.indices, stable=True)
+            else:
+                by_row = self._entries_of(torch.argsort(self._rows_before))
+                self._transpose_order = by_row[torch.argsort(self.indices[by_row], stable=True)]
         return self._transpose_order
 
+    def _entries_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """(entries of these rows,) int64 numbers of the entries of ``rows`` (r,), row after row."""
+        lengths = self.row_lengths()[rows]
+        starts = self.indptr[rows] - (lengths.cumsum(0) - lengths)
+        return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()))
+
+    def in_order(self, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Csr:
+        """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
+
+        So does the transpose made from the result. Every row of a product, and of one with the transpose, is therefore
+        summed as before and has the same bits.
+
+        Args:
+            rows: (r,) int64, new row k is row ``rows[k]`` of this one; some of the rows will do. None leaves them.
+            columns: (num_cols,) int64 permutation, new column k is column ``columns[k]``. None leaves them.
+        """
+        indptr, indices, weight, before = self.indptr, self.indices, self.weight, self._structure._rows_before
+        if rows is not None:
+            entries = self._entries_of(rows)
+            lengths = self.row_lengths()[rows]
+            indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+            indices, weight = indices[entries], None if weight is None else weight[entries]
+            before = rows if before is None else before[rows]
+        if columns is not None:
+            places = torch.empty(self.num_cols, dtype=torch.int32)
+            places[columns] = torch.arange(self.num_cols, dtype=torch.int32)
+            indices = places[indices]
+        ordered = Csr(indptr, indices, self.num_cols, weight, check=False)
+        ordered._rows_before = before
+        return ordered
+
     def transpose(self) -> Csr:
-        """The transposed matrix, made once; its entries keep this matrix's order within a row."""
+        """The transposed matrix, made once; its entries keep this matrix's order within a row.
+
+        For a matrix out of :meth:`in_order` that is the order which the rows had before.
+        """
         if self._structure is not self:
             assert self.weight is not None, "only with_weight() shares a structure"
             return self._structure.transpose().with_weight(self.weight[self._structure.transpose_order])
