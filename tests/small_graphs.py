@@ -70,6 +70,12 @@ def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | 
     return np.random.default_rng(seed).choice(choices, num_nodes)
 
 
+def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
+    """The graph's edges between parts (N,) only: no part has an edge of its own."""
+    between = part[graph.edge_index[0]] != part[graph.edge_index[1]]
+    return Arrays(graph.edge_index[:, between], graph.x, graph.y, graph.masks)
+
+
 def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> None:
     """Write ``parts.h5`` straight from the definition: positions sorted by (part, original id)."""
     order = np.argsort(part, kind="stable")

@@ -11,7 +11,7 @@ PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
     {"errors", "memory", "stop", "version"},
     {"kernels", "plan"},
-    {"comm", "data"},
+    {"comm", "data", "node_order"},
     {"shared_file"},
     {"graph", "partition"},
     {"nn", "study"},

@@ -57,6 +57,7 @@ class Csr:
         self._heavy: dict[int, torch.Tensor] = {}
         self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
         self._structure: Csr = self  # where the transpose's structure is cached
+        self._rows_before: torch.Tensor | None = None  # (num_rows,) int64: row r was row rows_before[r] once
 
     def _check(self) -> None:
         if self.indptr.dtype not in (torch.int32, torch.int64):
@@ -102,11 +103,42 @@ class Csr:
                 self._transpose_order[order] = torch.arange(order.numel(), dtype=order.dtype)
         return self._transpose_order
 
+    def _entries_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """(entries of these rows,) int64 numbers of the entries of ``rows`` (r,), row after row."""
+        lengths = self.row_lengths()[rows]
+        starts = self.indptr[rows] - (lengths.cumsum(0) - lengths)
+        return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()))
+
+    def in_order(self, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Csr:
+        """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
+
+        So does the transpose made from the result. Every row of a product, and of one with the transpose, is therefore
+        summed as before and has the same bits.
+
+        Args:
+            rows: (r,) int64, new row k is row ``rows[k]`` of this one; some of the rows will do. None leaves them.
+            columns: (num_cols,) int64 permutation, new column k is column ``columns[k]``. None leaves them.
+        """
+        indptr, indices, weight, before = self.indptr, self.indices, self.weight, self._structure._rows_before
+        if rows is not None:
+            entries = self._entries_of(rows)
+            lengths = self.row_lengths()[rows]
+            indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+            indices, weight = indices[entries], None if weight is None else weight[entries]
+            before = rows if before is None else before[rows]
+        if columns is not None:
+            places = torch.empty(self.num_cols, dtype=torch.int32)
+            places[columns] = torch.arange(self.num_cols, dtype=torch.int32)
+            indices = places[indices]
+        ordered = Csr(indptr, indices, self.num_cols, weight, check=False)
+        ordered._rows_before = before
+        return ordered
+
     def transpose(self) -> Csr:
         """The transposed matrix, made once; its entries keep this matrix's order within a row."""
         if self._transpose is None:
             if self._structure is self:
-                indptr, order = cluster(self.indices, self.num_cols, check=False)
+                indptr, order = self._sorted_by_column()
                 rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
                 indices = gather_rows(rows, order, check=False)
                 weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
@@ -118,6 +150,14 @@ class Csr:
                 self._transpose = self._structure.transpose().with_weight(weight)
             self._transpose._transpose = self
         return self._transpose
+
+    def _sorted_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Offsets and entries of the transpose: within a column, by the row's place before :meth:`in_order`."""
+        if self._rows_before is None:
+            return cluster(self.indices, self.num_cols, check=False)
+        by_row = self._entries_of(torch.argsort(self._rows_before))
+        indptr, order = cluster(self.indices[by_row], self.num_cols, check=False)
+        return indptr, by_row[order].to(order.dtype)
 
     def with_weight(self, weight: torch.Tensor) -> Csr:
         """The same structure with other values (entries,); shares the cached structure of the transpose."""

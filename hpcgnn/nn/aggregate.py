@@ -103,6 +103,7 @@ def make_aggregator(
 
     Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
     ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
+    Rows are the graph's nodes in the graph's order, and each is summed as in any other order: the bits are the same.
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:
@@ -116,6 +117,10 @@ def make_aggregator(
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
     elif kind != "sum":
         raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
+    nodes = graph.order.nodes
+    if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
+        plan = plan.in_order(nodes)
+        left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
     exchange = Exchange(
         graph.world,
         plan.send_to.counts(graph.world.size),

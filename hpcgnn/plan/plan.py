@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -70,9 +70,18 @@ class Transposable(Protocol):
         ...
 
 
+class Orderable(Protocol):
+    """What a plan's matrices must offer to be put in another order."""
+
+    def in_order(self, rows: Any, columns: Any) -> Orderable:
+        """The matrix with rows and columns in another order; None leaves them."""
+        ...
+
+
 M = TypeVar("M")
 N = TypeVar("N")
 T = TypeVar("T", bound=Transposable)
+U = TypeVar("U", bound=Orderable)
 
 
 @dataclass(frozen=True)
@@ -103,4 +112,17 @@ class AggregationPlan(Generic[M]):
         """The same plan with ``function`` applied to its three matrices."""
         return AggregationPlan(
             function(self.local), function(self.send), function(self.receive), self.send_to, self.receive_from
+        )
+
+    def in_order(self: AggregationPlan[U], nodes: Any) -> AggregationPlan[U]:
+        """The plan of the same nodes in another order: new node k is node ``nodes[k]`` (n,).
+
+        Rows that travel keep their order, so the other ranks need not know.
+        """
+        return AggregationPlan(
+            local=self.local.in_order(nodes, nodes),  # type: ignore[arg-type]
+            send=self.send.in_order(None, nodes),  # type: ignore[arg-type]
+            receive=self.receive.in_order(nodes, None),  # type: ignore[arg-type]
+            send_to=self.send_to,
+            receive_from=self.receive_from,
         )

@@ -21,7 +21,7 @@ PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
 
 @torch.no_grad()
 def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
-    """(n, C) scores of this rank's nodes from a checkpoint's ``content``. Collective."""
+    """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective."""
     described = content["model_config"]
     config = ModelConfig(**{name: value for name, value in described.items() if name not in ("features", "classes")})
     with graph.world.together(f"use a checkpoint on {graph.path}"):

@@ -10,9 +10,11 @@ import torch
 
 from hpcgnn.comm import PHASES, World
 from hpcgnn.memory import peak_memory_bytes
+from hpcgnn.node_order import METHODS
 from hpcgnn.version import __version__
 
 if TYPE_CHECKING:
+    from hpcgnn.graph import LocalGraph
     from hpcgnn.train.trainer import Trainer
 
 
@@ -47,6 +49,13 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "breakdown_seconds_median": {name: median(name) for name in (*PHASES, "other_seconds")},
         "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
         "ranks": trainer.world.size,
+        "node_orders": _node_orders(trainer.graph),
         "threads_per_rank": torch.get_num_threads(),
         "versions": versions(trainer.world),
     }
+
+
+def _node_orders(graph: LocalGraph) -> dict[str, int]:
+    """How many ranks took which order of their nodes; those that no rank took are left out. Collective."""
+    counts = graph.world.allreduce(np.array([graph.order.method == name for name in METHODS], dtype=np.int64))
+    return {name: int(count) for name, count in zip(METHODS, counts, strict=True) if count}

@@ -56,6 +56,9 @@ class TrainConfig:
 class Trainer:
     """Trains ``model`` on ``graph``. Collective: every rank makes one and calls the same methods.
 
+    A graph in another node order (:meth:`LocalGraph.reordered`) trains the same model: weights, metrics and checkpoints
+    know nothing of nodes.
+
     Args:
         model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
         run: where metrics and checkpoints go; None keeps them in memory only.
@@ -79,6 +82,8 @@ class Trainer:
         self.stop = stop or StopRequest().listen()
         with self.world.together("check the training settings"):
             self.config.check()
+            if not torch.equal(model.keys.ids, graph.original_ids):
+                raise HpcgnnError("the model was built for another graph, or for this one in another node order")
         self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
         self.train_count = _count_training_nodes(graph)
         self.optimiser = torch.optim.Adam(

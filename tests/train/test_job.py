@@ -207,6 +207,30 @@ def test_predictions_are_the_same_on_any_number_of_ranks(train, mpirun, parts, t
     assert accuracy == pytest.approx(json.loads((run / "summary.json").read_text())["best_val_metric"])
 
 
+def test_a_node_order_is_undone_for_the_user(train, mpirun, parts, tmp_path):
+    """It changes neither metrics nor predictions, a resumed run keeps it, and a measured one is told."""
+    scores, losses = [], []
+    assert train("--epochs", 6, out=tmp_path / "none").returncode == 0
+    assert train("--epochs", 3, "--node-order", "hubs", out=tmp_path / "hubs").returncode == 0
+    assert train("--epochs", 6, "--resume", out=tmp_path / "hubs").returncode == 0
+    result = train("--epochs", 6, "--node-order", "auto", "--log-level", "info", out=tmp_path / "auto")
+    assert result.returncode == 0
+    assert "measured: none" in " ".join(result.stderr.split())
+    for method in ("none", "hubs", "auto"):
+        run, out = tmp_path / method, tmp_path / f"{method}.h5"
+        assert f'node_order = "{method}"' in (run / "config.toml").read_text()
+        orders = json.loads((run / "summary.json").read_text())["node_orders"]
+        assert sum(orders.values()) == 2
+        assert method == "auto" or orders == {method: 2}
+        losses.append([json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()])
+        mpirun(2, [*HPCGNN, "predict", parts, run, "--checkpoint", "last", "--out", out])
+        with h5py.File(out) as file:
+            scores.append(file["scores"][:])
+    for other in (1, 2):
+        np.testing.assert_allclose(losses[other], losses[0], rtol=1e-5)
+        np.testing.assert_allclose(scores[other], scores[0], rtol=1e-4, atol=1e-5)
+
+
 def damaged(parts: Path, folder: Path) -> dict[str, Path]:
     """Files that cannot be trained on, by what is wrong with them."""
     files = {
