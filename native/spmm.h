@@ -35,11 +35,18 @@ struct hpcgnn_tuning {
 namespace {
 
 // Registers that a tile takes: at most half of those that there are. 8 of AVX-512's are 512 bytes of floats, which is
-// enough; narrow types take twice as many, for gathered pieces of about the same size.
-template <typename Storage>
-constexpr int kMaxVectors = kVectorBytes == 4                                                    ? 4
-                            : kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(Storage) <= 2) ? 16
-                                                                                                 : 8;
+// enough; narrow types take twice as many, for gathered pieces of about the same size. There is code for each number of
+// them up to kAnyVectors, and for even numbers beyond: compiling it takes most of a build's time. HPCGNN_MAX_VECTORS is
+// for builds that need not be fast.
+constexpr int kAnyVectors = kVectorBytes == 4 ? 4 : 8;
+#ifdef HPCGNN_MAX_VECTORS
+template <typename Storage, bool kMax>
+constexpr int kMaxVectors = std::min(HPCGNN_MAX_VECTORS, kAnyVectors);
+#else
+template <typename Storage, bool kMax>
+constexpr int kMaxVectors =
+    kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(Storage) <= 2 && !kMax) ? 16 : kAnyVectors;
+#endif
 constexpr int kMostEntriesAhead = 64;
 constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
 constexpr int64_t kLeastWorkOfATask = 1024;  // entries
@@ -77,6 +84,8 @@ struct SpmmJob {
     hpcgnn_tuning tuning;
     int64_t segment;        // rows with more entries are heavy
     const Storage* packed;  // the hot rows of x, tile by tile (see pack_rows), or null
+    const int64_t* indptr;  // of the rows of `out`; last_entry: the last of those that may be looked up
+    int64_t last_entry;
 };
 
 // A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes. Tiles of packed rows
@@ -107,7 +116,7 @@ struct Rows {
         : x(job.x + tile.first_column),
           packed(kPacked ? job.packed + tile.packed_columns * job.csr->num_hot : nullptr),
           width(job.width),
-          last_entry(job.csr->indptr[job.csr->last_row] - 1),
+          last_entry(job.last_entry),
           indices(kPacked ? job.csr->hot_indices : job.csr->indices) {}
 
     const Storage* at(const int64_t entry) const {
@@ -162,26 +171,29 @@ template <typename Storage, typename Value, bool kMax, int N, bool kPart, typena
 inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t entries, V (&acc)[N],
                    Value* out) {
     constexpr int n = kLanes<Value>;
-    const bool mean = !kMax && job.reduce == HPCGNN_MEAN;
-    const bool past_caches = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
+    constexpr int kWhole = kPart ? N - 1 : N;
+    if (kMax && entries == 0) {
 #pragma GCC unroll 16
-    for (int v = 0; v < N; ++v) {
-        const bool part = kPart && v == N - 1;
-        V value = acc[v];
-        if (kMax && entries == 0) value = V{};
-        if (mean) {
-            value /= static_cast<Value>(std::max<int64_t>(entries, 1));
-            if (job.accumulate)
-                value += part ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
-        }
-        if (part) {
-            store_first<Value, n>(out + v * n, value, tile.last_lanes);
-        } else if (past_caches) {
-            stream<Value, n>(out + v * n, value);
-        } else {
-            store<Value, n>(out + v * n, value);
+        for (int v = 0; v < N; ++v) acc[v] = V{};
+    }
+    if (!kMax && job.reduce == HPCGNN_MEAN) {
+        const Value divisor = static_cast<Value>(std::max<int64_t>(entries, 1));
+#pragma GCC unroll 16
+        for (int v = 0; v < N; ++v) acc[v] /= divisor;
+        if (job.accumulate) {
+#pragma GCC unroll 16
+            for (int v = 0; v < kWhole; ++v) acc[v] += load<Value, n>(out + v * n);
+            if (kPart) acc[N - 1] += load_first<Value, n>(out + kWhole * n, tile.last_lanes);
         }
     }
+    if (job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kWhole; ++v) stream<Value, n>(out + v * n, acc[v]);
+    } else {
+#pragma GCC unroll 16
+        for (int v = 0; v < kWhole; ++v) store<Value, n>(out + v * n, acc[v]);
+    }
+    if (kPart) store_first<Value, n>(out + kWhole * n, acc[N - 1], tile.last_lanes);
 }
 
 // acc = what reduction starts from: `out` if it is accumulated into (a mean adds it at the end), else the neutral
@@ -189,15 +201,14 @@ inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const i
 template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
 inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Value* out, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
-    const bool from_out = out != nullptr && job.accumulate && job.reduce != HPCGNN_MEAN;
+    if (job.accumulate && job.reduce != HPCGNN_MEAN) {
+        constexpr int kWhole = kPart ? N - 1 : N;
 #pragma GCC unroll 16
-    for (int v = 0; v < N; ++v) {
-        if (from_out) {
-            acc[v] =
-                kPart && v == N - 1 ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
-        } else {
-            acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
-        }
+        for (int v = 0; v < kWhole; ++v) acc[v] = load<Value, n>(out + v * n);
+        if (kPart) acc[N - 1] = load_first<Value, n>(out + kWhole * n, tile.last_lanes);
+    } else {
+#pragma GCC unroll 16
+        for (int v = 0; v < N; ++v) acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
     }
 }
 
@@ -207,7 +218,7 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
              const int64_t last) {
     const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
     const Tile tile = shared_tile;
-    const int64_t* indptr = job.csr->indptr;
+    const int64_t* indptr = job.indptr;
     const Rows<Storage, Value, N, kPacked, kFactor != Factor::kWeight> rows(job, tile);
     Lanes<Value, kLanes<Value>> acc[N];
     for (int64_t r = first; r < last; ++r) {
@@ -220,62 +231,51 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
     }
 }
 
-// One task: entries [begin, end) of a heavy row, reduced into `partial`, a row of scratch memory.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, bool kPacked>
-void do_segment(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile, const int64_t begin,
-                const int64_t end, Value* partial) {
-    constexpr int n = kLanes<Value>;
-    const SpmmJob<Storage, Value> job = shared_job;
-    const Tile tile = shared_tile;
-    const Rows<Storage, Value, N, kPacked, kFactor != Factor::kWeight> rows(job, tile);
-    Lanes<Value, n> acc[N];
-    start<Storage, Value, kMax, N, kPart>(job, tile, nullptr, acc);
-    reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
-    for (int v = 0; v < N; ++v)
-        store_first<Value, n>(partial + tile.first_column + v * n, acc[v], kPart && v == N - 1 ? tile.last_lanes : n);
-}
-
-// The two tasks above for each number of vectors in a tile.
+// The task above for each number of vectors in a tile.
 template <typename Storage, typename Value>
-struct TileKernels {
-    using Rows = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t);
-    using Segment = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t, Value*);
-    Rows rows;
-    Segment segment;
-};
+using TileKernel = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t);
 
 template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, bool kPacked, int N = 1>
-TileKernels<Storage, Value> kernels_for(const int vectors) {
-    if constexpr (N < kMaxVectors<Storage>) {
-        if (vectors != N) return kernels_for<Storage, Value, kFactor, kMax, kPart, kPacked, N + 1>(vectors);
+TileKernel<Storage, Value> kernel_for(const int vectors) {
+    if constexpr (N < kMaxVectors<Storage, kMax>) {
+        constexpr int kNext = N < kAnyVectors ? N + 1 : N + 2;
+        if (vectors != N) return kernel_for<Storage, Value, kFactor, kMax, kPart, kPacked, kNext>(vectors);
     }
-    return {do_rows<Storage, Value, kFactor, kMax, N, kPart, kPacked>,
-            do_segment<Storage, Value, kFactor, kMax, N, kPart, kPacked>};
+    return do_rows<Storage, Value, kFactor, kMax, N, kPart, kPacked>;
+}
+
+template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart>
+TileKernel<Storage, Value> kernel_for(const int vectors, const bool packed) {
+    if constexpr (!kMax) {
+        if (packed) return kernel_for<Storage, Value, kFactor, kMax, kPart, true>(vectors);
+    }
+    return kernel_for<Storage, Value, kFactor, kMax, kPart, false>(vectors);
 }
 
 template <typename Storage, typename Value, Factor kFactor, bool kMax>
-TileKernels<Storage, Value> kernels_for(const Tile& tile, const bool packed) {
-    const bool part = tile.last_lanes < kLanes<Value>;
-    if constexpr (!kMax) {
-        if (packed && part) return kernels_for<Storage, Value, kFactor, kMax, true, true>(tile.vectors);
-        if (packed) return kernels_for<Storage, Value, kFactor, kMax, false, true>(tile.vectors);
+TileKernel<Storage, Value> kernel_for(const Tile& tile, const bool packed) {
+    if constexpr (kLanes<Value> > 1) {
+        if (tile.last_lanes < kLanes<Value>)
+            return kernel_for<Storage, Value, kFactor, kMax, true>(tile.vectors, packed);
     }
-    if (part) return kernels_for<Storage, Value, kFactor, kMax, true, false>(tile.vectors);
-    return kernels_for<Storage, Value, kFactor, kMax, false, false>(tile.vectors);
+    return kernel_for<Storage, Value, kFactor, kMax, false>(tile.vectors, packed);
 }
 
-template <typename Storage, typename Value>
+template <typename Storage, typename Value, bool kMax>
 std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const int tile_bytes) {
     constexpr int n = kLanes<Value>;
-    const int most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage>);
     const int64_t columns = width / heads;
     const int64_t vectors = (columns + n - 1) / n;
-    const int64_t tiles = (vectors + most - 1) / most;
+    int64_t most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage, kMax>);
+    if (vectors % 2 != 0) most = std::min<int64_t>(most, kAnyVectors);
+    const int64_t together = most > kAnyVectors ? 2 : 1;  // vectors that stay in one tile
+    const int64_t pieces = vectors / together, most_pieces = most / together;
+    const int64_t tiles = (pieces + most_pieces - 1) / most_pieces;
     std::vector<Tile> result;
     int64_t packed_columns = 0;
     for (int64_t head = 0; head < heads; ++head) {
         for (int64_t t = 0; t < tiles; ++t) {
-            const int64_t first = t * vectors / tiles, last = (t + 1) * vectors / tiles;
+            const int64_t first = t * pieces / tiles * together, last = (t + 1) * pieces / tiles * together;
             const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
             result.push_back({head * columns + first * n, head, packed_columns, static_cast<int>(last - first),
                               static_cast<int>(lanes)});
@@ -290,7 +290,7 @@ template <typename Storage, typename Value>
 void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x, const int64_t width,
                const int tile_bytes, Storage* packed, const int threads) {
     constexpr int n = kLanes<Value>;
-    const std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
+    const std::vector<Tile> tiles = cut_columns<Storage, Value, false>(width, 1, tile_bytes);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t h = 0; h < num_hot; ++h) {
         const Storage* row = x + hot_rows[h] * width;
@@ -304,6 +304,20 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
 struct Segment {
     int64_t begin, end;
 };
+
+// One task: a segment of a heavy row, reduced into `partial`, a row of scratch memory, as if it were a matrix of one
+// row.
+template <typename Storage, typename Value>
+void do_segment(const TileKernel<Storage, Value> kernel, SpmmJob<Storage, Value> job, const Tile& tile,
+                const Segment& segment, Value* partial) {
+    const int64_t indptr[2] = {segment.begin, segment.end};
+    job.indptr = indptr;
+    job.out = partial;
+    job.accumulate = false;
+    job.tuning.streaming = 0;
+    if (job.reduce == HPCGNN_MEAN) job.reduce = HPCGNN_SUM;
+    kernel(job, tile, 0, 1);
+}
 
 // The first row of `csr` by which at least `work` has been done.
 inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
@@ -339,11 +353,13 @@ template <typename Storage, typename Value, Factor kFactor, bool kMax>
 void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
     const hpcgnn_csr& csr = *job.csr;
     if (csr.first_row >= csr.last_row || job.width == 0) return;
-    const std::vector<Tile> tiles = cut_columns<Storage, Value>(job.width, job.heads, job.tuning.tile_bytes);
+    const std::vector<Tile> tiles = cut_columns<Storage, Value, kMax>(job.width, job.heads, job.tuning.tile_bytes);
     const int64_t num_tiles = static_cast<int64_t>(tiles.size());
-    std::vector<TileKernels<Storage, Value>> kernels;
+    std::vector<TileKernel<Storage, Value>> kernels;
     for (const Tile& tile : tiles)
-        kernels.push_back(kernels_for<Storage, Value, kFactor, kMax>(tile, job.packed != nullptr));
+        kernels.push_back(kernel_for<Storage, Value, kFactor, kMax>(tile, job.packed != nullptr));
+    job.indptr = csr.indptr;
+    job.last_entry = csr.indptr[csr.last_row] - 1;
 
     const int64_t* heavy_begin = std::lower_bound(csr.heavy, csr.heavy + csr.num_heavy, csr.first_row);
     const int64_t* heavy_end = std::lower_bound(heavy_begin, csr.heavy + csr.num_heavy, csr.last_row);
@@ -370,13 +386,13 @@ void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
         for (int64_t k = 0; k < shares * num_tiles; ++k) {
             const int64_t t = k / shares;
             for (int64_t s = k % shares; s < num_segments; s += shares)
-                kernels[t].segment(job, tiles[t], segments[s].begin, segments[s].end, partial.get() + s * job.width);
+                do_segment(kernels[t], job, tiles[t], segments[s], partial.get() + s * job.width);
         }
 #pragma omp for schedule(dynamic, 1)
         for (int64_t k = 0; k < tasks * num_tiles; ++k) {
             const int64_t t = k / tasks, task = k % tasks;
             const int64_t last = task + 1 == tasks ? csr.last_row : row_at(csr, (task + 1) * step);
-            kernels[t].rows(job, tiles[t], row_at(csr, task * step), last);
+            kernels[t](job, tiles[t], row_at(csr, task * step), last);
         }
 #pragma omp for schedule(static)
         for (int64_t h = 0; h < num_heavy; ++h)
@@ -441,7 +457,7 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     }                                                                                                                \
     HPCGNN_KERNEL(spmm_packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {        \
         *columns = 0;                                                                                                \
-        for (const Tile& tile : cut_columns<Storage, Value>(width, 1, tuning->tile_bytes))                           \
+        for (const Tile& tile : cut_columns<Storage, Value, false>(width, 1, tuning->tile_bytes))                    \
             *columns += tile.vectors * kLanes<Value>;                                                                \
     }
 

@@ -11,7 +11,7 @@ struct Graph {
 
     int64_t entries() const { return indices.size(); }
     hpcgnn_csr csr(const int64_t first_row, const int64_t last_row) const {
-        return {first_row, last_row, indptr.data(), indices.data(), heavy.data(), heavy.size()};
+        return {first_row, last_row, indptr.data(), indices.data(), heavy.data(), heavy.size(), nullptr, 0};
     }
 };
 

@@ -1,5 +1,8 @@
 // spmm against loops that add in the order which native/hpcgnn.h defines: entry by entry within a segment, then segment
-// by segment. Scheduling, tiles, prefetching and threads must leave no trace in the result.
+// by segment. Scheduling, tiles, prefetching, packed rows and threads must leave no trace in the result.
+
+#include <algorithm>
+#include <memory>
 
 #include "check.h"
 #include "graphs.h"
@@ -12,18 +15,19 @@ struct bfloat16 {
 
 // As in native/spmm.h; Python declares it too.
 struct Tuning {
-    int32_t prefetch, tile_bytes, tasks_a_thread, streaming, split_rows;
+    int32_t prefetch_bytes, tile_bytes, tasks_a_thread, streaming, split_rows;
 };
 
 enum Reduce { kSum, kMean, kMax };
 enum class Weight { kNone, kOne, kHeads };
 
 constexpr Tuning kTunings[] = {
-    {12, 1024, 64, 0, 1},                             // the default
-    {0, 1024, 64, 0, 0},                              // no prefetching, no shared rows
-    {12, 64, 64, 1, 1},                               // narrow tiles, streaming stores
-    {3, 4, 1, 0, 0},                                  // tiles of one register, static shares
-    {1, 128, 4, 1, 0},    {64, 1 << 20, 1000, 1, 1},  // more than there is of everything
+    {12 << 10, 512, 64, 0, 1},       // the default
+    {0, 512, 64, 0, 0},              // no prefetching, no shared rows
+    {12 << 10, 64, 64, 1, 1},        // narrow tiles, streaming stores
+    {300, 4, 1, 0, 0},               // tiles of one register, static shares
+    {64, 128, 4, 1, 0},              // one row ahead at most
+    {1 << 20, 1 << 20, 1000, 1, 1},  // more than there is of everything
 };
 constexpr int kThreads[] = {1, 2, 3};
 constexpr int64_t kWidths[] = {1, 3, 16, 40, 100, 256, 602};
@@ -58,14 +62,38 @@ void draw(Random& random, int8_t& x) {
     x = static_cast<int8_t>(random.bits());
 }
 
+// Some columns that are packed.
+struct Hot {
+    std::vector<int32_t> columns;
+    Exact<int32_t> indices;  // as in hpcgnn_csr
+
+    Hot(const Graph& graph, const bool grouped, std::vector<int32_t>& order)
+        : columns(hot_columns(graph)), indices(graph.entries()) {
+        std::vector<int32_t> place(static_cast<size_t>(graph.cols), -1);
+        for (size_t p = 0; p < columns.size(); ++p) place[columns[p]] = static_cast<int32_t>(p);
+        const auto is_hot = [&](const int32_t column) { return place[column] >= 0; };
+        order.assign(graph.indices.data(), graph.indices.data() + graph.entries());
+        for (int64_t row = 0; row < graph.rows && grouped; ++row)
+            std::stable_partition(order.begin() + graph.indptr[row], order.begin() + graph.indptr[row + 1], is_hot);
+        for (size_t e = 0; e < order.size(); ++e) indices[e] = is_hot(order[e]) ? ~place[order[e]] : order[e];
+    }
+
+    // A third of them, the last ones first.
+    static std::vector<int32_t> hot_columns(const Graph& graph) {
+        std::vector<int32_t> columns;
+        for (int64_t column = graph.cols - 1; column >= 0; column -= 3) columns.push_back(static_cast<int32_t>(column));
+        return columns;
+    }
+};
+
 template <typename Storage, typename Value>
 struct Job {
-    Job(const Graph& graph, int64_t width, Weight weight, Reduce reduce, bool accumulate, int64_t segment,
+    Job(const Graph& graph, int64_t width, Weight weight, Reduce reduce, bool accumulate, int64_t segment, bool packed,
         Random& random);
 
     // What spmm adds for entry e in column c.
     Value term(const int64_t e, const int64_t c) const {
-        const int64_t source = graph.indices[e];
+        const int64_t source = order[e];
         const Value value = stored_value(x[source * width + c]);
         const Value* factor = weight.size() ? &weight[e * heads + c / (width / heads)] : nullptr;
         if (!scale.size()) return factor ? value * *factor : value;
@@ -84,8 +112,10 @@ struct Job {
     const Graph& graph;
     int64_t width, heads, segment;
     Reduce reduce;
-    bool accumulate;
+    bool accumulate, packed;
     Exact<Value> weight;
+    std::vector<int32_t> order;  // the indices, those of hot rows first in each row if there are no weights
+    Hot hot;
     Exact<Storage> x;
     Exact<float> scale;
     std::vector<Value> before;  // what is in `out`
@@ -97,14 +127,16 @@ int64_t heads_for(const int64_t width) {
 
 template <typename Storage, typename Value>
 Job<Storage, Value>::Job(const Graph& graph, const int64_t width, const Weight weight, const Reduce reduce,
-                         const bool accumulate, const int64_t segment, Random& random)
+                         const bool accumulate, const int64_t segment, const bool packed, Random& random)
     : graph(graph),
       width(width),
       heads(weight == Weight::kHeads ? heads_for(width) : 1),
       segment(segment),
       reduce(reduce),
       accumulate(accumulate),
+      packed(packed),
       weight(weight == Weight::kNone ? 0 : graph.entries() * heads),
+      hot(graph, packed && weight == Weight::kNone && !std::is_same_v<Storage, int8_t>, order),
       x(graph.cols * width),
       scale(std::is_same_v<Storage, int8_t> ? graph.cols : 0),
       before(static_cast<size_t>(graph.rows * width)) {
@@ -152,6 +184,25 @@ public:
     Spmm(std::vector<Isa>& isas, const char* name, const int64_t segment)
         : isas_(isas), name_(name), segment_(segment) {
         for (const Isa& isa : isas) kernels_.emplace_back(isa, name);
+        const std::string type = std::string(name).substr(4);
+        for (const Isa& isa : isas) {
+            const std::string start = "hpcgnn_" + isa.name;
+            pack_.push_back(symbol<Pack>(isa.library, start + "_spmm_pack" + type));
+            packed_columns_.push_back(symbol<PackedColumns>(isa.library, start + "_spmm_packed_columns" + type));
+        }
+    }
+
+    // The hot rows of x as the kernel wants them, or none.
+    std::unique_ptr<Exact<Storage>> pack(const Job<Storage, Value>& job, const How& how, const size_t k) const {
+        if (!job.packed) return nullptr;
+        const int64_t num_hot = static_cast<int64_t>(job.hot.columns.size());
+        int64_t columns = -1;
+        packed_columns_[k](job.width, &how.tuning, &columns);
+        CHECK(columns >= job.width && columns < job.width + 64, columns << " packed columns for " << job.width);
+        auto packed = std::make_unique<Exact<Storage>>(num_hot * columns);
+        std::memset(packed->data(), 0x7F, static_cast<size_t>(num_hot * columns) * sizeof(Storage));
+        pack_[k](job.hot.columns.data(), num_hot, job.x.data(), job.width, &how.tuning, packed->data(), how.threads);
+        return packed;
     }
 
     void run(const Job<Storage, Value>& job, const std::vector<Value>& whole, const How& how) {
@@ -159,19 +210,25 @@ public:
         std::vector<Value> expected = job.before;
         std::copy(whole.begin() + how.first_row * job.width, whole.begin() + how.last_row * job.width,
                   expected.begin() + how.first_row * job.width);
-        const hpcgnn_csr csr = graph.csr(how.first_row, how.last_row);
+        hpcgnn_csr csr = graph.csr(how.first_row, how.last_row);
+        if (job.packed) {
+            csr.hot_indices = job.hot.indices.data();
+            csr.num_hot = static_cast<int64_t>(job.hot.columns.size());
+        }
         for (size_t k = 0; k < isas_.size(); ++k) {  // innermost, so that another one ran before
             Exact<Value> out(job.before);
+            const auto packed = pack(job, how, k);
             kernels_[k](&csr, job.weight.size() ? job.weight.data() : nullptr, job.heads, job.x.data(),
-                        job.scale.size() ? job.scale.data() : nullptr, job.width, out.data(), job.reduce,
-                        job.accumulate, &how.tuning, how.threads);
+                        packed ? packed->data() : nullptr, job.scale.size() ? job.scale.data() : nullptr, job.width,
+                        out.data(), job.reduce, job.accumulate, &how.tuning, how.threads);
             const int64_t at = first_difference(isas_[k], out, expected);
             CHECK(at < 0, isas_[k].name << " " << name_ << " entries " << graph.entries() << " width " << job.width
                                         << " heads " << job.heads << " weights " << job.weight.size() << " reduce "
-                                        << job.reduce << " accumulate " << job.accumulate << " rows " << how.first_row
-                                        << "-" << how.last_row << " threads " << how.threads << " tile_bytes "
-                                        << how.tuning.tile_bytes << ": row " << at / job.width << " column "
-                                        << at % job.width << " is " << out[at] << ", not " << expected[at]);
+                                        << job.reduce << " accumulate " << job.accumulate << " packed " << job.packed
+                                        << " rows " << how.first_row << "-" << how.last_row << " threads "
+                                        << how.threads << " tile_bytes " << how.tuning.tile_bytes << ": row "
+                                        << at / job.width << " column " << at % job.width << " is " << out[at]
+                                        << ", not " << expected[at]);
         }
     }
 
@@ -194,27 +251,38 @@ public:
             for (const Weight weight : {Weight::kNone, Weight::kOne, Weight::kHeads}) {
                 for (const Reduce reduce : reductions) {
                     for (const bool accumulate : {false, true}) {
-                        const Job<Storage, Value> job(graph, width, weight, reduce, accumulate, segment_, random);
-                        std::vector<Value> whole(job.before.size());
-                        for (int64_t i = 0; i < graph.rows * width; ++i) whole[i] = job.expected(i / width, i % width);
-                        for (const How& way : ways) {
-                            if (some == 0) run(job, whole, way);
+                        for (const bool packed : {false, true}) {
+                            if (packed && (weight == Weight::kHeads || reduce == kMax)) continue;
+                            const Job<Storage, Value> job(graph, width, weight, reduce, accumulate, segment_, packed,
+                                                          random);
+                            run_job(job, ways, some, random);
                         }
-                        for (int k = 0; k < some; ++k)
-                            run(job, whole, ways[random.below(static_cast<int64_t>(ways.size()))]);
                     }
                 }
             }
         }
     }
 
+    void run_job(const Job<Storage, Value>& job, const std::vector<How>& ways, const int some, Random& random) {
+        std::vector<Value> whole(job.before.size());
+        for (int64_t i = 0; i < job.graph.rows * job.width; ++i) whole[i] = job.expected(i / job.width, i % job.width);
+        if (some == 0) {
+            for (const How& way : ways) run(job, whole, way);
+        }
+        for (int k = 0; k < some; ++k) run(job, whole, ways[random.below(static_cast<int64_t>(ways.size()))]);
+    }
+
 private:
     std::vector<Isa>& isas_;
     const char* name_;
     int64_t segment_;
-    std::vector<Kernel<const hpcgnn_csr*, const Value*, int64_t, const Storage*, const float*, int64_t, Value*, int,
-                       int, const Tuning*, int>>
+    using Pack = void(const int32_t*, int64_t, const Storage*, int64_t, const Tuning*, Storage*, int);
+    using PackedColumns = void(int64_t, const Tuning*, int64_t*);
+    std::vector<Kernel<const hpcgnn_csr*, const Value*, int64_t, const Storage*, const Storage*, const float*, int64_t,
+                       Value*, int, int, const Tuning*, int>>
         kernels_;
+    std::vector<Pack*> pack_;
+    std::vector<PackedColumns*> packed_columns_;
 };
 
 template <typename Storage, typename Value>
@@ -229,7 +297,7 @@ void test_type(std::vector<Isa>& isas, const char* name) {
     spmm.run_all(sparse, {40}, {kSum}, 0);
 
     const Graph heavy = make_graph({2, segment + 1, 0, 3, segment, 2 * segment + 5, 1}, 50, segment, random);
-    spmm.run_all(heavy, {3, 40}, all, 2);
+    spmm.run_all(heavy, {3, 40, 144}, all, 2);
 
     // Enough work that each thread has several tasks.
     const Graph large = make_graph(random_lengths(1000, random), 300, segment, random);
