@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -53,7 +54,7 @@ def bench() -> None:
 )  # fmt: skip
 @click.option("--mode", type=click.Choice([*MODES, "both"]), default="both", show_default=True,
               help="kernel: one process, warm memory for all. user: a process each, as by default.")  # fmt: skip
-@click.option("--parts", type=click.IntRange(0), default=8, show_default=True,
+@click.option("--parts", type=click.IntRange(0), default=2, show_default=True,
               help="Measure the largest METIS part of so many as well; 0: only whole graphs.")  # fmt: skip
 @click.option("--ablation", is_flag=True, help="Also switch off each optimisation in turn, on the first graph.")
 @click.option(
@@ -156,14 +157,14 @@ def _show_timings(title: str, timings: dict[str, Any]) -> None:
 
 
 def _show_requirements(lines: list[dict[str, Any]]) -> None:
-    shown = _table("what is required", "graph", "mode", "direction", "figure", "measured", "required", "reached")
     answers = {True: "yes", False: "NO", None: "not measured"}
-    for line in lines:
-        measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
-        required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
-        shown.add_row(line["graph"], line["mode"], line["direction"], line["what"], measured, required,
-                      answers[line["reached"]])  # fmt: skip
-    console.stdout().print(shown, markup=False)
+    for graph, of_graph in itertools.groupby(lines, key=lambda line: line["graph"]):
+        shown = _table(f"required: {graph}", "figure", "mode", "direction", "measured", "required", "reached")
+        for line in of_graph:
+            measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
+            required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
+            shown.add_row(line["what"], line["mode"], line["direction"], measured, required, answers[line["reached"]])
+        console.stdout().print(shown, markup=False)
 
 
 def _table(title: str, *names: str) -> Table:
