@@ -7,6 +7,7 @@ buffer is gone, the buffer can be handed out again. Nothing about the process's 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import math
@@ -32,7 +33,10 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
-        self._lock = threading.Lock()  # autograd frees tensors on threads of its own
+        # Tensors end on any thread, and in garbage collections that may start while this thread holds the lock: so what
+        # comes back goes through a queue that needs none.
+        self._returned: collections.deque[mmap.mmap] = collections.deque()
+        self._lock = threading.Lock()
 
     def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A (rows, width) tensor of any type, contiguous, at the start of a page if large; its values are arbitrary."""
@@ -42,21 +46,25 @@ class BufferPool:
         memory = self._take(num_bytes)
         array = np.frombuffer(memory, np.uint8, num_bytes)
         # torch keeps the array until the last tensor over it is gone; its end is the sign that the memory is free.
-        weakref.finalize(array, self._give_back, memory).atexit = False
+        weakref.finalize(array, self._returned.append, memory).atexit = False
         return torch.from_numpy(array).view(dtype).view(rows, width)
 
     @property
     def free_bytes(self) -> int:
         """Bytes kept that no tensor uses."""
-        return sum(map(len, self._free))
+        with self._lock:
+            self._take_back()
+            return sum(map(len, self._free))
 
     def clear(self) -> None:
         """Give unused memory back to the system."""
         with self._lock:
+            self._take_back()
             self._free.clear()
 
     def _take(self, num_bytes: int) -> mmap.mmap:
         with self._lock:
+            self._take_back()
             fitting = [memory for memory in self._free if num_bytes <= len(memory) <= num_bytes * 4 // 3]
             if fitting:
                 best = min(fitting, key=len)
@@ -64,9 +72,9 @@ class BufferPool:
                 return best
         return _map(num_bytes)
 
-    def _give_back(self, memory: mmap.mmap) -> None:
-        with self._lock:
-            self._free.append(memory)
+    def _take_back(self) -> None:
+        while self._returned:
+            self._free.append(self._returned.popleft())
 
 
 def _map(num_bytes: int) -> mmap.mmap:

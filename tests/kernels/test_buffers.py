@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 import torch
@@ -44,6 +45,23 @@ def test_autograd_keeps_what_backward_needs(pool):
     pool.empty(ROWS, WIDTH).fill_(9)
     loss.backward()
     assert (weight.grad == 2 * ROWS).all()
+
+
+def test_tensors_may_end_on_any_thread_and_in_a_garbage_collection(pool):
+    def use() -> None:
+        for _ in range(20):
+            cycle: list = [pool.empty(ROWS, WIDTH)]
+            cycle.append(cycle)
+            gc.collect(0)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    gc.collect()
+    assert 0 < pool.free_bytes <= 20 * 4 * ROWS * WIDTH * 4
 
 
 def test_much_smaller_requests_do_not_take_a_large_buffer(pool):
