@@ -27,8 +27,8 @@ _HUGE_PAGE_BYTES = 1 << 21
 class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
-    It keeps at most what was in use at one time, buffer by buffer; :meth:`clear` gives the unused ones back to the system.
-    A buffer is used again for requests of at most its size and at least three quarters of it.
+    All its buffers together, used or not, take at most twice as much as was in use at one time; :meth:`clear` gives the
+    unused ones back to the system. A buffer is used again for requests of at most its size and at least three quarters of it.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class BufferPool:
         # comes back goes through a queue that needs none.
         self._returned: collections.deque[mmap.mmap] = collections.deque()
         self._lock = threading.Lock()
+        self._used_bytes = self._most_used_bytes = 0
 
     def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A (rows, width) tensor of any type, contiguous, at the start of a page if large; its values are arbitrary."""
@@ -66,15 +67,23 @@ class BufferPool:
         with self._lock:
             self._take_back()
             fitting = [memory for memory in self._free if num_bytes <= len(memory) <= num_bytes * 4 // 3]
-            if fitting:
-                best = min(fitting, key=len)
-                self._free = [memory for memory in self._free if memory is not best]
-                return best
-        return _map(num_bytes)
+            memory = min(fitting, key=len) if fitting else _map(num_bytes)
+            self._free = [other for other in self._free if other is not memory]
+            self._used_bytes += len(memory)
+            self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
+            self._drop_excess()
+            return memory
 
     def _take_back(self) -> None:
         while self._returned:
             self._free.append(self._returned.popleft())
+            self._used_bytes -= len(self._free[-1])
+
+    def _drop_excess(self) -> None:
+        """Forget buffers, those that have been free for longest first."""
+        excess = self._used_bytes + sum(map(len, self._free)) - 2 * self._most_used_bytes
+        while excess > 0:
+            excess -= len(self._free.pop(0))
 
 
 def _map(num_bytes: int) -> mmap.mmap:

@@ -74,6 +74,13 @@ def test_much_smaller_requests_do_not_take_a_large_buffer(pool):
     assert pool.free_bytes == 0
 
 
+def test_many_sizes_do_not_pile_up(pool):
+    for rows in range(ROWS, 20 * ROWS, ROWS // 2):
+        tensor = pool.empty(rows, WIDTH)
+        del tensor
+    assert pool.free_bytes <= 2 * 20 * ROWS * WIDTH * 4
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
 def test_types_and_alignment(pool, dtype):
     tensor = pool.empty(ROWS, 4 * WIDTH, dtype)
