@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcgnn.study.aggregate import ONE_THREAD
-from hpcgnn.study.contenders import RIVALS, registry
+from hpcgnn.study.contenders import FASTER, RIVALS, registry
 from hpcgnn.study.problem import DIRECTIONS
 
-# How many times faster than a family of rivals, the fastest of which counts.
-FASTER = {"kernel": {"dgl": 2, "torch.mm": 3, "pyg": 8}, "user": {"dgl": 3, "torch.mm": 4, "pyg": 25}}
 FAMILY_NAMES = {"dgl": "DGL's libxsmm kernel", "torch.mm": 'torch.sparse.mm(A, x, "sum")', "pyg": "PyG's default"}
 LEAST_OF_CEILING = 0.85
 MOST_OF_NUMBA = 2.0
