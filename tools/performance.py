@@ -17,21 +17,23 @@ from hpcgnn.study.plot import roofline
 from hpcgnn.study.report import timing_rows
 
 ABOUT = """\
-What is compared is `z = A x` for a graph's matrix of ones, and its backward pass; every result is checked against ours.
-Contenders take turns, each figure is the median of {rounds} rounds, on {threads} threads; *spread* is the slowest round
-minus the fastest, over the median. Libraries are used as well as they allow: formats, transposes and 32-bit indices are
-made in advance (for ours: the transpose, and the list of rows that are used most). Backward is the library's autograd; where that makes the transpose anew in each call, a line *kept
-transpose* stands beside it, and a requirement counts the fastest line of a library (for PyG's default: its layer's
-gather and scatter, or gather and `index_add`).
+What is compared is `z = A x` for a graph's matrix of ones, and its backward pass; every result is checked against
+ours. Contenders take turns, each figure is the median of {rounds} rounds, on {threads} threads; *spread* is the
+slowest round minus the fastest, over the median. Libraries are used as well as they allow: formats, transposes and
+32-bit indices are made in advance (for ours: the transpose, and the list of rows that are used most). Backward is the
+library's autograd; where that makes the transpose anew in each call, a line *kept transpose* stands beside it, and a
+requirement counts the fastest line of a library (for PyG's default: its layer's gather and scatter, or gather and
+`index_add`).
 
-*kernel*: one process, all contenders with the same allocator that keeps its memory (`mallopt`: no `mmap`, no trimming), our
-buffer pool off. *user*: a process each with default settings, ours with its buffer pool, for the contenders that a requirement
-names; a result is dropped before the next call, and dropping is not timed. The row-gather ceiling reads the same rows in the same order into registers and
-writes nothing, at the best of several prefetch distances. A *METIS part* is what a rank aggregates locally: the inner
-edges of the largest of the parts.
+*kernel*: one process, all contenders with the same allocator that keeps its memory (`mallopt`: no `mmap`, no
+trimming), our buffer pool off. *user*: a process each with default settings, ours with its buffer pool, for the
+contenders that a requirement names; a result is dropped before the next call, and dropping is not timed. The
+row-gather ceiling reads the same rows in the same order into registers and writes nothing, at the best of several
+prefetch distances. A *METIS part* is what a rank aggregates locally: the inner edges of the largest of the parts.
 
-DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a newer torch only with `setuptools<70`,
-`packaging` and `psutil`, so it is no extra of this package: install it into an environment of its own, with hpcgnn."""
+DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a newer torch only with
+`setuptools<70`, `packaging` and `psutil`, so it is no extra of this package: install it into an environment of its
+own, with hpcgnn."""
 
 ABLATION = """\
 Each line is ours with one thing changed; above 1.00 the change costs time. *order*: the whole graph with its nodes in
