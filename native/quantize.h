@@ -54,8 +54,8 @@ inline Range range_of(const Lanes<float, n> low, const Lanes<float, n> high, con
         const auto lane = lane_numbers<int32_t, n>();
         const auto first = lane + ((lane >= h) & h), second = first + h;
         const Lanes<float, n> less = -high;
-        auto both = smaller<n>(__builtin_shuffle(low, less, first), __builtin_shuffle(low, less, second));
-        for (int step = h / 2; step > 0; step /= 2) both = smaller<n>(both, __builtin_shuffle(both, lane ^ step));
+        auto both = smaller<n>(pick<n>(low, less, first), pick<n>(low, less, second));
+        for (int step = h / 2; step > 0; step /= 2) both = smaller<n>(both, pick<n>(both, both, lane ^ step));
         return {both[0], -both[h], !any<n>(trouble)};
     }
 }

@@ -169,6 +169,18 @@ inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) 
     return a > b ? a : b;
 }
 
+// The lanes of a (0 to n - 1) and b (from n) that `which` names.
+template <int n>
+inline Lanes<float, n> pick(const Lanes<float, n> a, const Lanes<float, n> b, const Lanes<int32_t, n> which) {
+#if defined(__clang__)  // makes shuffles of this, and has no other way to say it
+    Lanes<float, n> lanes;
+    for (int i = 0; i < n; ++i) lanes[i] = which[i] < n ? a[which[i] % n] : b[which[i] % n];
+    return lanes;
+#else
+    return __builtin_shuffle(a, b, which);
+#endif
+}
+
 // Whether any lane is not 0.
 template <int n>
 inline bool any(const Lanes<int32_t, n> v) {

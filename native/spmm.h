@@ -171,29 +171,26 @@ template <typename Storage, typename Value, bool kMax, int N, bool kPart, typena
 inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t entries, V (&acc)[N],
                    Value* out) {
     constexpr int n = kLanes<Value>;
-    constexpr int kWhole = kPart ? N - 1 : N;
-    if (kMax && entries == 0) {
+    const bool mean = !kMax && job.reduce == HPCGNN_MEAN;
+    const bool past_caches = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
 #pragma GCC unroll 16
-        for (int v = 0; v < N; ++v) acc[v] = V{};
-    }
-    if (!kMax && job.reduce == HPCGNN_MEAN) {
-        const Value divisor = static_cast<Value>(std::max<int64_t>(entries, 1));
-#pragma GCC unroll 16
-        for (int v = 0; v < N; ++v) acc[v] /= divisor;
-        if (job.accumulate) {
-#pragma GCC unroll 16
-            for (int v = 0; v < kWhole; ++v) acc[v] += load<Value, n>(out + v * n);
-            if (kPart) acc[N - 1] += load_first<Value, n>(out + kWhole * n, tile.last_lanes);
+    for (int v = 0; v < N; ++v) {
+        const bool part = kPart && v == N - 1;
+        V value = acc[v];
+        if (kMax && entries == 0) value = V{};
+        if (mean) {
+            value /= static_cast<Value>(std::max<int64_t>(entries, 1));
+            if (job.accumulate)
+                value += part ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
+        }
+        if (part) {
+            store_first<Value, n>(out + v * n, value, tile.last_lanes);
+        } else if (past_caches) {
+            stream<Value, n>(out + v * n, value);
+        } else {
+            store<Value, n>(out + v * n, value);
         }
     }
-    if (job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0) {
-#pragma GCC unroll 16
-        for (int v = 0; v < kWhole; ++v) stream<Value, n>(out + v * n, acc[v]);
-    } else {
-#pragma GCC unroll 16
-        for (int v = 0; v < kWhole; ++v) store<Value, n>(out + v * n, acc[v]);
-    }
-    if (kPart) store_first<Value, n>(out + kWhole * n, acc[N - 1], tile.last_lanes);
 }
 
 // acc = what reduction starts from: `out` if it is accumulated into (a mean adds it at the end), else the neutral
@@ -201,14 +198,15 @@ inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const i
 template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
 inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Value* out, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
-    if (job.accumulate && job.reduce != HPCGNN_MEAN) {
-        constexpr int kWhole = kPart ? N - 1 : N;
+    const bool from_out = job.accumulate && job.reduce != HPCGNN_MEAN;
 #pragma GCC unroll 16
-        for (int v = 0; v < kWhole; ++v) acc[v] = load<Value, n>(out + v * n);
-        if (kPart) acc[N - 1] = load_first<Value, n>(out + kWhole * n, tile.last_lanes);
-    } else {
-#pragma GCC unroll 16
-        for (int v = 0; v < N; ++v) acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
+    for (int v = 0; v < N; ++v) {
+        if (from_out) {
+            acc[v] =
+                kPart && v == N - 1 ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
+        } else {
+            acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
+        }
     }
 }
 

@@ -193,6 +193,7 @@ std::vector<T> same_everywhere(std::vector<Isa>& isas, const int64_t size, const
 void test_spmm(std::vector<Isa>& isas);
 void test_dropout(std::vector<Isa>& isas);
 void test_edges(std::vector<Isa>& isas);
+void test_ceiling(std::vector<Isa>& isas);
 void test_max_gradient(std::vector<Isa>& isas);
 void test_rows(std::vector<Isa>& isas);
 void test_quantize(std::vector<Isa>& isas);
