@@ -118,6 +118,7 @@ struct Job {
     Hot hot;
     Exact<Storage> x;
     Exact<float> scale;
+    Exact<float> packed_scale;  // that of the p-th hot row at ~p before those of all rows
     std::vector<Value> before;  // what is in `out`
 };
 
@@ -136,13 +137,17 @@ Job<Storage, Value>::Job(const Graph& graph, const int64_t width, const Weight w
       accumulate(accumulate),
       packed(packed),
       weight(weight == Weight::kNone ? 0 : graph.entries() * heads),
-      hot(graph, packed && weight == Weight::kNone && !std::is_same_v<Storage, int8_t>, order),
+      hot(graph, packed && weight == Weight::kNone, order),
       x(graph.cols * width),
       scale(std::is_same_v<Storage, int8_t> ? graph.cols : 0),
+      packed_scale(scale.size() ? graph.cols + static_cast<int64_t>(hot.columns.size()) : 0),
       before(static_cast<size_t>(graph.rows * width)) {
     for (int64_t i = 0; i < this->weight.size(); ++i) draw(random, this->weight[i]);
     for (int64_t i = 0; i < x.size(); ++i) draw(random, x[i]);
     for (int64_t i = 0; i < scale.size(); ++i) draw(random, scale[i]);
+    const int64_t num_hot = packed_scale.size() - scale.size();
+    for (int64_t i = 0; i < scale.size(); ++i) packed_scale[num_hot + i] = scale[i];
+    for (int64_t p = 0; p < num_hot; ++p) packed_scale[num_hot - 1 - p] = scale[hot.columns[p]];
     for (Value& value : before) draw(random, value);
     if constexpr (std::is_same_v<Storage, Value>) {
         constexpr Value kInfinity = std::numeric_limits<Value>::infinity();
@@ -218,9 +223,11 @@ public:
         for (size_t k = 0; k < isas_.size(); ++k) {  // innermost, so that another one ran before
             Exact<Value> out(job.before);
             const auto packed = pack(job, how, k);
+            const float* scale = job.scale.size() ? job.scale.data() : nullptr;
+            if (scale != nullptr && packed) scale = job.packed_scale.data() + csr.num_hot;
             kernels_[k](&csr, job.weight.size() ? job.weight.data() : nullptr, job.heads, job.x.data(),
-                        packed ? packed->data() : nullptr, job.scale.size() ? job.scale.data() : nullptr, job.width,
-                        out.data(), job.reduce, job.accumulate, &how.tuning, how.threads);
+                        packed ? packed->data() : nullptr, scale, job.width, out.data(), job.reduce, job.accumulate,
+                        &how.tuning, how.threads);
             const int64_t at = first_difference(isas_[k], out, expected);
             CHECK(at < 0, isas_[k].name << " " << name_ << " entries " << graph.entries() << " width " << job.width
                                         << " heads " << job.heads << " weights " << job.weight.size() << " reduce "
