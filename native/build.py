@@ -62,7 +62,11 @@ def build(
     command = shlex.split(compiler or os.environ.get("CXX", "") or "c++")
     machine = machine or platform.machine()
     known = ISAS.get(MACHINES.get(machine, machine), _SCALAR)
-    isas = {name: known[name] for name in only or known}
+    unknown = set(only) - set(known)
+    if unknown:
+        raise KeyError(f"{machine} has no instruction set {', '.join(sorted(unknown))}: it has {', '.join(known)}")
+    # The worst one first: of code that several objects have (the standard library's), the linker takes the first.
+    isas = {name: flags for name, flags in known.items() if name in (only or known)}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), [f'-DHPCGNN_COMPILED="{" ".join(isas)}"'])]
         for name, (vector_bytes, isa_flags) in isas.items():

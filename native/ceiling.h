@@ -1,6 +1,6 @@
 // What the machine can do at most where rows are gathered: the rows that a stream of indices names are read and summed
-// in registers, and nothing else. No row of a matrix begins or ends and nothing is written, so aggregation cannot be
-// faster with the same indices; `hpcgnn bench aggregate` compares it with this.
+// in registers, and nothing else: no row of a matrix begins or ends and nothing is written. Aggregation that reads rows
+// where they lie, in the order of the indices, cannot be faster; `hpcgnn bench aggregate` compares it with this.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ float gather_tile(const GatherJob& job, const int64_t column, const int64_t begi
         if (job.ahead > 0) {
             const float* later = x + job.indices[std::min(e + job.ahead, job.entries - 1)] * job.width;
 #pragma GCC unroll 16
-            for (int c = 0; c < N * n; c += 16) __builtin_prefetch(later + c);
+            for (int c = 0; c < N * n; c += 16) __builtin_prefetch(later + c, 0, 2);
         }
         const float* row = x + job.indices[e] * job.width;
 #pragma GCC unroll 16

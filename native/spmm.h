@@ -23,7 +23,7 @@
 
 enum hpcgnn_reduce { HPCGNN_SUM = 0, HPCGNN_MEAN = 1, HPCGNN_MAX = 2 };
 
-// How to go about it; results do not depend on it. Python's `Tuning` holds the defaults and what they were measured on.
+// How to go about it; results do not depend on it. Python's `Tuning` holds the defaults.
 struct hpcgnn_tuning {
     int32_t prefetch_bytes;  // of gathered rows under way; 0: none
     int32_t tile_bytes;      // of a gathered row, for one tile of columns; at most kMaxVectors registers

@@ -66,8 +66,9 @@ class BufferPool:
     def _take(self, num_bytes: int) -> mmap.mmap:
         with self._lock:
             self._take_back()
-            fitting = [memory for memory in self._free if num_bytes <= len(memory) <= num_bytes * 4 // 3]
-            memory = min(fitting, key=len) if fitting else _map(num_bytes)
+            size = math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+            fitting = [memory for memory in self._free if size <= len(memory) <= size * 4 // 3]
+            memory = min(fitting, key=len) if fitting else _map(size)
             self._free = [other for other in self._free if other is not memory]
             self._used_bytes += len(memory)
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
@@ -86,8 +87,9 @@ class BufferPool:
             excess -= len(self._free.pop(0))
 
 
-def _map(num_bytes: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES)
+def _map(size: int) -> mmap.mmap:
+    # Private, or a forked process would write into its parent's results, and huge pages would not be given.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary ones will do
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -104,3 +106,10 @@ def empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised (rows, width) tensor for a result, from :func:`default_pool` where there is one."""
     pool = default_pool()
     return torch.empty(rows, width, dtype=dtype) if pool is None else pool.empty(rows, width, dtype)
+
+
+def check_cpu(name: str, *tensors: torch.Tensor | None) -> None:
+    """Raises ValueError unless the tensors are in this machine's memory: kernels take their addresses."""
+    for tensor in tensors:
+        if tensor is not None and tensor.device.type != "cpu":
+            raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")

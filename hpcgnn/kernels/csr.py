@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from hpcgnn.kernels.buffers import check_cpu
 from hpcgnn.kernels.rows import cluster, gather_rows
 
 Array = torch.Tensor | np.ndarray
@@ -56,10 +58,16 @@ class Csr:
         self._blocks: dict[int, list[tuple[int, int]]] = {}
         self._heavy: dict[int, torch.Tensor] = {}
         self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
-        self._structure: Csr = self  # where the transpose's structure is cached
+        self._shared: Csr | None = None  # the matrix whose structure this one has, with other values
+        self._origin: weakref.ref[Csr] | None = (
+            None  # what this one is the transpose of; weak, or neither would ever go
+        )
         self._rows_before: torch.Tensor | None = None  # (num_rows,) int64: row r was row rows_before[r] once
 
     def _check(self) -> None:
+        for name, tensor in (("indptr", self.indptr), ("indices", self.indices), ("weight", self.weight)):
+            if tensor is not None:
+                check_cpu(name, tensor)
         if self.indptr.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
@@ -72,6 +80,8 @@ class Csr:
             raise ValueError(f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}")
         if not 0 <= self.num_cols <= 2**31 - 1:
             raise ValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
+        if self.indptr.numel() > 2**31:
+            raise ValueError(f"indptr must have at most 2**31 - 1 rows, not {self.indptr.numel() - 1}")
         if self.indices.numel() and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < self.num_cols:
             raise ValueError(f"indices must lie in [0, {self.num_cols})")
         if self.weight is not None and (self.weight.shape != self.indices.shape or not self.weight.is_floating_point()):
@@ -85,7 +95,7 @@ class Csr:
     @property
     def structure(self) -> Csr:
         """The matrix whose structure :meth:`with_weight` shared with this one, or this one: what is cached is there."""
-        return self._structure
+        return self if self._shared is None else self._shared
 
     @property
     def transpose_order(self) -> torch.Tensor:
@@ -93,14 +103,18 @@ class Csr:
 
         int64 for 2**31 entries or more.
         """
-        if self._structure is not self:
-            return self._structure.transpose_order
+        if self._shared is not None:
+            return self._shared.transpose_order
         if self._transpose_order is None:
-            transpose = self.transpose()
-            if self._transpose_order is None:  # this matrix was made as a transpose, so the other one's order is known
-                order = transpose.transpose_order
-                self._transpose_order = torch.empty_like(order)
-                self._transpose_order[order] = torch.arange(order.numel(), dtype=order.dtype)
+            origin = None if self._origin is None else self._origin()
+            if origin is None:
+                self.transpose()
+            else:
+                order = origin.transpose_order
+                inverse = torch.empty_like(order)
+                inverse[order] = torch.arange(order.numel(), dtype=order.dtype)
+                self._transpose_order = inverse
+        assert self._transpose_order is not None
         return self._transpose_order
 
     def _entries_of(self, rows: torch.Tensor) -> torch.Tensor:
@@ -113,13 +127,13 @@ class Csr:
         """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
 
         So does the transpose made from the result. Every row of a product, and of one with the transpose, is therefore
-        summed as before and has the same bits.
+        summed as before and has the same bits, but where the kernel chooses an order (see :meth:`hot_columns`).
 
         Args:
             rows: (r,) int64, new row k is row ``rows[k]`` of this one; some of the rows will do. None leaves them.
             columns: (num_cols,) int64 permutation, new column k is column ``columns[k]``. None leaves them.
         """
-        indptr, indices, weight, before = self.indptr, self.indices, self.weight, self._structure._rows_before
+        indptr, indices, weight, before = self.indptr, self.indices, self.weight, self.structure._rows_before
         if rows is not None:
             entries = self._entries_of(rows)
             lengths = self.row_lengths()[rows]
@@ -136,19 +150,23 @@ class Csr:
 
     def transpose(self) -> Csr:
         """The transposed matrix, made once; its entries keep this matrix's order within a row."""
+        origin = None if self._origin is None else self._origin()
+        if origin is not None:
+            return origin
         if self._transpose is None:
-            if self._structure is self:
+            if self._shared is None:
                 indptr, order = self._sorted_by_column()
                 rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
                 indices = gather_rows(rows, order, check=False)
                 weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
-                self._transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
+                transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
                 self._transpose_order = order
             else:
                 assert self.weight is not None, "only with_weight() shares a structure"
                 weight = gather_rows(self.weight, self.transpose_order, check=False)
-                self._transpose = self._structure.transpose().with_weight(weight)
-            self._transpose._transpose = self
+                transpose = self._shared.transpose().with_weight(weight)
+            transpose._origin = weakref.ref(self)
+            self._transpose = transpose
         return self._transpose
 
     def _sorted_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,7 +182,7 @@ class Csr:
         if weight.shape != self.indices.shape:
             raise ValueError("weight must have one value per entry")
         other = Csr(self.indptr, self.indices, self.num_cols, weight, check=False)
-        other._structure = self._structure
+        other._shared = self.structure
         return other
 
     def row_lengths(self) -> torch.Tensor:
@@ -173,9 +191,10 @@ class Csr:
 
     def heavy_rows(self, entries: int) -> torch.Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""
-        if entries not in self._structure._heavy:
-            self._structure._heavy[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
-        return self._structure._heavy[entries]
+        cache = self.structure._heavy
+        if entries not in cache:
+            cache[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
+        return cache[entries]
 
     def hot_columns(self, most: int, least_uses: int, *, grouped: bool = False) -> HotColumns | None:
         """At most ``most`` columns that at least ``least_uses`` entries name; None if most entries name others.
@@ -183,15 +202,15 @@ class Csr:
         ``grouped`` lists each row's entries by column, the most named first and then the other columns' as they were.
         Takes 4 bytes an entry, and O(entries + columns log columns) time when it is first asked for.
         """
-        cache, key = self._structure._hot, (most, least_uses, grouped)
+        cache, key = self.structure._hot, (most, least_uses, grouped)
         if key not in cache:
             cache[key] = self._find_hot_columns(*key)
         return cache[key]
 
     def _find_hot_columns(self, most: int, least_uses: int, grouped: bool) -> HotColumns | None:
         uses = torch.bincount(self.indices, minlength=self.num_cols)
-        columns = torch.argsort(uses, descending=True, stable=True)[:most]
-        columns = columns[uses[columns] >= least_uses].to(torch.int32)
+        columns = torch.nonzero(uses >= least_uses).flatten()
+        columns = columns[torch.argsort(uses[columns], descending=True, stable=True)[:most]].to(torch.int32)
         if 2 * int(uses[columns].sum()) < self.num_entries:
             return None
         places = torch.arange(columns.numel(), dtype=torch.int32)

@@ -12,8 +12,19 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     """``x`` (n, F) with each element zeroed with ``probability``, the others divided by ``1 - probability``.
 
     Whether an element survives depends on (``key``, ``ids[row]``, column) alone. ``ids`` is (n,) int64.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
     """
+    if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
+    if ids.shape != x.shape[:1] or ids.dtype != torch.int64:
+        raise ValueError(f"ids must be int64 of shape ({x.shape[0]},), not {ids.dtype} of shape {tuple(ids.shape)}")
+    if not 0 <= probability < 1:
+        raise ValueError(f"probability must lie in [0, 1), not {probability}")
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise ValueError("x must not need a gradient: hpcgnn.nn.KeyedDropout is the differentiable dropout")
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     kernels = implementation("dropout", backend)
-    kernels.dropout(x.contiguous(), ids, key, keyed.threshold(probability), 1 / (1 - probability), out)
+    kernels.dropout(x.contiguous(), ids.contiguous(), key, keyed.threshold(probability), 1 / (1 - probability), out)
     return out

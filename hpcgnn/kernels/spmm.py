@@ -91,7 +91,12 @@ def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: st
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    return spmm(clustered(index, src, num_rows, backend), src, backend=backend)
+    csr = clustered(index, src, num_rows, backend)
+    _check_spmm(csr, src, None, "sum", None, None)
+    out = buffers.empty(num_rows, src.shape[1], _VALUE_TYPE[src.dtype])
+    # Each row of src is used once, so there is nothing to prepare.
+    implementation("spmm", backend).spmm(csr, (0, num_rows), None, src.contiguous(), None, "sum", False, out)
+    return out
 
 
 def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
@@ -118,6 +123,8 @@ def _check_spmm(
         raise ValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
     if x.dtype not in _VALUE_TYPE:
         raise ValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
+    for name, tensor in (("x", x), ("weight", weight), ("out", out), ("scale", scale)):
+        buffers.check_cpu(name, tensor)
     value_type, width = _VALUE_TYPE[x.dtype], x.shape[1]
     if weight is not None:
         _check_weight(csr, weight, width, value_type)
@@ -129,6 +136,8 @@ def _check_spmm(
         raise ValueError(f"scale must be contiguous float32 of shape ({csr.num_cols},)")
     if out is not None and (out.shape != (csr.num_rows, width) or out.dtype != value_type or not out.is_contiguous()):
         raise ValueError(f"out must be contiguous {value_type} of shape ({csr.num_rows}, {width})")
+    if out is not None and out.numel() and out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+        raise ValueError("out must not share memory with x, whose rows are read after rows of out are written")
 
 
 def _check_weight(csr: Csr, weight: torch.Tensor, width: int, value_type: torch.dtype) -> None:

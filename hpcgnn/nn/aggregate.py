@@ -103,7 +103,8 @@ def make_aggregator(
 
     Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
     ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
-    Rows are the graph's nodes in the graph's order, and each is summed as in any other order: the bits are the same.
+    Rows are the graph's nodes in the graph's order, and each is summed as in any other order (large unweighted sums
+    excepted, see docs/ARCHITECTURE.md): the bits are the same.
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:

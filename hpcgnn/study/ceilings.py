@@ -14,7 +14,7 @@ from hpcgnn.kernels.native import library
 from hpcgnn.study.problem import Call
 
 # Entries ahead to prefetch; the ceiling is the best of them.
-_DISTANCES = (0, 4, 8, 12, 16, 24, 32)
+_DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
 _TRIES = 2
 
 

@@ -72,11 +72,12 @@ def _in_huge_pages(x: torch.Tensor) -> torch.Tensor:
 def _tuned(tuning: Tuning) -> Callable[[Problem, str], Call]:
     def prepare(problem: Problem, direction: str) -> Call:
         csr, x = problem.operand(direction)
-        kernel = implementation("spmm", "native").spmm
+        kernels = implementation("spmm", "native")
 
         def call() -> torch.Tensor:
             out = torch.empty(csr.num_rows, x.shape[1])
-            kernel(csr, (0, csr.num_rows), None, x, None, "sum", False, out, tuning=tuning)
+            prepared = kernels.prepare(csr, None, x, "sum", tuning)
+            kernels.spmm(csr, (0, csr.num_rows), None, x, None, "sum", False, out, prepared, tuning)
             return out
 
         return call

@@ -30,7 +30,7 @@ class Settings:
     threads: int
     rounds: int
     modes: tuple[str, ...] = ("kernel", "user")
-    parts: int = 8
+    parts: int = 2
     ablation: bool = False
 
 

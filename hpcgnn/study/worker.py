@@ -53,7 +53,8 @@ class Bench:
         if missing:
             return {"missing": missing}
         self._ready[name] = contender.prepare(self._problem, direction)
-        return {"fingerprint": fingerprint(self._ready[name]()) if contender.tolerance else None}
+        result = self._ready[name]()  # also warms what is made on first use
+        return {"fingerprint": fingerprint(result) if contender.tolerance else None}
 
     def _run(self, name: str) -> dict[str, Any]:
         call = self._ready[name]

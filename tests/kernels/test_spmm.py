@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -111,6 +114,12 @@ def test_narrow_storage_is_added_in_float32(backend, width):
     )
 
 
+def test_out_must_not_be_x():
+    x = torch.ones(2, 2)
+    with pytest.raises(ValueError, match="out must not share memory"):
+        spmm(Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), 2), x, out=x)
+
+
 def test_a_nan_wins_a_maximum(backend):
     csr = Csr(torch.tensor([0, 3, 4]), torch.tensor([0, 1, 2, 2]), 3)
     x = torch.tensor([[1.0], [torch.nan], [-5.0]])
@@ -167,6 +176,31 @@ def test_tuning_does_not_change_a_bit_in_the_same_order(monkeypatch, tuning, wid
             columns = torch.where(hot.indices < 0, hot.columns[(~hot.indices).clamp(min=0).long()], hot.indices)
             expected = spmm(Csr(csr.indptr, columns, 400), x, scale=scale, backend="jit")
         assert torch.equal(out, expected)
+
+
+def test_matrices_go_when_they_are_dropped():
+    """Without waiting for a garbage collection: index_add makes one a call."""
+    csr, weight, _, _ = random_csr(20, 30, 90)
+    csr.transpose().transpose_order  # noqa: B018  # caches
+    weighted = csr.with_weight(weight)
+    assert weighted.transpose().transpose() is weighted
+    watched = [weakref.ref(csr), weakref.ref(csr.transpose()), weakref.ref(weighted), weakref.ref(weighted.transpose())]
+    gc.disable()
+    try:
+        del csr, weighted
+        assert [reference() for reference in watched] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_a_transpose_outlives_its_origin():
+    csr, _, ones, _ = random_csr(20, 30, 90)
+    transpose = csr.transpose()
+    del csr
+    torch.testing.assert_close(spmm(transpose.transpose(), torch.eye(30)), ones)
+    order = transpose.transpose_order.long()
+    rows = torch.repeat_interleave(torch.arange(30), transpose.row_lengths())
+    assert torch.equal(transpose.transpose().indices, rows[order].int())
 
 
 def test_hot_columns_are_those_that_most_entries_name():
@@ -255,6 +289,7 @@ def test_wrong_matrices_are_refused_by_name(arguments, named):
         ({"x": torch.ones(2, 2, dtype=torch.int8)}, "scale"),
         ({"scale": torch.ones(2)}, "scale"),
         ({"weight": torch.ones(2, 3)}, "heads"),
+        ({"x": torch.ones(2, 2, device="meta")}, "x must be on the CPU"),
         ({"backend": "cuda"}, "backend"),
     ],
 )

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
-from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
+@on_torch_threads
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
     """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
-    use_torch_threads()
     _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
 
 

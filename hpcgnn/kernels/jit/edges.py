@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.jit.threads import on_torch_threads
 
 _TASKS_A_THREAD = 16
 _LANES = 16  # as in native/edges.h
@@ -67,9 +67,10 @@ def max_weight_backward(
     _max_weight_backward(*_matrix(csr), weight.numpy(), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
 
 
+@on_torch_threads
 def _matrix(csr: Csr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row ranges of about equal work, offsets and columns."""
-    tasks = np.array(csr.row_blocks(use_torch_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
+    tasks = np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
     return tasks, csr.indptr.numpy(), csr.indices.numpy()
 
 

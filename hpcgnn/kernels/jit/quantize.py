@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
-from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.jit.threads import on_torch_threads
 from hpcgnn.kernels.packing import FRACTION_BITS, LARGEST, NAN, SMALLEST_SCALE
 
 _ONE = np.float32(2**FRACTION_BITS)
@@ -18,9 +18,9 @@ _ZERO = np.float32(0)
 _NAN_32 = np.float32(np.nan)
 
 
+@on_torch_threads
 def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
     """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
-    use_torch_threads()
     byte, shift = packing.places(x.shape[1], bits)
     counter, is_high = packing.counters(x.shape[1])
     top = np.float32(2**bits - 1)
@@ -76,9 +76,9 @@ def _parameters(smallest, largest, top):
     return zero, np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
 
 
+@on_torch_threads
 def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> None:
     """``out`` (n, F) = zero-point + code * scale."""
-    use_torch_threads()
     byte, shift = packing.places(out.shape[1], bits)
     zero_and_scale = params.float().numpy()
     _dequantize(payload.numpy(), zero_and_scale, np.uint8(2**bits - 1), byte, shift, out.numpy())
@@ -93,9 +93,9 @@ def _dequantize(payload, params, top, byte, shift, out):
             out[row, column] = zero + np.float32(code) * scale
 
 
+@on_torch_threads
 def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
     """``out`` = ``x``, to the nearest."""
-    use_torch_threads()
     _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
 
 
@@ -109,9 +109,9 @@ def _pack_bf16(patterns, out):
             out[i] = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
 
 
+@on_torch_threads
 def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
     """``out`` = ``x``."""
-    use_torch_threads()
     _unpack_bf16(x.view(torch.uint16).numpy().reshape(-1), out.view(torch.uint32).numpy().reshape(-1))
 
 
@@ -121,9 +121,9 @@ def _unpack_bf16(patterns, out):
         out[i] = np.uint32(patterns[i]) << np.uint32(16)
 
 
+@on_torch_threads
 def pack_int8(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
     """``values`` (n, F) * ``scale`` (n,) is ``x``, to the nearest."""
-    use_torch_threads()
     _pack_int8(x.numpy(), values.numpy(), scale.numpy())
 
 

@@ -6,12 +6,12 @@ import numba
 import numpy as np
 import torch
 
-from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
+@on_torch_threads
 def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
     """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
-    use_torch_threads()
     _gather_rows(x.numpy(), index.numpy(), out.numpy())
 
 

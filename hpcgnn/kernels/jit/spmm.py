@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.spmm`. Sums in the order of the native kernel: the bits are the same."""
+"""See :mod:`hpcgnn.kernels.spmm`. Sums in the order of the native kernel, whose bits are the same where it packs no rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.jit.prefetch import prefetch
-from hpcgnn.kernels.jit.threads import use_torch_threads
+from hpcgnn.kernels.jit.threads import on_torch_threads
 
 _SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares
 _TASKS_A_THREAD = 16
@@ -20,6 +20,7 @@ def prepare(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, reduce: str)
     """Nothing has to be made of ``x`` before :func:`spmm`."""
 
 
+@on_torch_threads
 def spmm(
     csr: Csr,
     rows: tuple[int, int],
@@ -32,7 +33,7 @@ def spmm(
     prepared: None = None,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
-    tasks = np.array(csr.row_blocks(use_torch_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2).clip(*rows)
+    tasks = np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2).clip(*rows)
     weights = np.zeros((0, 1), out.numpy().dtype) if weight is None else as_columns(weight).numpy()
     _spmm(
         tasks,

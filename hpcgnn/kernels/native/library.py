@@ -72,7 +72,9 @@ def function(name: str, dtype: torch.dtype | None = None):  # type: ignore[no-un
 
 
 def pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
-    """Where the tensor's values start; null for None."""
+    """Where the tensor's values start; null for None. Raises ValueError for a tensor that is not in this memory."""
+    if tensor is not None and tensor.device.type != "cpu":
+        raise ValueError(f"kernels take tensors on the CPU, not on {tensor.device}")
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 

@@ -16,7 +16,10 @@ _REDUCE = {"sum": 0, "mean": 1, "max": 2}
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the kernel goes about it; results do not depend on it. ``hpcgnn bench aggregate --ablation`` measures each.
+    """How the kernel goes about it. ``hpcgnn bench aggregate --ablation`` measures each field.
+
+    Results depend on ``hot_bytes`` alone, in the last bits of unweighted sums of large ``x``: so it is a constant, and not
+    taken from the machine.
 
     prefetch_bytes: how much of the rows to come is being fetched into the second-level cache; 0 is nothing.
     tile_bytes: columns are taken in tiles of at most this size; the registers are the limit (512 bytes in AVX-512).
