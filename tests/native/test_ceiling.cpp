@@ -6,7 +6,7 @@
 void test_ceiling(std::vector<Isa>& isas) {
     constexpr int64_t kRows = 23;
     Random random(17);
-    for (const int64_t width : {16, 48, 256, 272, 640}) {
+    for (const int64_t width : {16, 32, 48, 256, 272, 640}) {
         for (const int64_t entries : {0, 1, 5000}) {
             Exact<float> x(kRows * width);
             Exact<int32_t> indices(entries);
