@@ -28,15 +28,16 @@ requirement counts the fastest line of a library (for PyG's default: its layer's
 *kernel*: one process, all contenders with the same allocator that keeps its memory (`mallopt`: no `mmap`, no
 trimming), our buffer pool off. *user*: a process each with default settings, ours with its buffer pool, for the
 contenders that a requirement names; a result is dropped before the next call, and dropping is not timed. The
-row-gather ceiling reads the same rows in the same order into registers and writes nothing, at the best of several
-prefetch distances. A *METIS part* is what a rank aggregates locally: the inner edges of the largest of the parts.
+row-gather ceiling reads the same rows where they lie, in the order of the indices, into registers and writes nothing,
+at the best of several prefetch distances; ours may pass it, because it reads rows that are used often from a dense
+copy. A *METIS part* is what a rank aggregates locally: the inner edges of the largest of the parts.
 
 DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a newer torch only with
 `setuptools<70`, `packaging` and `psutil`, so it is no extra of this package: install it into an environment of its
 own, with hpcgnn."""
 
 ABLATION = """\
-Each line is ours with one thing changed; above 1.00 the change costs time. *order*: the whole graph with its nodes in
+Each line is ours with one thing changed; above 1.00 the change costs time (`kernel` setting, but for the *pool* lines). *order*: the whole graph with its nodes in
 another order (METIS: sorted by 64 parts; the original ids are scrambled). The three *pool* lines run with default
 allocators: with the buffer pool, with it but without huge pages, and without it; compare them with each other."""
 

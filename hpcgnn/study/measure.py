@@ -171,7 +171,7 @@ def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, a
             missing[entry.key] = answer["missing"]
         elif answer["fingerprint"] is not None:
             first = expected.setdefault(entry.place.graph, answer["fingerprint"])
-            _compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
+            compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
         advance(1)
     return missing
 
@@ -193,7 +193,7 @@ def _workers(entries: list[Entry]) -> Iterator[dict[str, Worker]]:
         yield by_key
 
 
-def _compare(entry: Entry, tolerance: float, found: list[float], expected: list[float]) -> None:
+def compare(entry: Entry, tolerance: float, found: list[float], expected: list[float]) -> None:
     """Raises unless two fingerprints are of the same result."""
     if not abs(found[0] - expected[0]) <= tolerance * expected[1] * 3:  # a NaN is not equal either
         raise HpcgnnError(f"{entry.contender} computes something else than ours: {found[0]:.6g}, not {expected[0]:.6g}")

@@ -18,7 +18,7 @@ from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import graphs, plot, report
 from hpcgnn.study.contenders import OURS, RIVALS, VARIANTS
-from hpcgnn.study.measure import Entry, Place, Timing, interleave
+from hpcgnn.study.measure import Entry, Place, Timing, compare, interleave
 from hpcgnn.study.problem import Problem
 from hpcgnn.study.worker import fingerprint
 
@@ -234,3 +234,11 @@ def test_quantization_beside_a_copy():
         "of copy bandwidth, quantize 2 bits",
         "of copy bandwidth, dequantize 2 bits",
     ]
+
+
+@pytest.mark.parametrize("found", [[2.0, 1.0], [float("nan"), 1.0]])
+def test_a_contender_that_computes_something_else_is_refused(found):
+    entry = Entry("other", "other", Place(Path(), 1, 1, warm=True))
+    compare(entry, 1e-4, [1.0, 1.0], [1.0, 1.0])
+    with pytest.raises(HpcgnnError, match="other computes something else"):
+        compare(entry, 1e-4, found, [1.0, 1.0])
