@@ -37,9 +37,10 @@ DGL is its wheel of PyPI, 1.1.3, which has the libxsmm kernel. It loads beside a
 own, with hpcgnn."""
 
 ABLATION = """\
-Each line is ours with one thing changed; above 1.00 the change costs time (`kernel` setting, but for the *pool* lines). *order*: the whole graph with its nodes in
-another order (METIS: sorted by 64 parts; the original ids are scrambled). The three *pool* lines run with default
-allocators: with the buffer pool, with it but without huge pages, and without it; compare them with each other."""
+Each line is ours with one thing changed; above 1.00 the change costs time (`kernel` setting, but for the *pool*
+lines). *order*: the whole graph with its nodes in another order (METIS: sorted by 64 parts; the original ids are
+scrambled). The three *pool* lines run with default allocators: with the buffer pool, with it but without huge pages,
+and without it; compare them with each other."""
 
 
 def main() -> None:
