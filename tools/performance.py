@@ -1,7 +1,7 @@
 """Kernels beside other libraries and the machine's limits: docs/performance.md, .json and docs/roofline.svg.
 
 usage: performance.py                                   measure with this Python, which should have the other libraries
-       performance.py --from AGGREGATE.json QUANTIZE.json    write from what `hpcgnn bench ... --json` printed
+       performance.py --from AGGREGATE.json [...] QUANTIZE.json    write from what `hpcgnn bench ... --json` printed
 """
 
 from __future__ import annotations
@@ -46,17 +46,24 @@ and without it; compare them with each other."""
 def main() -> None:
     """Measure, or read measurements, and write the documents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="files", nargs=2, type=Path, metavar="JSON")
+    parser.add_argument("--from", dest="files", nargs="+", type=Path, metavar="JSON")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.files:
-        aggregation, quantization = (json.loads(path.read_text()) for path in arguments.files)
+        *runs, quantization = (json.loads(path.read_text()) for path in arguments.files)
+        aggregation = joined(runs)
     else:
         rounds = ["--rounds", str(arguments.rounds), "--json"]
         aggregation = measure.run([*measure.HPCGNN, "bench", "aggregate", "--ablation", *rounds])
         bits = [word for number in (1, 2, 4, 8) for word in ("--bits", str(number))]
         quantization = measure.run([*measure.HPCGNN, "bench", "quantize", *bits, *rounds])
     write(aggregation, quantization, measure.DOCS)
+
+
+def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Runs of several graphs as one; machine, rounds and ablation are the first one's."""
+    lists = {name: [line for run in runs for line in run[name]] for name in ("graphs", "requirements")}
+    return runs[0] | lists
 
 
 def write(aggregation: dict[str, Any], quantization: dict[str, Any], folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import os
 import statistics
 import subprocess
@@ -71,6 +72,8 @@ class Worker:
             line = ""
         if not line:
             code = self._process.wait()
+            if code == -signal.SIGKILL and request["do"] == "prepare":  # what the system does when memory runs out
+                return {"missing": "ran out of memory"}
             self._said.seek(0)
             said = self._said.read().strip().splitlines()[-1:]
             raise HpcgnnError(f"the process that measures {request['contender']} ended with code {code}: {said}")
