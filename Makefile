@@ -61,8 +61,8 @@ test: check ## run every check and every test, the rank tests under a real mpiru
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 check: dev-env ## lint, format and type checks
-	$(BIN)/ruff check hpcgnn tests tools setup.py
-	$(BIN)/ruff format --check hpcgnn tests tools setup.py
+	$(BIN)/ruff check hpcgnn native tests tools setup.py
+	$(BIN)/ruff format --check hpcgnn native tests tools setup.py
 	$(BIN)/mypy hpcgnn
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
