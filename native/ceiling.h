@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int kCeilingVectors = kVectorBytes == 32 ? 8 : 16;  // registers for a tile of columns, as in spmm.h
+constexpr int kCeilingVectors = kVectorBytes == 32 ? 8 : 16;  // registers for a tile of columns
 constexpr int64_t kCeilingChunk = 2048;                       // entries that a thread takes at a time
 
 struct GatherJob {

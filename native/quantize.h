@@ -115,7 +115,7 @@ struct Encoder {
     U draw(const int64_t c) const {
         const U lane = lane_numbers<uint32_t, n>();
         const uint32_t first = static_cast<uint32_t>(c / (2 * kGroup) * kGroup + c % kGroup);
-        return mix32(mix32(lane * kGolden + (low + first * kGolden)) ^ high);  // draw32(low, high, first + lane)
+        return mix32(lane * kGolden + (low + first * kGolden)) ^ high;  // draw32(low, high, first + lane)
     }
 
     // Codes in fixed point.

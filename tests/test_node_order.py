@@ -8,9 +8,11 @@ import pytest
 import scipy.sparse as sp
 import small_graphs
 import torch
+from requires import require
 
 import hpcgnn
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.native import library
 from hpcgnn.node_order import METHODS, NodeOrder, choice, node_order
 from hpcgnn.node_order.orders import ORDERS, find_order
 
@@ -82,7 +84,7 @@ def test_hubs_are_followed_by_their_neighbours_most_linked_first():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rows_are_summed_as_before_also_in_the_transpose(weighted, backend):
     if backend == "native":
-        pytest.importorskip("hpcgnn.kernels.native.library").load() or pytest.skip("no native kernels")
+        require(library.load(), "the native library")
     matrix = random_csr(rows=70, weighted=weighted)
     rows, columns = permutation(70), permutation(90, seed=4)
     x, y = torch.randn(90, 5), torch.randn(70, 5)

@@ -6,6 +6,7 @@ the transposed matrix; gradients of gradients are refused by torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: st
     if not _tracked(src):
         return plain_index_add(index, src, num_rows, backend)
     _check_differentiable("src", src)
-    return _IndexAdd.apply(src, index, num_rows, backend)
+    return _ToRows.apply(src, index, num_rows, backend, plain_index_add)
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -72,7 +73,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
     if not _tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
-    return _ScatterRows.apply(src, index, num_rows, backend)
+    return _ToRows.apply(src, index, num_rows, backend, plain_rows.scatter_rows)
 
 
 def sddmm(
@@ -177,18 +178,22 @@ def _max_gradients(
     return dx, dweight
 
 
-class _IndexAdd(torch.autograd.Function):
+class _ToRows(torch.autograd.Function):
+    """Rows of ``src`` written or added to the rows that ``index`` names; the gradient is read where they went."""
+
     @staticmethod
-    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
+    def forward(
+        ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str, kernel: Callable
+    ) -> torch.Tensor:
         ctx.save_for_backward(index)
         ctx.backend = backend
-        return plain_index_add(index, src, num_rows, backend)
+        return kernel(index, src, num_rows, backend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
+        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None, None
 
 
 class _GatherRows(torch.autograd.Function):
@@ -205,20 +210,6 @@ class _GatherRows(torch.autograd.Function):
         rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
         dx = plain_index_add(index, rows, ctx.shape[0], ctx.backend)
         return dx.view(ctx.shape), None, None
-
-
-class _ScatterRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.backend = backend
-        return plain_rows.scatter_rows(index, src, num_rows, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
 
 
 class _Sddmm(torch.autograd.Function):

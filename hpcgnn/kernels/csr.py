@@ -156,7 +156,7 @@ class Csr:
         if self._transpose is None:
             if self._shared is None:
                 indptr, order = self._sorted_by_column()
-                rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+                rows = self.entry_rows(torch.int32)
                 indices = gather_rows(rows, order, check=False)
                 weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
                 transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
@@ -188,6 +188,10 @@ class Csr:
     def row_lengths(self) -> torch.Tensor:
         """(num_rows,) int64 number of entries of each row."""
         return self.indptr[1:] - self.indptr[:-1]
+
+    def entry_rows(self, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """(entries,) row of each entry."""
+        return torch.repeat_interleave(torch.arange(self.num_rows, dtype=dtype), self.row_lengths())
 
     def heavy_rows(self, entries: int) -> torch.Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""
@@ -221,7 +225,7 @@ class Csr:
             place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32)
             place[columns] = places
             _, by_place = cluster(place[self.indices], columns.numel() + 1, check=False)
-            rows = torch.repeat_interleave(torch.arange(self.num_rows, dtype=torch.int32), self.row_lengths())
+            rows = self.entry_rows(torch.int32)
             _, by_row = cluster(rows[by_place], self.num_rows, check=False)
             indices = indices[by_place[by_row]]
         return HotColumns(columns, indices)

@@ -34,7 +34,7 @@ def draws(hashes: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """uint32 draws for (row hash, column) pairs, broadcast against each other."""
     low, high = hashes.astype(np.uint32), (hashes >> np.uint64(32)).astype(np.uint32)
     with np.errstate(over="ignore"):
-        return _mix32(_mix32(low + columns.astype(np.uint32) * _GOLDEN_32) ^ high)
+        return _mix32(low + columns.astype(np.uint32) * _GOLDEN_32) ^ high
 
 
 def threshold(probability: float) -> int:

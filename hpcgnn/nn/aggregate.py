@@ -144,7 +144,7 @@ def _with_self_loops(
     others weigh 1.
     """
     local, num_nodes = plan.local, graph.num_nodes
-    rows = torch.repeat_interleave(torch.arange(num_nodes), local.row_lengths())
+    rows = local.entry_rows()
     is_loop = rows == local.indices
     nodes = torch.arange(num_nodes)
     order = torch.argsort(torch.cat((rows[~is_loop], nodes)), stable=True)

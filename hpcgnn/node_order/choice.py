@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.node_order.orders import METHODS, ORDERS, as_scipy, find_order
+from hpcgnn.node_order.orders import METHODS, ORDERS, find_order
 
 # An order has to gain this much: less is within what measurements vary by, and it costs a copy of the features.
 _LEAST_GAIN = 0.05
@@ -58,8 +58,7 @@ def fastest(seconds: dict[str, float]) -> str:
 
 def measure(local: Csr, orders: dict[str, torch.Tensor], width: int) -> dict[str, float]:
     """Median seconds of both products of ``local`` (n, n) in each order (n,), as for all of its entries."""
-    columns = as_scipy(local).tocsc()
-    both = (local, Csr(columns.indptr, columns.indices, local.num_rows, check=False))
+    both = (local.structure, local.structure.transpose())
     most = max(_SAMPLE_VALUES // width, 1)
     samples = {name: [_sample(matrix, nodes, most) for matrix in both] for name, nodes in orders.items()}
     # From the pool, as in training: with small pages, the order would matter more than it does there.

@@ -37,8 +37,7 @@ class Problem:
     @cached_property
     def edge_index(self) -> torch.Tensor:
         """(2, entries) int64: source, destination; sorted by destination."""
-        rows = torch.arange(self.csr.num_rows).repeat_interleave(self.csr.row_lengths())
-        return torch.stack((self.csr.indices.long(), rows))
+        return torch.stack((self.csr.indices.long(), self.csr.entry_rows()))
 
     @cached_property
     def weight(self) -> torch.Tensor:

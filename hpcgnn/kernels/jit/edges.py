@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
-_TASKS_A_THREAD = 16
 _LANES = 16  # as in native/edges.h
 
 
+@on_torch_threads
 def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
     """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
     if op == "dot" and b is not None:
@@ -21,21 +22,25 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
         _add(*_matrix(csr), a.numpy(), (a[:0] if b is None else b).numpy(), b is not None, out.numpy())
 
 
+@on_torch_threads
 def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
     """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     _softmax(*_matrix(csr), scores.numpy(), out.numpy())
 
 
+@on_torch_threads
 def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
     """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     _softmax_backward(*_matrix(csr), alpha.numpy(), gradient.numpy(), out.numpy())
 
 
+@on_torch_threads
 def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     _sum(*_matrix(csr), values.numpy(), out.numpy())
 
 
+@on_torch_threads
 def max_shares(
     csr: Csr,
     weight: torch.Tensor | None,
@@ -45,9 +50,12 @@ def max_shares(
     out: torch.Tensor,
 ) -> None:
     """Write ``gradient`` over the number of the row's entries that attain the maximum ``z``, all (R, F), to ``out``."""
-    _max_shares(*_matrix(csr), _weights(weight, x), x.numpy(), z.numpy(), gradient.numpy(), out.numpy())
+    _max_shares(
+        *_matrix(csr), weights_or_none(weight, x.numpy().dtype), x.numpy(), z.numpy(), gradient.numpy(), out.numpy()
+    )
 
 
+@on_torch_threads
 def max_backward(
     transpose: Csr,
     weight: torch.Tensor | None,
@@ -57,9 +65,12 @@ def max_backward(
     out: torch.Tensor,
 ) -> None:
     """Write the gradient of ``x`` (C, F) to ``out``, from :func:`max_shares`; ``weight`` is in the transpose's order."""
-    _max_backward(*_matrix(transpose), _weights(weight, x), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
+    _max_backward(
+        *_matrix(transpose), weights_or_none(weight, x.numpy().dtype), x.numpy(), z.numpy(), shares.numpy(), out.numpy()
+    )
 
 
+@on_torch_threads
 def max_weight_backward(
     csr: Csr, weight: torch.Tensor, x: torch.Tensor, z: torch.Tensor, shares: torch.Tensor, out: torch.Tensor
 ) -> None:
@@ -67,15 +78,8 @@ def max_weight_backward(
     _max_weight_backward(*_matrix(csr), weight.numpy(), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
 
 
-@on_torch_threads
 def _matrix(csr: Csr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row ranges of about equal work, offsets and columns."""
-    tasks = np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
-    return tasks, csr.indptr.numpy(), csr.indices.numpy()
-
-
-def _weights(weight: torch.Tensor | None, x: torch.Tensor) -> np.ndarray:
-    return np.zeros((0, 1), x.numpy().dtype) if weight is None else weight.numpy()
+    return row_tasks(csr), csr.indptr.numpy(), csr.indices.numpy()
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)

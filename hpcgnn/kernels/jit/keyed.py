@@ -31,4 +31,4 @@ def row_hash(key, row):
 @numba.njit(nogil=True, cache=True)
 def draw32(low, high, counter):
     """32 bits for one counter of a row, from the halves of its hash."""
-    return mix32(mix32(np.uint32(low + np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high)
+    return np.uint32(mix32(np.uint32(low + np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high)

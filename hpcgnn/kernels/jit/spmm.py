@@ -6,12 +6,12 @@ import numba
 import numpy as np
 import torch
 
-from hpcgnn.kernels.csr import Csr, as_columns
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.prefetch import prefetch
+from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
 _SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares
-_TASKS_A_THREAD = 16
 _ENTRIES_AHEAD = 12
 _NO_SCALE = np.zeros(0, np.float32)
 
@@ -33,13 +33,11 @@ def spmm(
     prepared: None = None,
 ) -> None:
     """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
-    tasks = np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2).clip(*rows)
-    weights = np.zeros((0, 1), out.numpy().dtype) if weight is None else as_columns(weight).numpy()
     _spmm(
-        tasks,
+        row_tasks(csr).clip(*rows),
         csr.indptr.numpy(),
         csr.indices.numpy(),
-        weights,
+        weights_or_none(weight, out.numpy().dtype),
         x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy(),
         _NO_SCALE if scale is None else scale.numpy(),
         reduce == "max",

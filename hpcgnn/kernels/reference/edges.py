@@ -12,7 +12,7 @@ _ENTRIES_AT_ONCE = 1 << 16
 
 def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
     """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
-    left = a[_rows(csr)]
+    left = a[csr.entry_rows()]
     if b is None:
         out.copy_(left)
     elif op == "add":
@@ -24,7 +24,7 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
     """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
-    rows = _rows(csr)
+    rows = csr.entry_rows()
     top = scores.new_full((csr.num_rows, scores.shape[1]), -torch.inf)
     top.scatter_reduce_(0, rows[:, None].expand_as(scores), scores, "amax")
     top[top == -torch.inf] = 0
@@ -36,14 +36,14 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
 
 def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
     """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
-    rows = _rows(csr)
+    rows = csr.entry_rows()
     total = alpha.new_zeros(csr.num_rows, alpha.shape[1]).index_add_(0, rows, alpha * gradient)
     torch.mul(alpha, gradient - total[rows], out=out)
 
 
 def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
-    out.zero_().index_add_(0, _rows(csr), values)
+    out.zero_().index_add_(0, csr.entry_rows(), values)
 
 
 def max_shares(
@@ -55,7 +55,7 @@ def max_shares(
     out: torch.Tensor,
 ) -> None:
     """Write ``gradient`` over the number of the row's entries that attain the maximum ``z``, all (R, F), to ``out``."""
-    rows, columns = _rows(csr), csr.indices.long()
+    rows, columns = csr.entry_rows(), csr.indices.long()
     out.zero_()
     for part in _parts(csr):
         attains = _weighted(x[columns[part]], weight, part) == z[rows[part]]
@@ -72,7 +72,7 @@ def max_backward(
     out: torch.Tensor,
 ) -> None:
     """Write the gradient of ``x`` (C, F) to ``out``, from :func:`max_shares`; ``weight`` is in the transpose's order."""
-    sources, rows = _rows(transpose), transpose.indices.long()
+    sources, rows = transpose.entry_rows(), transpose.indices.long()
     out.zero_()
     for part in _parts(transpose):
         attains = _weighted(x[sources[part]], weight, part) == z[rows[part]]
@@ -84,17 +84,12 @@ def max_weight_backward(
     csr: Csr, weight: torch.Tensor, x: torch.Tensor, z: torch.Tensor, shares: torch.Tensor, out: torch.Tensor
 ) -> None:
     """Write the gradient of ``weight`` (entries, H) to ``out``, from :func:`max_shares`."""
-    rows, columns = _rows(csr), csr.indices.long()
+    rows, columns = csr.entry_rows(), csr.indices.long()
     for part in _parts(csr):
         values = x[columns[part]]
         attains = _weighted(values, weight, part) == z[rows[part]]
         products = torch.where(attains, shares[rows[part]] * values, 0)
         out[part] = products.view(products.shape[0], weight.shape[1], x.shape[1] // weight.shape[1]).sum(2)
-
-
-def _rows(csr: Csr) -> torch.Tensor:
-    """(entries,) int64 row of each entry."""
-    return torch.repeat_interleave(torch.arange(csr.num_rows), csr.row_lengths())
 
 
 def _parts(csr: Csr) -> list[slice]:
