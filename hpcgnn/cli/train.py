@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.comm.messages import CODINGS, EVAL_PRECISIONS, MessageConfig
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
@@ -112,9 +114,15 @@ _SYSTEM = _options(
                  help="Order in which each rank keeps its nodes, for the sake of its caches; results are under original "
                       "ids whatever it is. auto: each rank measures and takes the fastest, so that a run need not repeat "
                       "bit for bit; with the others it does."),
-    click.option("--bits", type=click.Choice(["32"]), default="32", show_default=True, help="Bits per value sent."),
+    click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
+                 help="Bits of a value that travels in training: 32 is float32, 16 bfloat16; below that, rows are rounded "
+                      "at random between their smallest and largest value."),
+    click.option("--eval-precision", type=click.Choice(EVAL_PRECISIONS), default="float32", show_default=True,
+                 help="What evaluations send: float32, or as few bits as training does."),
     click.option("--staleness", type=click.Choice(["off"]), default="off", show_default=True),
-    click.option("--message-coding", type=click.Choice(["plain"]), default="plain", show_default=True),
+    click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
+                 help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
+                      "lost is lost for good; it keeps all rows sent and received in memory."),
     click.option("--compute", type=click.Choice(["float32"]), default="float32", show_default=True),
     click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
     click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
@@ -189,7 +197,7 @@ def _make_trainer(
     world: World, parts: Path, out: Path, settings: dict[str, Any], stop: StopRequest, *, resume: bool
 ) -> Trainer:
     """The trainer that the settings describe, continued where the run was left. Collective."""
-    from hpcgnn.comm import Timings
+    from hpcgnn.comm import Messages
     from hpcgnn.graph import load
     from hpcgnn.nn import build_model
 
@@ -202,12 +210,17 @@ def _make_trainer(
             run.prepare(resume=resume)
     config = ModelConfig(**_pick(ModelConfig, settings))
     graph = _in_order(graph, settings["node_order"], config.hidden)
-    model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], timings=Timings())
+    messages = Messages(world, _message_config(settings), seed=settings["seed"])
+    model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], messages=messages)
     schedule = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))}
     trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | schedule)), run=run, stop=stop)
     if resume:
         trainer.resume()
     return trainer
+
+
+def _message_config(settings: dict[str, Any]) -> MessageConfig:
+    return MessageConfig(**_pick(MessageConfig, settings | {"bits": int(settings["bits"])}))
 
 
 def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:

@@ -1,66 +1,156 @@
-"""Moving boundary rows between ranks: one nonblocking alltoallv, and nothing else."""
+"""Moving boundary rows between ranks: one nonblocking alltoallv for a layer and direction."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from hpcgnn.comm.timings import Timings
-from hpcgnn.comm.world import Pending, World
+from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
+from hpcgnn.comm.layout import Layout, make_layout
+from hpcgnn.comm.messages import Messages
+from hpcgnn.comm.world import Pending
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr, keyed
+from hpcgnn.kernels.packing import MESSAGE_BITS
+
+_MIXED = 0  # in place of bits, where rows have their own
+_EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
+
+
+@dataclass
+class Message:
+    """What is under way: the rows of all peers, to and from this rank."""
+
+    codec: Codec
+    pending: Pending
 
 
 class Exchange:
-    """The exchange of one plan in one direction.
+    """The exchange of one layer in one direction, forward or backward.
 
-    Send and receive buffers are allocated once per width and reused by every layer of that width: an exchange's rows are
-    consumed before the next one starts.
+    messages: what it shares with the model's other exchanges. send_counts, receive_counts: (P,) int64 rows to and from
+    each rank. layer: number of the exchange within a pass. is_backward: gradients travel, by the reversed plan.
     """
 
     def __init__(
         self,
-        world: World,
+        messages: Messages,
         send_counts: np.ndarray,
         receive_counts: np.ndarray,
-        timings: Timings,
-        what: str = "boundary rows",
+        layer: int = 0,
+        *,
+        is_backward: bool = False,
+        backend: str = "auto",
     ) -> None:
-        self.world = world
-        self.timings = timings
-        self.what = what
-        self.send_counts = send_counts  # (P,) int64 rows to each rank
-        self.receive_counts = receive_counts  # (P,) int64 rows from each rank
-        self.bytes_sent = 0  # running total of payload bytes that left this rank
-        self._buffers: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def buffers(self, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(send, received)``: (send rows, width) and (received rows, width), the same tensors at every call."""
-        key = (width, dtype)
-        if key not in self._buffers:
-            self._buffers[key] = (
-                torch.empty(int(self.send_counts.sum()), width, dtype=dtype),
-                torch.empty(int(self.receive_counts.sum()), width, dtype=dtype),
-            )
-        return self._buffers[key]
-
-    def start(self, send: torch.Tensor, received: torch.Tensor) -> Pending:
-        """Start moving ``send`` to the peers and their rows into ``received``. Collective."""
-        self.bytes_sent += send.numel() * send.element_size()
-        return self.world.start_alltoallv(
-            send.numpy(), self.send_counts, received.numpy(), self.receive_counts, self.what
-        )
-
-    def progress(self, pending: Pending) -> None:
-        """Let MPI move data between two pieces of computation."""
-        self.world.test(pending)
-
-    def wait(self, pending: Pending) -> None:
-        """Wait until the received rows are there."""
-        with self.timings.measure("communication_wait_seconds"):
-            self.world.wait(pending)
-        self.timings.add("wire_seconds", time.perf_counter() - pending.started_at)
+        self.messages, self.backend = messages, backend
+        self.send_counts, self.receive_counts = send_counts, receive_counts
+        self.layer, self.is_backward = layer, is_backward
+        self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
+        self._bits: tuple[np.ndarray, np.ndarray] | None = None
+        self._layouts: dict[tuple[int, int], tuple[Layout, Layout]] = {}
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: what was received is sent back."""
-        return Exchange(self.world, self.receive_counts, self.send_counts, self.timings, f"gradients of {self.what}")
+        return Exchange(
+            self.messages,
+            self.receive_counts,
+            self.send_counts,
+            self.layer,
+            is_backward=not self.is_backward,
+            backend=self.backend,
+        )
+
+    def for_layer(self, layer: int) -> Exchange:
+        """The same exchange of another layer."""
+        return Exchange(self.messages, self.send_counts, self.receive_counts, layer, backend=self.backend)
+
+    def assign_bits(self, bits: np.ndarray) -> None:
+        """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
+        with self.messages.world.together("assign bits"):
+            wrong = np.setdiff1d(bits, MESSAGE_BITS)
+            if wrong.size or bits.shape != (int(self.send_counts.sum()),):
+                raise HpcgnnError(
+                    f"bits must be {int(self.send_counts.sum())} values of {', '.join(map(str, MESSAGE_BITS))}, not "
+                    f"{bits.size} with {wrong[:1]} among them"
+                )
+        received, _ = self.messages.world.alltoallv(bits.astype(np.uint8), self.send_counts)
+        self._bits, self._layouts = (bits.astype(np.uint8), received), {}
+
+    # -- a step -------------------------------------------------------------------------------------------------------
+
+    def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """(send rows, width) memory to aggregate into, for :meth:`start`; of the next exchange as well."""
+        return self.messages.scratch("rows to send", int(self.send_counts.sum()), width, dtype)
+
+    def start(self, rows: torch.Tensor) -> Message:
+        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective."""
+        messages = self.messages
+        codec = self._codec(rows)
+        trouble = codec.encode(rows, self._key())
+        messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
+        pending = messages.world.start_alltoallv(
+            codec.send.numpy(), codec.send_counts, codec.received.numpy(), codec.receive_counts, self.name
+        )
+        return Message(codec, pending)
+
+    def progress(self, message: Message) -> None:
+        """Let MPI move data between two pieces of computation."""
+        self.messages.world.test(message.pending)
+
+    def wait(self, message: Message) -> None:
+        """Wait until the received rows are there."""
+        timings = self.messages.timings
+        with timings.measure("communication_wait_seconds"):
+            self.messages.world.wait(message.pending)
+        timings.add("wire_seconds", message.pending.seconds)
+
+    def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
+        message.codec.add_received(matrix, z)
+
+    # -- how rows become bytes ----------------------------------------------------------------------------------------
+
+    def _key(self) -> int:
+        messages = self.messages
+        epoch = messages.epoch + (0 if messages.training else _EVALUATION)
+        return keyed.derive_key(messages.seed, epoch, self.layer, int(self.is_backward), messages.world.rank)
+
+    def _codec(self, rows: torch.Tensor) -> Codec:
+        messages, width = self.messages, rows.shape[1]
+        if messages.bits == 32 and not self._is_mixed:
+            received = messages.scratch("rows received", int(self.receive_counts.sum()), width, rows.dtype)
+            counts = (self.send_counts, self.receive_counts)
+            return PlainCodec(rows, received, *counts, messages.timings, self.backend)
+        packed = self._packed(width, messages.bits)
+        return DeltaCodec(packed, *self._kept_rows(width)) if messages.coding == "delta" else packed
+
+    @property
+    def _is_mixed(self) -> bool:
+        return self._bits is not None and self.messages.training
+
+    def _packed(self, width: int, bits: int) -> PackedCodec:
+        bits = _MIXED if self._is_mixed else bits
+        if (width, bits) not in self._layouts:
+            self._layouts[width, bits] = self._make_layouts(width, bits)
+        layouts = self._layouts[width, bits]
+        send, received = (
+            self.messages.scratch(role, 1, layout.num_bytes, torch.uint8)
+            for role, layout in zip(("bytes to send", "bytes received"), layouts, strict=True)
+        )
+        decoded = self.messages.scratch("rows received", int(self.receive_counts.sum()), width, torch.float32)
+        return PackedCodec(send, received, layouts, decoded, self.messages.timings, self.backend)
+
+    def _make_layouts(self, width: int, bits: int) -> tuple[Layout, Layout]:
+        counts = (self.send_counts, self.receive_counts)
+        each = self._bits if bits == _MIXED else tuple(np.full(int(rows.sum()), bits, np.uint8) for rows in counts)
+        assert each is not None
+        return make_layout(counts[0], each[0], width), make_layout(counts[1], each[1], width)
+
+    def _kept_rows(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if width not in self._kept:
+            sent, received = int(self.send_counts.sum()), int(self.receive_counts.sum())
+            self._kept[width] = (torch.zeros(sent, width), torch.zeros(received, width))
+        return self._kept[width]

@@ -70,12 +70,16 @@ def abort_if_parallel(exit_code: int) -> None:
 
 @dataclass
 class Pending:
-    """A started collective: the MPI request and the buffers that must live until it ends."""
+    """A started collective: the MPI request and the buffers that must live until it ends.
+
+    seconds: from the start until a test or wait found it complete; 0 before.
+    """
 
     request: Any
     what: str
     buffers: tuple[Any, ...]
     started_at: float
+    seconds: float = 0.0
 
 
 class World:
@@ -112,12 +116,16 @@ class World:
 
     def test(self, pending: Pending) -> bool:
         """Give MPI a chance to make progress; true once ``pending`` is complete. Not collective."""
-        return pending.request.Test()
+        if pending.seconds:
+            return True
+        if pending.request.Test():
+            pending.seconds = time.perf_counter() - pending.started_at
+        return pending.seconds > 0
 
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""
         started = time.perf_counter()
-        while not pending.request.Test():
+        while not self.test(pending):
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from hpcgnn.comm import Exchange, Timings
-from hpcgnn.comm.world import Pending
+from hpcgnn.comm import Exchange, Messages
+from hpcgnn.comm.exchange import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, buffers, spmm, spmm_in_blocks
 from hpcgnn.plan import AggregationPlan
@@ -52,30 +52,28 @@ class Aggregator:
         """The aggregator of the backward pass."""
         return Aggregator(self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend)
 
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes that this rank has sent so far, forward and backward."""
-        return self.exchange.bytes_sent + self.reverse.exchange.bytes_sent
+    def for_layer(self, layer: int) -> Aggregator:
+        """This aggregator for another layer: same plan and scalings, messages of its own."""
+        return Aggregator(self.plan, self.exchange.for_layer(layer), self.left, self.right, self.backend)
 
     def step(self, x: torch.Tensor) -> torch.Tensor:
-        """One aggregation, not differentiable. Collective. Encoding and decoding rows will stand around start and wait."""
-        measure = self.exchange.timings.measure
-        send, received = self.exchange.buffers(x.shape[1], x.dtype)
+        """One aggregation, not differentiable. Collective."""
+        exchange, measure = self.exchange, self.exchange.messages.timings.measure
+        rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
             x = (x if self.right is None else x * self.right).contiguous()
-            spmm(self.plan.send, x, out=send, backend=self.backend, accumulate=False)  # pre-aggregate
-        pending = self.exchange.start(send, received)
+            spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
+        message = exchange.start(rows)  # encode, start
         with measure("aggregation_seconds"):
-            z = self._aggregate_local(x, pending)
-        self.exchange.wait(pending)
-        with measure("aggregation_seconds"):
-            spmm(self.plan.receive, received, out=z, backend=self.backend)  # post-aggregate
-            return z if self.left is None else z.mul_(self.left)
+            z = self._aggregate_local(x, message)
+        exchange.wait(message)
+        exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
+        return z if self.left is None else z.mul_(self.left)
 
-    def _aggregate_local(self, x: torch.Tensor, pending: Pending) -> torch.Tensor:
+    def _aggregate_local(self, x: torch.Tensor, message: Message) -> torch.Tensor:
         z = buffers.empty(self.plan.local.num_rows, x.shape[1], x.dtype)
         for _ in spmm_in_blocks(self.plan.local, x, z, _LOCAL_BLOCKS, backend=self.backend):
-            self.exchange.progress(pending)
+            self.exchange.progress(message)
         return z
 
 
@@ -95,7 +93,7 @@ def make_aggregator(
     kind: str,
     strategy: str = "hybrid",
     *,
-    timings: Timings | None = None,
+    messages: Messages | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> Aggregator:
@@ -123,10 +121,10 @@ def make_aggregator(
         plan = plan.in_order(nodes)
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
     exchange = Exchange(
-        graph.world,
+        messages or Messages(graph.world),
         plan.send_to.counts(graph.world.size),
         plan.receive_from.counts(graph.world.size),
-        timings or Timings(),
+        backend=backend,
     )
     return Aggregator(plan, exchange, left, right, backend)
 

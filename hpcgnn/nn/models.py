@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from hpcgnn.comm import Timings
+from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
@@ -66,13 +66,14 @@ class GNN(torch.nn.Module):
         layer_type, _ = MODELS[config.model]
         widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
         self.config, self.keys, self.aggregator = config, keys, aggregator
+        self.messages = aggregator.exchange.messages
         self.layers = torch.nn.ModuleList()
         self.norms = torch.nn.ModuleList()
         self.dropouts = torch.nn.ModuleList()
         for depth, (width, next_width) in enumerate(pairwise(widths)):
             is_input = depth == 0
             first = linear_first(width, next_width, is_input=is_input, is_sparse=is_sparse and is_input)
-            self.layers.append(layer_type(width, next_width, aggregator, transform_first=first))
+            self.layers.append(layer_type(width, next_width, aggregator.for_layer(depth), transform_first=first))
             rate = config.input_dropout if is_input else config.dropout
             self.dropouts.append(KeyedDropout(keys, depth, rate, aggregator.backend))
             if depth < config.layers - 1:
@@ -80,6 +81,7 @@ class GNN(torch.nn.Module):
 
     def forward(self, x: Features) -> torch.Tensor:
         """(n, F) features to (n, C) scores. Collective."""
+        self.messages.training = self.training
         for depth, (drop, layer) in enumerate(zip(self.dropouts, self.layers, strict=True)):
             x = layer(drop(x))
             if depth < len(self.norms):
@@ -94,7 +96,7 @@ def build_model(
     *,
     strategy: str = "hybrid",
     seed: int = 0,
-    timings: Timings | None = None,
+    messages: Messages | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> GNN:
@@ -103,7 +105,7 @@ def build_model(
     if graph.features is None:
         raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
     _, kind = MODELS[config.model]
-    aggregator = make_aggregator(graph, kind, strategy, timings=timings, backend=backend, dtype=dtype)
+    aggregator = make_aggregator(graph, kind, strategy, messages=messages, backend=backend, dtype=dtype)
     keys = DropoutKeys(graph.original_ids, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -121,4 +123,4 @@ def build_model(
 def _norm(name: str, width: int, aggregator: Aggregator) -> torch.nn.Module:
     if name == "layer":
         return torch.nn.LayerNorm(width)
-    return BatchNorm(width, aggregator.exchange.world) if name == "batch" else torch.nn.Identity()
+    return BatchNorm(width, aggregator.exchange.messages.world) if name == "batch" else torch.nn.Identity()

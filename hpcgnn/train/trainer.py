@@ -77,7 +77,7 @@ class Trainer:
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
         self.model, self.graph, self.config = model, graph, config or TrainConfig()
-        self.world, self.timings = graph.world, model.aggregator.exchange.timings
+        self.world, self.timings = graph.world, model.messages.timings
         self.run, self.on_epoch = run, on_epoch
         self.stop = stop or StopRequest().listen()
         with self.world.together("check the training settings"):
@@ -89,7 +89,7 @@ class Trainer:
         self.optimiser = torch.optim.Adam(
             model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
         )
-        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=2)
+        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=3)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
@@ -135,19 +135,21 @@ class Trainer:
 
     def _timed_step(self, epoch: int) -> tuple[float, float, list[float]]:
         self.timings.take()
-        sent_before = self.model.aggregator.bytes_sent
+        sent_before = self.model.messages.bytes_sent.total()
         started = time.perf_counter()
         loss, stops = self.step(epoch)
         seconds = time.perf_counter() - started
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
         other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
-        return loss, stops, [seconds, *phases, other, float(self.model.aggregator.bytes_sent - sent_before)]
+        bytes_sent = self.model.messages.bytes_sent.total() - sent_before
+        return loss, stops, [seconds, *phases, other, float(bytes_sent)]
 
     def step(self, epoch: int) -> tuple[float, float]:
         """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
         self.model.train()
         self.model.keys.epoch = epoch
+        self.model.messages.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
@@ -156,7 +158,9 @@ class Trainer:
         loss = objective.loss_sum(scores, self.labels, self.graph.masks["train_mask"]) / self.train_count
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
-            total_loss, stops = self.bucket.reduce([loss.item(), float(self.stop.requested)])
+            mine = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
+            total_loss, stops, troubles = self.bucket.reduce(mine)
+        self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
         self.optimiser.step()
@@ -169,7 +173,7 @@ class Trainer:
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
-        return record | {"bytes_sent": int(total[-1]), "bits": 32, "stale": False}
+        return record | {"bytes_sent": int(total[-1]), "bits": self.model.messages.config.bits, "stale": False}
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import small_graphs
 
 import hpcgnn
 from hpcgnn.comm import Exchange, World
+from hpcgnn.comm.exchange import Message
 from hpcgnn.data import plan_store
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GNN, make_aggregator
@@ -145,18 +146,18 @@ def sabotages(case: Case, world: World) -> Iterator[tuple[str, float]]:
     start = Exchange.start
     wait = Exchange.wait
 
-    def zeroed(self: Exchange, pending: object) -> None:
-        wait(self, pending)
-        torch.from_numpy(pending.buffers[1]).zero_()
+    def zeroed(self: Exchange, message: Message) -> None:
+        wait(self, message)
+        message.codec.received.zero_()
 
-    def skipped_backward(self: Exchange, pending: object) -> None:
-        wait(self, pending)
-        if self.what.startswith("gradients"):
-            torch.from_numpy(pending.buffers[1]).zero_()
+    def skipped_backward(self: Exchange, message: Message) -> None:
+        wait(self, message)
+        if self.is_backward:
+            message.codec.received.zero_()
 
-    def swapped(self: Exchange, pending: object) -> None:
-        wait(self, pending)
-        received = torch.from_numpy(pending.buffers[1])
+    def swapped(self: Exchange, message: Message) -> None:
+        wait(self, message)
+        received = message.codec.received
         pieces = list(received.split(self.receive_counts.tolist()))
         peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
         if len(peers) > 1:

@@ -1,0 +1,149 @@
+"""Rows of floats as the bytes that travel, and back. Shapes: s rows sent, r rows received, F columns, n owned nodes.
+
+Every codec offers the same. ``send``, ``received`` and their counts are what MPI is given. :meth:`encode` fills ``send``
+from the rows and tells how many of them hold a NaN or an infinity. :meth:`add_received` decodes what has come, multiplies
+it by R and adds it to ``z``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.layout import BLOCK_BYTES, Layout
+from hpcgnn.comm.timings import Timings
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.messages import decode_rows, encode_rows
+
+
+class Codec(Protocol):
+    """What an exchange needs to know of its messages."""
+
+    send: torch.Tensor
+    received: torch.Tensor
+    send_counts: np.ndarray
+    receive_counts: np.ndarray
+
+    def encode(self, rows: torch.Tensor, key: int) -> int:
+        """Fill ``send`` from ``rows`` (s, F), rounded under ``key``; returns how many rows are not finite."""
+        ...
+
+    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``matrix`` (n, r) times the received rows."""
+        ...
+
+
+class PlainCodec:
+    """32 bits a value, or 64 in double precision: the rows themselves are what travels.
+
+    send: (s, F). received: (r, F). send_counts, receive_counts: (P,) rows.
+    """
+
+    def __init__(
+        self,
+        send: torch.Tensor,
+        received: torch.Tensor,
+        send_counts: np.ndarray,
+        receive_counts: np.ndarray,
+        timings: Timings,
+        backend: str,
+    ) -> None:
+        self.send, self.received = send, received
+        self.send_counts, self.receive_counts = send_counts, receive_counts
+        self.timings, self.backend = timings, backend
+
+    def encode(self, rows: torch.Tensor, key: int) -> int:
+        """Only looks at the rows, which are ``send``; 1 stands for any number of rows."""
+        if rows.numel() == 0:
+            return 0
+        smallest, largest = torch.aminmax(rows)
+        return int(not (smallest.isfinite() and largest.isfinite()))
+
+    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
+        """Post-aggregate."""
+        with self.timings.measure("aggregation_seconds"):
+            spmm(matrix, self.received, out=z, backend=self.backend)
+
+
+class PackedCodec:
+    """1, 2, 4, 8 or 16 bits a value, or several of these and 32 by turns.
+
+    send, received: (blocks, BLOCK_BYTES) uint8. send_counts, receive_counts: (P,) blocks.
+    """
+
+    def __init__(
+        self,
+        send: torch.Tensor,
+        received: torch.Tensor,
+        layouts: tuple[Layout, Layout],
+        decoded: torch.Tensor,
+        timings: Timings,
+        backend: str,
+    ) -> None:
+        self.send, self.received = send.view(-1, BLOCK_BYTES), received.view(-1, BLOCK_BYTES)
+        self.layouts, self.decoded = layouts, decoded
+        self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
+        self.timings, self.backend = timings, backend
+
+    def encode(self, rows: torch.Tensor, key: int) -> int:
+        """The noise of a row is a function of ``key``, its number among all rows sent, and the column."""
+        wire, trouble = self.send.view(-1), 0
+        with self.timings.measure("quantization_seconds"):
+            rows = rows.float()
+            for group in self.layouts[0].groups:
+                trouble += encode_rows(
+                    rows, group.rows, group.bits, key, wire, group.payload_at, group.params_at,
+                    backend=self.backend, check=False,
+                )  # fmt: skip
+        return trouble
+
+    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
+        """Decode and post-aggregate."""
+        with self.timings.measure("quantization_seconds"):
+            decode(self.received, self.layouts[1], self.decoded, self.backend)
+        with self.timings.measure("aggregation_seconds"):
+            spmm(matrix, self.decoded.to(z.dtype), out=z, backend=self.backend)
+
+
+class DeltaCodec:
+    """Packed differences to what the receiver has already (error-compensated messages).
+
+    Both sides keep the sum of all that was sent, so that what rounding lost in one epoch is part of the next one's
+    difference. As training converges differences shrink, and with them the steps of the grid.
+
+    kept_sent: (s, F) and kept_received: (r, F) float32, what the receivers and this rank hold.
+    """
+
+    def __init__(self, packed: PackedCodec, kept_sent: torch.Tensor, kept_received: torch.Tensor) -> None:
+        self.packed, self.kept_sent, self.kept_received = packed, kept_sent, kept_received
+        self.send, self.received = packed.send, packed.received
+        self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
+
+    def encode(self, rows: torch.Tensor, key: int) -> int:
+        """Overwrites ``rows`` with the differences; then takes them as the receivers will."""
+        packed = self.packed
+        with packed.timings.measure("quantization_seconds"):
+            difference = rows.float().sub_(self.kept_sent)
+        trouble = packed.encode(difference, key)
+        with packed.timings.measure("quantization_seconds"):
+            decode(packed.send, packed.layouts[0], self.kept_sent, packed.backend, accumulate=True)
+        return trouble
+
+    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
+        """Take the differences, then post-aggregate what is kept."""
+        packed = self.packed
+        with packed.timings.measure("quantization_seconds"):
+            decode(packed.received, packed.layouts[1], self.kept_received, packed.backend, accumulate=True)
+        with packed.timings.measure("aggregation_seconds"):
+            spmm(matrix, self.kept_received.to(z.dtype), out=z, backend=packed.backend)
+
+
+def decode(wire: torch.Tensor, layout: Layout, out: torch.Tensor, backend: str, *, accumulate: bool = False) -> None:
+    """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
+    for group in layout.groups:
+        decode_rows(
+            wire.view(-1), group.payload_at, group.params_at, group.bits, out, group.rows,
+            accumulate=accumulate, backend=backend, check=False,
+        )  # fmt: skip

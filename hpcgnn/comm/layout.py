@@ -1,0 +1,77 @@
+"""Where each row of a message lies in the bytes that travel (SuperGCN §4, AdaQP §3).
+
+A buffer holds one segment for each peer, in rank order, padded to :data:`BLOCK_BYTES`. In a segment the rows' payloads
+come first, ordered by bit-width and then as the plan orders the rows, and then 4 bytes of parameters for each row of 8
+bits or fewer. MPI counts blocks, so that 2**31 of them, 128 GiB, is the limit and not 2**31 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+
+BLOCK_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one bit-width in a buffer: (n,) int64 each. rows: numbers of rows, ascending. payload_at, params_at: bytes."""
+
+    bits: int
+    rows: torch.Tensor
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One rank's buffer in one direction. blocks: (P,) int64 per peer. groups: one for each bit-width that occurs."""
+
+    blocks: np.ndarray
+    groups: tuple[Group, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffer."""
+        return int(self.blocks.sum()) * BLOCK_BYTES
+
+
+def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
+    """The layout of rows of ``width`` values: ``counts`` (P,) int64 rows per peer, ``bits`` (rows,) uint8 of each row."""
+    peer = np.repeat(np.arange(counts.size), counts)
+    order = np.lexsort((bits, peer))  # stable: rows of one peer and bit-width keep their order
+    sizes = np.array([payload_bytes(width, int(b)) for b in range(max(MESSAGE_BITS) + 1)])[bits[order]]
+    has_params = bits[order] <= max(QUANTIZED_BITS)
+    # From here on rows are in the buffer's order, which has the same peers.
+    payload = _padded(np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64), PARAMS_BYTES)
+    params = np.bincount(peer[has_params], minlength=counts.size) * PARAMS_BYTES
+    blocks = _padded(payload + params, BLOCK_BYTES) // BLOCK_BYTES
+    starts = _starts(blocks) * BLOCK_BYTES
+    payload_at = starts[peer] + _within(sizes, counts)
+    params_at = (starts + payload)[peer] + _within(has_params * PARAMS_BYTES, counts)
+    groups = []
+    for found in np.unique(bits):
+        chosen = np.flatnonzero(bits[order] == found)
+        ascending = chosen[np.argsort(order[chosen])]
+        arrays = (order[ascending], payload_at[ascending], params_at[ascending])
+        groups.append(Group(int(found), *(torch.from_numpy(array.astype(np.int64)) for array in arrays)))
+    return Layout(blocks, tuple(groups))
+
+
+def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
+    return -(-sizes // to) * to
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    return np.cumsum(sizes) - sizes
+
+
+def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(rows,) offset of each row from the start of its peer's rows."""
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    return ends[:-1] - np.repeat(ends[firsts], counts)

@@ -1,0 +1,113 @@
+"""What the exchanges of one model share: settings, the epoch, memory, and what they counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.timings import Timings
+from hpcgnn.comm.world import World
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.packing import MESSAGE_BITS
+
+CODINGS = ("plain", "delta")
+EVAL_PRECISIONS = ("float32", "training")
+
+
+@dataclass(frozen=True)
+class MessageConfig:
+    """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
+    receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does."""
+
+    bits: int = 32
+    message_coding: str = "plain"
+    eval_precision: str = "float32"
+
+    def check(self) -> None:
+        """Raise HpcgnnError for settings that do not exist or do not go together."""
+        if self.bits not in MESSAGE_BITS:
+            raise HpcgnnError(f"bits must be one of {', '.join(map(str, MESSAGE_BITS))}, not {self.bits}")
+        if self.message_coding not in CODINGS or self.eval_precision not in EVAL_PRECISIONS:
+            raise HpcgnnError(
+                f"message_coding must be one of {', '.join(CODINGS)} and eval_precision one of "
+                f"{', '.join(EVAL_PRECISIONS)}, not {self.message_coding!r} and {self.eval_precision!r}"
+            )
+        if self.message_coding == "delta" and self.bits == 32:
+            raise HpcgnnError(
+                "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"
+            )
+
+
+class Messages:
+    """The settings and counts of all exchanges of a model. The trainer moves ``epoch`` on and switches ``training``.
+
+    bytes_sent: bytes that left this rank so far, by exchange ("layer 1", "gradients of layer 1"); parameters included.
+    """
+
+    def __init__(
+        self, world: World, config: MessageConfig | None = None, *, seed: int = 0, timings: Timings | None = None
+    ) -> None:
+        self.world, self.config, self.seed = world, config or MessageConfig(), seed
+        self.config.check()
+        self.timings = timings or Timings()
+        self.epoch, self.training = 0, True
+        self.bytes_sent: Counter[str] = Counter()
+        self._started: list[str] = []
+        self._first_trouble: int | None = None
+        self._scratch: dict[str, torch.Tensor] = {}
+
+    @property
+    def bits(self) -> int:
+        """Bits of a value in the present pass."""
+        return self.config.bits if self.training or self.config.eval_precision == "training" else 32
+
+    @property
+    def coding(self) -> str:
+        """Coding of the present pass: an evaluation leaves alone what delta coding keeps."""
+        return self.config.message_coding if self.training else "plain"
+
+    def scratch(self, role: str, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """(rows, width) uninitialised memory, one for each role: the rows of one exchange are used before the next starts."""
+        num_bytes = rows * width * dtype.itemsize
+        if role not in self._scratch or self._scratch[role].numel() < num_bytes:
+            self._scratch[role] = buffers.empty(1, num_bytes, torch.uint8).view(-1)
+        return self._scratch[role][:num_bytes].view(dtype).view(rows, width)
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A training step starts."""
+        self.epoch, self._started, self._first_trouble = epoch, [], None
+
+    def started(self, name: str, num_bytes: int, *, trouble: bool) -> None:
+        """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
+        self.bytes_sent[name] += num_bytes
+        if trouble and self._first_trouble is None:
+            self._first_trouble = len(self._started)
+        self._started.append(name)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether this rank has sent a NaN or an infinity in this step."""
+        return self._first_trouble is not None
+
+    def raise_if_trouble(self, ranks_in_trouble: float) -> None:
+        """Say which rank sent the first NaN or infinity of this step, and where. Collective if any rank did.
+
+        ``ranks_in_trouble`` is the sum of :attr:`in_trouble` over ranks: the same number everywhere.
+        """
+        if not ranks_in_trouble:
+            return
+        world, last = self.world, len(self._started)
+        mine = last if self._first_trouble is None else self._first_trouble
+        first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
+        which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
+        raise HpcgnnError(
+            f"{self._started[which]} of rank {rank} held NaN or infinite values in epoch {self.epoch}: lower --lr, or "
+            "continue from the last checkpoint with other settings",
+            agreed=True,
+        )

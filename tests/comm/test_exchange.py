@@ -1,0 +1,90 @@
+"""Exchanges between ranks: what arrives, how it is rounded, what is counted; and how rows lie in a buffer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
+from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, payload_bytes
+
+PROGRAM = Path(__file__).parents[1] / "ranks" / "exchanges.py"
+
+
+@pytest.fixture(scope="module", params=[1, 3, 4])
+def found(request, mpirun):
+    """What one launch found."""
+    return json.loads(mpirun(request.param, [PROGRAM]).stdout) | {"ranks": request.param}
+
+
+@pytest.mark.mpi
+class TestExchange:
+    def test_rows_arrive_within_a_step_of_their_grid(self, found):
+        assert len(found["errors"]) == 3 * 6 * 4
+        for name, excess in found["errors"].items():
+            assert excess <= 0, name
+
+    def test_each_row_may_have_bits_of_its_own(self, found):
+        assert found["mixed"] <= 0
+
+    def test_rounding_is_unbiased_over_epochs(self, found):
+        """Of some thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 10."""
+        assert all(deviation < 6 for deviation in found["mean_errors"].values())
+
+    def test_differences_come_to_what_is_sent(self, found):
+        for errors in found["delta"].values():
+            assert errors[-1] <= 1e-3 * errors[0]
+
+    def test_what_the_noise_depends_on(self, found):
+        alone = found["ranks"] == 1
+        assert found["repeats"] == {"again": True, "threads": True, "numba": True, "seed": alone, "epoch": alone}
+
+    def test_bytes_are_counted_as_they_leave(self, found):
+        for bits, (sent, expected) in found["bytes"].items():
+            assert sent == expected, bits
+
+    def test_an_evaluation_is_exact_unless_asked_otherwise(self, found):
+        assert found["evaluation"] == {"float32": True, "training": found["ranks"] == 1}
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    width=st.integers(0, 70),
+    seed=st.integers(0, 1000),
+)
+def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
+    counts = np.array(counts)
+    bits = np.random.default_rng(seed).choice(np.array(MESSAGE_BITS, np.uint8), counts.sum())
+    layout = make_layout(counts, bits, width)
+    ends = np.cumsum(layout.blocks) * BLOCK_BYTES
+    used = np.zeros(layout.num_bytes, np.int64)
+    peer = np.repeat(np.arange(counts.size), counts)
+    seen = []
+    for group in layout.groups:
+        for row, payload, params in zip(
+            *(a.tolist() for a in (group.rows, group.payload_at, group.params_at)), strict=True
+        ):
+            pieces = [slice(payload, payload + payload_bytes(width, group.bits))]
+            if group.bits <= 8:
+                assert params % PARAMS_BYTES == 0
+                pieces.append(slice(params, params + PARAMS_BYTES))
+            for piece in pieces:
+                used[piece] += 1
+                assert ends[peer[row]] - layout.blocks[peer[row]] * BLOCK_BYTES <= piece.start
+                assert piece.stop <= ends[peer[row]]
+            assert bits[row] == group.bits
+            seen.append(row)
+    assert sorted(seen) == list(range(counts.sum()))
+    assert used.max(initial=0) <= 1
+    assert layout.num_bytes - used.sum() < (BLOCK_BYTES + PARAMS_BYTES) * counts.size
+
+
+def test_sixteen_times_fewer_bytes_but_for_parameters():
+    counts = np.array([0, 5000, 3000])
+    two = make_layout(counts, np.full(8000, 2, np.uint8), 256)
+    assert 8000 * 256 * 4 / two.num_bytes >= 15

@@ -1,0 +1,184 @@
+"""Run under mpirun: exchanges of rows whose values are known at the receiver; prints what it found as JSON on rank 0.
+
+Rank i sends ``i + d + 1`` rows to rank d, none to itself; row k of them holds ``base(i, d, k) + column``.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.comm.layout import make_layout
+from hpcgnn.kernels import Csr
+
+WIDTHS = (1, 3, 40, 256)
+BITS = (32, 16, 8, 4, 2, 1)
+
+
+def counts(world: World) -> np.ndarray:
+    """(P,) rows to each rank; from each rank, as i + d is symmetric."""
+    rows = world.rank + np.arange(world.size) + 1
+    rows[world.rank] = 0
+    return rows
+
+
+def rows_between(sender: int, receiver: int, count: int, width: int) -> torch.Tensor:
+    rows = torch.arange(count)[:, None] * 7.0 + 100 * sender + 10 * receiver
+    return torch.sin(rows + torch.arange(width))
+
+
+def outgoing(world: World, width: int) -> torch.Tensor:
+    return torch.cat([rows_between(world.rank, d, int(n), width) for d, n in enumerate(counts(world))])
+
+
+def incoming(world: World, width: int) -> torch.Tensor:
+    return torch.cat([rows_between(s, world.rank, int(n), width) for s, n in enumerate(counts(world))])
+
+
+def make(world: World, backend: str = "auto", seed: int = 0, **settings: object) -> Exchange:
+    messages = Messages(world, MessageConfig(**settings), seed=seed)  # type: ignore[arg-type]
+    return Exchange(messages, counts(world), counts(world), backend=backend)
+
+
+def moved(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
+    """What arrives when ``rows`` are sent."""
+    send = exchange.rows_to_send(rows.shape[1], rows.dtype)
+    send.copy_(rows)
+    message = exchange.start(send)
+    exchange.wait(message)
+    count = int(exchange.receive_counts.sum())
+    one_hot = Csr(torch.arange(count + 1), torch.arange(count), count)
+    received = torch.zeros(count, rows.shape[1], dtype=rows.dtype)
+    exchange.add_received(message, one_hot, received)
+    return received
+
+
+def worst(world: World, values: torch.Tensor) -> float:
+    mine = float(values.max()) if values.numel() else 0.0
+    return float(world.allreduce(np.array([mine]), "max")[0])
+
+
+def steps(rows: torch.Tensor, bits: int) -> torch.Tensor:
+    """(n, 1) what a value may be off by: a step of its row's grid, a rounding of bfloat16, or nothing."""
+    spread = rows.amax(1, keepdim=True) - rows.amin(1, keepdim=True)
+    if bits == 32:
+        return torch.zeros_like(spread)
+    if bits == 16:
+        return torch.full_like(spread, 2.0**-8)
+    return 1.02 * spread / (2**bits - 1) + 2.0**-7  # the grid's ends are rounded to bfloat16
+
+
+def errors(world: World) -> dict[str, float]:
+    """By bits and width, the largest error over what is allowed."""
+    found = {}
+    for backend in ("native", "jit", "reference"):
+        for bits in BITS:
+            for width in WIDTHS:
+                exchange = make(world, backend, bits=bits)
+                error = (moved(exchange, outgoing(world, width)) - incoming(world, width)).abs()
+                found[f"{backend} {bits} {width}"] = worst(world, error - steps(incoming(world, width), bits))
+    return found
+
+
+def mixed(world: World) -> float:
+    """Bits of its own for each row: the largest error over what is allowed."""
+    exchange = make(world, bits=2)
+    total = int(exchange.send_counts.sum())
+    exchange.assign_bits(np.array(BITS, np.uint8)[np.arange(total) % len(BITS)])
+    error = (moved(exchange, outgoing(world, 40)) - incoming(world, 40)).abs()
+    bits = np.concatenate([np.array(BITS)[_sent_as(world, s)] for s in range(world.size)])
+    allowed = torch.cat([steps(row[None], int(b)) for row, b in zip(incoming(world, 40), bits, strict=True)])
+    return worst(world, error - allowed)
+
+
+def _sent_as(world: World, sender: int) -> np.ndarray:
+    """Which of BITS the sender gave to each row that it sends to this rank."""
+    rows = sender + np.arange(world.size) + 1
+    rows[sender] = 0
+    first = int(rows[: world.rank].sum())
+    return (first + np.arange(int(rows[world.rank]))) % len(BITS)
+
+
+def mean_error(world: World, bits: int, epochs: int = 400) -> float:
+    """Largest deviation of the mean over many epochs from the truth, in standard errors of the worst case."""
+    exchange, total = make(world, bits=bits), torch.zeros(int(counts(world).sum()), 40)
+    for epoch in range(epochs):
+        exchange.messages.begin_epoch(epoch)
+        total += moved(exchange, outgoing(world, 40))
+    truth = incoming(world, 40)
+    standard_error = (steps(truth, bits) / 2 + 2.0**-17) / epochs**0.5
+    return worst(world, (total / epochs - truth).abs() / standard_error)
+
+
+def delta(world: World, bits: int) -> list[float]:
+    """Largest error, epoch by epoch, when the same rows are sent as differences to what has come before."""
+    exchange, found = make(world, bits=bits, message_coding="delta"), []
+    for epoch in range(30):
+        exchange.messages.begin_epoch(epoch)
+        found.append(worst(world, (moved(exchange, outgoing(world, 40)) - incoming(world, 40)).abs()))
+    return found
+
+
+def repeats(world: World) -> dict[str, bool]:
+    """Which runs give the same bits."""
+
+    def run(seed: int = 0, epoch: int = 0, threads: int = 1, backend: str = "auto") -> torch.Tensor:
+        torch.set_num_threads(threads)
+        exchange = make(world, backend, seed, bits=2)
+        exchange.messages.begin_epoch(epoch)
+        found = moved(exchange, outgoing(world, 256))
+        torch.set_num_threads(1)
+        return found
+
+    first = run()
+    same = {"again": run(), "threads": run(threads=2), "numba": run(backend="jit")}
+    other = {"seed": run(seed=1), "epoch": run(epoch=1)}
+    equal = {name: torch.equal(first, value) for name, value in (same | other).items()}
+    return {name: bool(world.allreduce(np.array([value], np.int64), "min")[0]) for name, value in equal.items()}
+
+
+def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
+    """Bytes as counted where they leave, and as the format says: payload, parameters, padding to 64 a peer."""
+    found = {}
+    for bits in BITS:
+        exchange = make(world, bits=bits)
+        moved(exchange, outgoing(world, 256))
+        a_row = 256 * bits // 8 + (4 if bits <= 8 else 0)
+        expected = sum(-(-int(n) * a_row // 64) * 64 for n in counts(world))
+        sent = exchange.messages.bytes_sent.total()
+        found[str(bits)] = tuple(int(n) for n in world.allreduce(np.array([sent, expected])))
+    return found
+
+
+def evaluation(world: World) -> dict[str, bool]:
+    """Whether an evaluation arrives exactly, by its precision."""
+    found = {}
+    for precision in ("float32", "training"):
+        exchange = make(world, bits=2, eval_precision=precision)
+        exchange.messages.training = False
+        exact = torch.equal(moved(exchange, outgoing(world, 40)), incoming(world, 40))
+        found[precision] = bool(world.allreduce(np.array([exact], np.int64), "min")[0])
+    return found
+
+
+def main() -> None:
+    world = World(timeout_seconds=60)
+    found = {
+        "errors": errors(world),
+        "mixed": mixed(world),
+        "mean_errors": {bits: mean_error(world, bits) for bits in (1, 2, 4, 8)},
+        "delta": {bits: delta(world, bits) for bits in (1, 2)},
+        "repeats": repeats(world),
+        "bytes": counted_bytes(world),
+        "evaluation": evaluation(world),
+    }
+    assert make_layout(counts(world), np.zeros(int(counts(world).sum()), np.uint8) + 2, 256).num_bytes % 64 == 0
+    if world.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
