@@ -19,6 +19,7 @@ from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.stop import StopRequest
+from hpcgnn.train.label_propagation import REDRAWS, LabelPropagationConfig
 from hpcgnn.train.objective import METRICS
 from hpcgnn.train.run_folder import CONFIG, RunFolder
 from hpcgnn.train.schedule import SCHEDULES, ScheduleConfig
@@ -85,6 +86,14 @@ _MODEL = _options(
     ),
     click.option("--norm", type=click.Choice(NORMS), default="layer", show_default=True,
                  help="After every layer but the last; batch takes the statistics of all ranks."),
+    click.option(
+        "--label-propagation", metavar="RATE", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+        help="Share of the training labels that are inputs: their embedding is added to the features, and the loss is on "
+             "the other training nodes (SuperGCN's code: 0.62; 0 = off). Evaluation and prediction are given all training "
+             "labels and no others, so the training metric is then about nodes whose label is known.",
+    ),
+    click.option("--label-redraw", type=click.Choice(REDRAWS), default="epoch", show_default=True,
+                 help="When the propagated labels are drawn: anew every epoch, or once for the run."),
 )  # fmt: skip
 _OPTIMISER = _options(
     click.option("--epochs", type=click.IntRange(1), default=100, show_default=True, help="In all, resumed ones included."),
@@ -206,14 +215,16 @@ def _make_trainer(
     with world.together(f"prepare the run folder {out}"):
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
+        _message_config(settings).check()
         if world.rank == 0:
             run.prepare(resume=resume)
-    config = ModelConfig(**_pick(ModelConfig, settings))
+    labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
+    config = ModelConfig(**_pick(ModelConfig, settings), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
     messages = Messages(world, _message_config(settings), seed=settings["seed"])
     model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], messages=messages)
-    schedule = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings))}
-    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | schedule)), run=run, stop=stop)
+    nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
+    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | nested)), run=run, stop=stop)
     if resume:
         trainer.resume()
     return trainer

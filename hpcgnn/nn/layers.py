@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.linear import matmul
-
-Features = torch.Tensor | Csr
+from hpcgnn.nn.linear import Features, LabelledFeatures, matmul
 
 
-def linear_first(in_width: int, out_width: int, *, is_input: bool, is_sparse: bool) -> bool:
+def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
     """Whether transforming before aggregating sends fewer bytes, forward and backward together.
 
-    The input of the first layer needs no gradient, so aggregating first saves its backward exchange; sparse features are
-    always transformed first.
+    Features need no gradient, unless labels were embedded in them, so aggregating them first saves the backward exchange;
+    sparse features are always transformed first.
     """
-    aggregate_first_width = in_width if is_input else 2 * in_width
+    aggregate_first_width = 2 * in_width if needs_gradient else in_width
     return is_sparse or 2 * out_width < aggregate_first_width
 
 
@@ -31,7 +28,7 @@ class GCNLayer(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, x: Features) -> torch.Tensor:
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
         return _aggregate_and_transform(x, self.weight, self.aggregator, self.transform_first) + self.bias
 
@@ -48,17 +45,17 @@ class SAGELayer(torch.nn.Module):
         torch.nn.init.xavier_uniform_(self.weight_neighbour)
         torch.nn.init.xavier_uniform_(self.weight_root)
 
-    def forward(self, x: Features) -> torch.Tensor:
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
         neighbours = _aggregate_and_transform(x, self.weight_neighbour, self.aggregator, self.transform_first)
         return neighbours + matmul(x, self.weight_root, self.aggregator.backend) + self.bias
 
 
 def _aggregate_and_transform(
-    x: Features, weight: torch.Tensor, aggregator: Aggregator, transform_first: bool
+    x: Features | LabelledFeatures, weight: torch.Tensor, aggregator: Aggregator, transform_first: bool
 ) -> torch.Tensor:
     if transform_first:
         return aggregator(matmul(x, weight, aggregator.backend))
-    if isinstance(x, Csr):
+    if not isinstance(x, torch.Tensor):
         raise TypeError("sparse features must be transformed before they are aggregated")
     return matmul(aggregator(x), weight)

@@ -1,12 +1,31 @@
-"""Dense products of features that may be sparse."""
+"""Dense products of features that may be sparse, or sparse with label embeddings beside them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
 from hpcgnn.kernels import Csr, spmm
 
+Features = torch.Tensor | Csr
 
-def matmul(x: torch.Tensor | Csr, weight: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """``x @ weight``: (n, F) dense or Csr times (F, H); differentiable, for a Csr in ``weight`` only."""
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """``x + labels @ embedding`` that is never written out, because sparse features may have many thousand columns.
+
+    x: (n, F) sparse features. labels: (n, C) ones. embedding: (C, F).
+    """
+
+    x: Csr
+    labels: Csr
+    embedding: torch.Tensor
+
+
+def matmul(x: Features | LabelledFeatures, weight: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """``x @ weight``: (n, F) times (F, H); differentiable, for a Csr in ``weight`` only."""
+    if isinstance(x, LabelledFeatures):
+        given = spmm(x.labels, x.embedding @ weight, backend=backend)
+        return spmm(x.x, weight, backend=backend) + given
     return spmm(x, weight, backend=backend) if isinstance(x, Csr) else x @ weight

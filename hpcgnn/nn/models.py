@@ -13,7 +13,9 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator, make_aggregator
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
-from hpcgnn.nn.layers import Features, GCNLayer, SAGELayer, linear_first
+from hpcgnn.nn.label_embedding import LabelEmbedding
+from hpcgnn.nn.layers import GCNLayer, SAGELayer, linear_first
+from hpcgnn.nn.linear import Features
 from hpcgnn.nn.norm import BatchNorm
 
 MODELS = {"gcn": (GCNLayer, "gcn"), "sage": (SAGELayer, "mean")}  # name -> layer, aggregator
@@ -23,7 +25,8 @@ NORMS = ("layer", "batch", "none")
 @dataclass(frozen=True)
 class ModelConfig:
     """model: ``gcn`` or ``sage``. layers: depth. hidden: width. dropout: before every layer but the first.
-    input_dropout: on the features. norm: ``layer``, ``batch`` (statistics over all ranks) or ``none``."""
+    input_dropout: on the features. norm: ``layer``, ``batch`` (statistics over all ranks) or ``none``. label_inputs: whether
+    labels are inputs beside the features (see :mod:`hpcgnn.nn.label_embedding`)."""
 
     model: str = "sage"
     layers: int = 3
@@ -31,6 +34,7 @@ class ModelConfig:
     dropout: float = 0.5
     input_dropout: float = 0.0
     norm: str = "layer"
+    label_inputs: bool = False
 
     def check(self) -> None:
         """Raise HpcgnnError for values that make no model."""
@@ -48,7 +52,8 @@ class GNN(torch.nn.Module):
     """[dropout, layer, norm, ReLU] repeated, without norm and ReLU after the last layer.
 
     ``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
-    ``keys.epoch`` decides the dropout masks.
+    ``keys.epoch`` decides the dropout masks. With ``config.label_inputs`` it is ``model(x, labels)``, labels being (n, C)
+    ones; their embedding is added to the features behind the dropout.
     """
 
     def __init__(
@@ -72,18 +77,24 @@ class GNN(torch.nn.Module):
         self.dropouts = torch.nn.ModuleList()
         for depth, (width, next_width) in enumerate(pairwise(widths)):
             is_input = depth == 0
-            first = linear_first(width, next_width, is_input=is_input, is_sparse=is_sparse and is_input)
+            needs_gradient = config.label_inputs or not is_input
+            first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=is_sparse and is_input)
             self.layers.append(layer_type(width, next_width, aggregator.for_layer(depth), transform_first=first))
             rate = config.input_dropout if is_input else config.dropout
             self.dropouts.append(KeyedDropout(keys, depth, rate, aggregator.backend))
             if depth < config.layers - 1:
                 self.norms.append(_norm(config.norm, next_width, aggregator))
+        # last, so that the layers' weights are those that they have without it
+        self.embed_labels = LabelEmbedding(out_width, in_width, aggregator.backend) if config.label_inputs else None
 
-    def forward(self, x: Features) -> torch.Tensor:
-        """(n, F) features to (n, C) scores. Collective."""
+    def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
+        """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
         self.messages.training = self.training
         for depth, (drop, layer) in enumerate(zip(self.dropouts, self.layers, strict=True)):
-            x = layer(drop(x))
+            x = drop(x)
+            if depth == 0 and self.embed_labels is not None:
+                x = self.embed_labels(x, labels)
+            x = layer(x)
             if depth < len(self.norms):
                 x = self.norms[depth](x).relu()
         assert isinstance(x, torch.Tensor)

@@ -49,6 +49,7 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
     with world.together(f"use checkpoint {path}"):
         if content.get("version") != CHECKPOINT_VERSION:
             raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")
+        content["model_config"].setdefault("label_inputs", False)  # a checkpoint may be older than label propagation
         if model is not None and content["model_config"] != model:
             raise HpcgnnError(
                 f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"

@@ -14,6 +14,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import ModelConfig, build_model
 from hpcgnn.train import checkpoint
+from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.trainer import with_dtype
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
@@ -21,7 +22,10 @@ PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
 
 @torch.no_grad()
 def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
-    """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective."""
+    """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective.
+
+    A model that takes labels as inputs is given those of all training nodes of ``graph``, and no others.
+    """
     described = content["model_config"]
     config = ModelConfig(**{name: value for name, value in described.items() if name not in ("features", "classes")})
     with graph.world.together(f"use a checkpoint on {graph.path}"):
@@ -30,10 +34,13 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
                 f"the checkpoint was made for {described['features']} features and {described['classes']} classes, "
                 f"but {graph.path} has {graph.meta.num_features} and {graph.meta.num_classes}"
             )
+        if config.label_inputs:
+            check_labels(graph)
     model = build_model(config, graph, strategy=strategy)
     model.load_state_dict(content["model"])
     model.eval()
-    return model(with_dtype(graph.features, torch.float32))
+    labels = training_labels(graph) if config.label_inputs else None
+    return model(with_dtype(graph.features, torch.float32), labels)
 
 
 def write_predictions(graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False) -> None:

@@ -19,6 +19,7 @@ from hpcgnn.nn import GNN
 from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, objective
 from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
 from hpcgnn.train.summary import summarise
@@ -31,7 +32,8 @@ _BREAKDOWN = ("seconds", *PHASES, "other_seconds")
 class TrainConfig:
     """epochs: in all. lr, weight_decay: of Adam. eval_every: epochs between evaluations. checkpoint_every: epochs between
     checkpoints. patience: stop after so many epochs without a better validation metric; 0 = never. metric: ``accuracy``,
-    ``micro-f1`` or ``roc-auc``; ``auto`` follows the task."""
+    ``micro-f1`` or ``roc-auc``; ``auto`` follows the task. labels: which are inputs; a model for it is built with
+    ``label_inputs``."""
 
     epochs: int = 100
     lr: float = 0.01
@@ -41,10 +43,12 @@ class TrainConfig:
     patience: int = 0
     metric: str = "auto"
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    labels: LabelPropagationConfig = field(default_factory=LabelPropagationConfig)
 
     def check(self) -> None:
         """Raise HpcgnnError for values that cannot train."""
         self.schedule.check()
+        self.labels.check()
         if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
             raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
         if not self.lr > 0 or self.weight_decay < 0:
@@ -84,8 +88,10 @@ class Trainer:
             self.config.check()
             if not torch.equal(model.keys.ids, graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
+            if model.config.label_inputs != (self.config.labels.rate > 0):
+                raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
         self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
-        self.train_count = _count_training_nodes(graph)
+        _check_training_nodes(graph)
         self.optimiser = torch.optim.Adam(
             model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
         )
@@ -98,6 +104,7 @@ class Trainer:
         self.features = with_dtype(graph.features, next(model.parameters()).dtype)
         assert graph.y is not None
         self.labels = graph.y
+        self.label_inputs = LabelInputs(self.config.labels, graph, model.keys.seed)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -154,17 +161,21 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
         self.optimiser.zero_grad(set_to_none=True)
-        scores = self.model(self.features)
-        loss = objective.loss_sum(scores, self.labels, self.graph.masks["train_mask"]) / self.train_count
+        given, learned = self.label_inputs.training(epoch)
+        scores = self.model(self.features, given)
+        loss = objective.loss_sum(scores, self.labels, learned)
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
-            mine = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
-            total_loss, stops, troubles = self.bucket.reduce(mine)
+            scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
+            (total_loss, stops, troubles), count = self.bucket.reduce(scalars, int(learned.sum()))
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
+        if count == 0:  # by chance, where there are only a few training nodes
+            _LOG.warning("epoch %d learns nothing: every training label is propagated in it", epoch)
+            return 0.0, stops
         self.optimiser.step()
-        return total_loss, stops
+        return total_loss / count, stops
 
     def _over_ranks(self, mine: list[float]) -> dict[str, Any]:
         """Maximum and mean of the breakdown over ranks, and the sum of bytes."""
@@ -179,9 +190,12 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> list[float | None]:
-        """The metric over training, validation and test nodes, without dropout."""
+        """The metric over training, validation and test nodes, without dropout and with all training labels as inputs.
+
+        Where labels are propagated the first metric is therefore about nodes whose label the model was given.
+        """
         self.model.eval()
-        scores = self.model(self.features)
+        scores = self.model(self.features, self.label_inputs.evaluation)
         return objective.evaluate(
             self.world, self.metric, scores, self.labels, [self.graph.masks[name] for name in MASKS]
         )
@@ -253,26 +267,15 @@ class Trainer:
         return summary
 
 
-def _count_training_nodes(graph: LocalGraph) -> int:
-    """Training nodes of all ranks; checks on the way that the graph can be trained on. Collective."""
+def _check_training_nodes(graph: LocalGraph) -> None:
+    """Check that the graph can be trained on. Collective."""
     with graph.world.together(f"train on {graph.path}"):
-        if graph.y is None:
-            raise HpcgnnError(f"{graph.path} has no labels: there is nothing to train for")
-        if "train_mask" not in graph.masks:
-            raise HpcgnnError(
-                f"{graph.path} has no split: convert the graph with --split random:0.6,0.2,0.2 or another"
-            )
-        if graph.y.dim() == 1 and bool((graph.y[graph.masks["train_mask"]] < 0).any()):
-            raise HpcgnnError(f"{graph.path} has training nodes without a label on rank {graph.world.rank}")
-        if graph.y.numel() and graph.y.dim() == 1 and int(graph.y.max()) >= graph.meta.num_classes:
-            raise HpcgnnError(f"{graph.path} has label {int(graph.y.max())}, but {graph.meta.num_classes} classes")
+        check_labels(graph)
     count = np.array([int(graph.masks["train_mask"].sum())], dtype=np.int64)
-    total = int(graph.world.allreduce(count)[0])
-    if total == 0:
+    if int(graph.world.allreduce(count)[0]) == 0:
         raise HpcgnnError(
             f"{graph.path} has no training nodes on any rank: convert the graph with --split", agreed=True
         )
-    return total
 
 
 def with_dtype(features: Any, dtype: torch.dtype) -> Any:

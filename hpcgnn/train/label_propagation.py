@@ -1,0 +1,93 @@
+"""Masked label propagation: some training labels are inputs, and the loss is on the other training nodes.
+
+After SuperGCN (§3.3.2) and UniMP (Shi et al. 2021). Labels travel with the features, so they reach other ranks through the
+exchange of the first layer and nothing else is sent. At evaluation all training labels are inputs, and never another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr, keyed
+from hpcgnn.nn.label_embedding import label_matrix
+
+REDRAWS = ("epoch", "once")
+# Stands where a dropout's key has its layer, so that no mask shares its numbers with the draw.
+_LABELS = int.from_bytes(b"labels", "big")
+
+
+@dataclass(frozen=True)
+class LabelPropagationConfig:
+    """rate: share of the training labels that are inputs while training; 0 = none, ever. redraw: ``epoch`` or ``once``."""
+
+    rate: float = 0.0
+    redraw: str = "epoch"
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that leave nothing to learn from."""
+        if not 0 <= self.rate < 1:
+            raise HpcgnnError(f"label-propagation must be at least 0 and below 1, not {self.rate}")
+        if self.redraw not in REDRAWS:
+            raise HpcgnnError(f"label-redraw must be one of {', '.join(REDRAWS)}, not {self.redraw!r}")
+
+
+def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
+    """(n,) bool: the nodes whose label is an input in ``epoch`` if they are training nodes.
+
+    A function of (seed, epoch, original id): the same nodes for any number of ranks, and nothing to save.
+    """
+    key = keyed.derive_key(seed, epoch if config.redraw == "epoch" else 0, _LABELS)
+    draws = keyed.draws(keyed.row_hashes(key, ids.numpy()), np.zeros(1, dtype=np.uint32))
+    return torch.from_numpy(draws < np.uint32(keyed.threshold(config.rate)))
+
+
+class LabelInputs:
+    """Which labels of a rank's nodes are inputs, and which of its nodes the loss is on. Needs labels and a split.
+
+    Labels are (n, C) ones, as :class:`hpcgnn.nn.GNN` takes them, or None where none are propagated.
+    """
+
+    def __init__(self, config: LabelPropagationConfig, graph: LocalGraph, seed: int) -> None:
+        self._config, self._graph, self._seed = config, graph, seed
+        self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
+
+    def training(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
+        """The labels of ``epoch``, and the (n,) bool training nodes without them: the loss is on these."""
+        trained = self._graph.masks["train_mask"]
+        if self._config.rate == 0:
+            return None, trained
+        drawing = epoch if self._config.redraw == "epoch" else 0
+        if self._drawn is None or self._drawn[0] != drawing:
+            drawn = drawn_nodes(self._config, self._seed, drawing, self._graph.original_ids)
+            self._drawn = drawing, (training_labels(self._graph, drawn), trained & ~drawn)
+        return self._drawn[1]
+
+    @cached_property
+    def evaluation(self) -> Csr | None:
+        """The labels of all training nodes."""
+        return training_labels(self._graph) if self._config.rate else None
+
+
+def training_labels(graph: LocalGraph, nodes: torch.Tensor | None = None) -> Csr:
+    """(n, C) ones at the labels of training nodes, of all or of those that the (n,) bool ``nodes`` names too."""
+    assert graph.y is not None
+    trained = graph.masks["train_mask"]
+    return label_matrix(graph.y, trained if nodes is None else trained & nodes, graph.meta.num_classes)
+
+
+def check_labels(graph: LocalGraph) -> None:
+    """Raise HpcgnnError unless every training node of this rank has a label that a model knows."""
+    if graph.y is None:
+        raise HpcgnnError(f"{graph.path} has no labels: there is nothing to train for")
+    if "train_mask" not in graph.masks:
+        raise HpcgnnError(f"{graph.path} has no split: convert the graph with --split random:0.6,0.2,0.2 or another")
+    if graph.y.dim() == 1 and bool((graph.y[graph.masks["train_mask"]] < 0).any()):
+        raise HpcgnnError(f"{graph.path} has training nodes without a label on rank {graph.world.rank}")
+    if graph.y.numel() and graph.y.dim() == 1 and int(graph.y.max()) >= graph.meta.num_classes:
+        raise HpcgnnError(f"{graph.path} has label {int(graph.y.max())}, but {graph.meta.num_classes} classes")

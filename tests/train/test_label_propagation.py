@@ -1,0 +1,258 @@
+"""Label propagation: P ranks equal one process of PyG, no evaluated label leaks, and a run goes on where it was left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_graphs
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
+from hpcgnn.nn.layers import linear_first
+from hpcgnn.nn.linear import matmul
+from hpcgnn.train.label_propagation import LabelPropagationConfig, drawn_nodes
+
+PROGRAM = Path(__file__).parents[1] / "ranks" / "label_propagation.py"
+HPCGNN = ["-m", "hpcgnn"]
+GRAPHS = ("plain", "few", "multi-label", "cora")
+RANKS = (1, 2, 3, 4)
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+
+# -- which labels -----------------------------------------------------------------------------------------------------
+
+
+def test_the_draw_is_a_function_of_seed_epoch_and_original_id():
+    config, ids = LabelPropagationConfig(0.62), torch.arange(10000)
+    drawn = drawn_nodes(config, 1, 2, ids)
+    assert drawn.double().mean() == pytest.approx(0.62, abs=0.015)
+    order = torch.randperm(ids.numel())
+    assert torch.equal(drawn_nodes(config, 1, 2, ids[order]), drawn[order])
+    for other in (drawn_nodes(config, 2, 2, ids), drawn_nodes(config, 1, 3, ids)):  # independent draws agree by chance
+        assert (other == drawn).double().mean() == pytest.approx(0.62**2 + 0.38**2, abs=0.02)
+
+
+def test_redraw_once_keeps_the_nodes():
+    ids = torch.arange(1000)
+    once, anew = (LabelPropagationConfig(0.5, redraw) for redraw in ("once", "epoch"))
+    assert all(torch.equal(drawn_nodes(once, 0, epoch, ids), drawn_nodes(once, 0, 0, ids)) for epoch in range(5))
+    assert not torch.equal(drawn_nodes(anew, 0, 0, ids), drawn_nodes(anew, 0, 1, ids))
+
+
+@pytest.mark.parametrize(
+    "config", [LabelPropagationConfig(1.0), LabelPropagationConfig(-0.1), LabelPropagationConfig(0.5, "x")]
+)
+def test_settings_that_leave_nothing_to_learn_from_are_refused(config):
+    with pytest.raises(HpcgnnError, match="label-"):
+        config.check()
+
+
+# -- the embedding ----------------------------------------------------------------------------------------------------
+
+
+def test_sparse_features_stay_sparse_and_give_the_same_product():
+    dense = torch.randn(6, 5, dtype=torch.float64) * (torch.rand(6, 5) < 0.4)
+    rows, columns = dense.nonzero().T
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(rows, minlength=6).cumsum(0)))
+    sparse = Csr(indptr, columns, 5, dense[rows, columns])
+    labels = label_matrix(torch.randint(0, 2, (6, 3)).to(torch.uint8), torch.rand(6) < 0.7, 3)
+    embed = LabelEmbedding(3, 5).double()
+    weight = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    products, gradients = [], []
+    for x in (dense, sparse):
+        product = matmul(embed(x, labels), weight)
+        gradients.append(torch.autograd.grad(product.square().sum(), [weight, embed.weight]))
+        products.append(product.detach())
+    torch.testing.assert_close(products[0], products[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_one_label_and_several():
+    y = torch.tensor([2, -1, 0, 1])
+    single = label_matrix(y, torch.tensor([True, False, False, True]), 3)
+    assert single.indptr.tolist() == [0, 1, 1, 1, 2]
+    assert single.indices.tolist() == [2, 1]
+    multi = label_matrix(
+        torch.tensor([[1, 0, 1], [1, 1, 1], [0, 0, 0]]).to(torch.uint8), torch.tensor([1, 0, 1]).bool(), 3
+    )
+    assert multi.indptr.tolist() == [0, 2, 2, 2]
+    assert multi.indices.tolist() == [0, 2]
+
+
+def test_a_model_with_label_inputs_wants_labels():
+    with pytest.raises(ValueError, match="takes labels"):
+        LabelEmbedding(3, 5)(torch.randn(2, 5), None)
+
+
+def test_features_with_a_gradient_are_transformed_first_as_any_layer_that_shrinks():
+    assert not linear_first(100, 60, needs_gradient=False, is_sparse=False)  # 100 < 2 * 60
+    assert linear_first(100, 60, needs_gradient=True, is_sparse=False)
+    assert not linear_first(60, 100, needs_gradient=True, is_sparse=False)
+    assert linear_first(60, 100, needs_gradient=False, is_sparse=True)
+
+
+# -- on ranks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory, mpirun, shared_data):
+    """One launch per number of ranks."""
+    folder = tmp_path_factory.mktemp("labels")
+    found = {}
+    for ranks in RANKS:
+        path = folder / f"report-{ranks}.json"
+        mpirun(ranks, [PROGRAM, path, folder, shared_data("cora.npz")], timeout_seconds=600)
+        found[ranks] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("model", ["gcn", "gcn-narrow", "sage"])
+@pytest.mark.parametrize(("graph", "draw"), [("plain", "once"), *((graph, "epoch") for graph in GRAPHS)])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_equal_pyg(reports, ranks, graph, model, draw, precision):
+    """Of the few training nodes four ranks leave, some epochs propagate all: they must change nothing."""
+    found = reports[ranks][f"{graph}/{model}/{draw}/{precision}"]
+    assert found["loss_error"] <= TOLERANCE[precision]
+    assert found["gradient_error"] <= TOLERANCE[precision]
+    assert found["score_error"] <= 10 * TOLERANCE[precision]  # after 20 optimiser steps, which magnify rounding
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph != "few"])  # whose masks go by the parts
+def test_with_dropout_any_number_of_ranks_is_the_same(reports, graph):
+    for ranks in RANKS[1:]:
+        assert reports[ranks][f"{graph}/dropout"] == pytest.approx(reports[1][f"{graph}/dropout"], rel=1e-10)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_rank_without_training_nodes_takes_part(reports, ranks):
+    assert reports[ranks]["ranks_with_training_nodes"] == 1
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("sabotage", ["no-backward", "drawn by position", "mean of the ranks' means"])
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_what_is_broken_is_noticed(reports, ranks, sabotage):
+    assert reports[ranks]["sabotage"][sabotage] > 100 * TOLERANCE["float32"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_prediction_gives_the_scores_of_the_evaluation(reports, ranks, graph):
+    assert reports[ranks][f"{graph}/prediction"]
+
+
+# -- the commands -----------------------------------------------------------------------------------------------------
+
+FLAGS = ["--hidden", "16", "--layers", "2", "--label-propagation", "0.62", "--checkpoint-every", "4", "--quiet"]
+
+
+def write_graph(path: Path, *, change_evaluated_labels: bool = False) -> small_graphs.Arrays:
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    if change_evaluated_labels:
+        graph.y = np.where(graph.masks["train_mask"], graph.y, (graph.y + 1) % 4)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
+    return graph
+
+
+@pytest.fixture
+def train(mpirun, tmp_path):
+    """Run ``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
+
+    def run(name, *flags, graph=tmp_path / "parts.h5"):
+        mpirun(2, [*HPCGNN, "train", graph, "--out", tmp_path / name, *FLAGS, *flags])
+        return tmp_path / name
+
+    return run
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    content = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
+
+
+@pytest.mark.mpi
+def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
+    """Other labels on every validation and test node change no loss, no weight and no score."""
+    runs = {}
+    for name in ("as it is", "changed"):
+        path = tmp_path / f"{name}.h5"
+        write_graph(path, change_evaluated_labels=name == "changed")
+        runs[name] = train(name.replace(" ", "-"), "--epochs", 8, graph=path)
+        out = tmp_path / f"{name}-scores.h5"
+        mpirun(2, [*HPCGNN, "predict", path, runs[name], "--checkpoint", "last", "--out", out])
+    one, other = runs.values()
+    assert losses(one) == losses(other)
+    assert weights(one) == weights(other)
+    scores = []
+    for name in runs:
+        with h5py.File(tmp_path / f"{name}-scores.h5") as file:
+            scores.append(file["scores"][:])
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.mpi
+def test_training_labels_do_reach_the_scores(train, mpirun, tmp_path):
+    """The other way round: predicting with other training labels gives other scores."""
+    graph = write_graph(tmp_path / "parts.h5")
+    run = train("run", "--epochs", 3)
+    graph.y = np.where(graph.masks["train_mask"], (graph.y + 1) % 4, graph.y)
+    small_graphs.write_parts(tmp_path / "other.h5", graph, small_graphs.random_parts(300, 2), 2)
+    scores = []
+    for name in ("parts", "other"):
+        mpirun(3, [*HPCGNN, "predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5"])
+        with h5py.File(tmp_path / f"{name}-scores.h5") as file:
+            scores.append(file["scores"][:])
+    assert np.abs(scores[0] - scores[1]).max() > 1e-3
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("redraw", ["epoch", "once"])
+def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
+    write_graph(tmp_path / "parts.h5")
+    whole = train("whole", "--epochs", 11, "--label-redraw", redraw)
+    train("broken", "--epochs", 6, "--label-redraw", redraw)
+    broken = train("broken", "--epochs", 11, "--resume")
+    assert losses(broken) == losses(whole)
+    assert weights(broken) == weights(whole)
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["label_propagation"] == 0.62
+    assert f'label_redraw = "{redraw}"' in (broken / "config.toml").read_text()
+
+
+@pytest.mark.mpi
+def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpirun, tmp_path):
+    write_graph(tmp_path / "parts.h5")
+    run = train("run", "--epochs", 2)
+    again = [*HPCGNN, "train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
+    result = mpirun(2, again, check=False)
+    assert result.returncode != 0
+    assert "it has label_inputs True, this run False" in result.stderr
+
+
+@pytest.mark.mpi
+def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpirun, tmp_path):
+    """By chance, where there are only a few training nodes: here one, drawn in most epochs."""
+    graph = small_graphs.random_multigraph()
+    graph.masks["train_mask"] = np.arange(graph.num_nodes) == 3
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
+    command = [*HPCGNN, "train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
+    mpirun(2, [*command, "--label-propagation", "0.8"])
+    found = losses(tmp_path / "run")
+    given = [bool(drawn_nodes(LabelPropagationConfig(0.8), 0, epoch, torch.tensor([3]))) for epoch in range(12)]
+    assert [loss == 0 for loss in found] == given
+    assert any(given)
+    assert not all(given)
