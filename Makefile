@@ -76,7 +76,7 @@ test-mpich: ## the first run and the rank tests in a second environment, with Py
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 
-deps-debian: ## (root) install OpenMPI, ParMETIS, PT-Scotch, Slurm and an ARM emulator on Debian
+deps-debian: ## (root) install OpenMPI, ParMETIS, PT-Scotch, Slurm, iproute2 and an ARM emulator on Debian
 	tools/deps_debian.sh
 	@rm -f $(VENV)/.stamp-*  # the environment may now take the system's MPI
 

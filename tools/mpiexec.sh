@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: tools/mpiexec.sh -n RANKS [-t THREADS] [-N RANKS_PER_NODE] [-f HOSTFILE] COMMAND [ARGUMENT ...]
+usage: tools/mpiexec.sh -n RANKS [-t THREADS] [-N RANKS_PER_NODE] [-f HOSTFILE] [-V] COMMAND [ARGUMENT ...]
 
   -n RANKS            how many ranks
   -t THREADS          OpenMP threads of each rank (default: OMP_NUM_THREADS, else the cores divided by the ranks)
@@ -12,6 +12,7 @@ usage: tools/mpiexec.sh -n RANKS [-t THREADS] [-N RANKS_PER_NODE] [-f HOSTFILE] 
                       Without -N nothing is bound, because two bound runs on a shared machine would fight for the
                       same cores.
   -f HOSTFILE         the nodes, one a line, for a run on several of them (same as this one; needs -N)
+  -V                  onto the hosts of tools/virtual_cluster, which calls this: Open MPI alone can do that
 
 The launcher is $MPIEXEC if set, else the `mpiexec` beside COMMAND (PyPI's mpich in COMMAND's virtual environment), else
 the one on PATH: it must belong to the library that mpi4py loads, and mpi4py prefers its own environment's.
@@ -61,6 +62,8 @@ open_mpi_flags() {
     [[ -z $per_node ]] || printf '%s\n' --map-by "ppr:$per_node:node$cores_each"
     # A rank that waits for a message would otherwise spin on the core that the sender needs.
     [[ $crowded == no ]] || printf '%s\n' --oversubscribe --mca mpi_yield_when_idle 1
+    # Called by its full path, Open MPI would put its own folder before a virtual environment's on the ranks' PATH.
+    [[ $virtual == no ]] || echo --noprefix
     local name
     for name in "${!OMP_@}" "${!HPCGNN_@}"; do printf '%s\n' -x "$name"; done
 }
@@ -71,14 +74,15 @@ hydra_flags() {
     [[ $bind == no ]] || printf '%s\n' -bind-to "core:$threads"
 }
 
-ranks='' threads=${OMP_NUM_THREADS:-} per_node='' hostfile=''
-while getopts :hn:t:N:f: option; do
+ranks='' threads=${OMP_NUM_THREADS:-} per_node='' hostfile='' virtual=no
+while getopts :hn:t:N:f:V option; do
     case $option in
         h) usage; exit 0 ;;
         n) ranks=$OPTARG ;;
         t) threads=$OPTARG ;;
         N) per_node=$OPTARG ;;
         f) hostfile=$OPTARG ;;
+        V) virtual=yes ;;
         *) usage >&2; exit 2 ;;
     esac
 done
@@ -103,6 +107,8 @@ fi
 export OMP_NUM_THREADS=$threads
 launcher=$(find_launcher "$1")
 version=$("$launcher" --version 2>&1) || fail "$launcher --version does not work: $version"
+[[ $virtual == no || $version == *Open\ MPI* || $version == *OpenRTE* ]] ||
+    fail "$launcher is not Open MPI's, and only Open MPI can start ranks on a virtual cluster"
 case $version in
     *Open\ MPI* | *OpenRTE* | *open-mpi*) mapfile -t flags < <(open_mpi_flags) ;;
     *HYDRA*) mapfile -t flags < <(hydra_flags) ;;

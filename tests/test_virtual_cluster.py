@@ -1,0 +1,335 @@
+"""`tools/virtual_cluster`: hosts of their own, links of the given speed, and nothing left of it in any case."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import small_graphs
+from requires import require
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, str(ROOT / "tools" / "virtual_cluster")]
+TRANSFER = ROOT / "tests" / "ranks" / "transfer.py"
+LONGEST_SECONDS = 60.0
+HOSTS = 4
+
+pytestmark = pytest.mark.virtual_cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rights() -> None:
+    capabilities = int(Path("/proc/self/status").read_text().partition("CapEff:\t")[2].split()[0], 16)
+    require(os.geteuid() == 0 and capabilities >> 12 & 1 and capabilities >> 21 & 1, "root, to make network namespaces")
+    require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
+    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI")
+    version = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
+    require("Open MPI" in version or "OpenRTE" in version, "Open MPI")
+
+
+@pytest.fixture(scope="module")
+def name() -> str:
+    """One that no other run of these tests uses."""
+    return f"test{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def cluster(name: str) -> Iterator[str]:
+    """The name of a cluster of four hosts with 100 Mbit/s links."""
+    virtual_cluster("up", HOSTS, "--rate", "100mbit", "--name", name)
+    try:
+        yield name
+    finally:
+        virtual_cluster("down", "--name", name)
+        assert remains(name) == []
+
+
+@pytest.fixture
+def passing_name(name: str) -> str:
+    """The name of a cluster that a test makes for itself, beside the other one."""
+    return f"{name}-other"
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )
+
+
+def virtual_cluster(*arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, **environment)
+    try:
+        stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        pytest.fail(f"no end within {LONGEST_SECONDS:.0f} s: {arguments}\n{process.communicate()}", pytrace=False)
+    assert process.returncode == expect, f"{arguments}: exit code {process.returncode}\n{stdout}\n{stderr}"
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def remains(name: str) -> list[str]:
+    """Everything on the machine that belongs to the cluster, or to a job on it."""
+    found = [
+        str(path) for folder in ("/run", "/run/netns", "/tmp", "/dev/shm") for path in Path(folder).glob(f"*{name}*")
+    ]
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    found += [line for line in links.splitlines() if "veth" in line or "data" in line or "control" in line]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            if f"/run/virtual_cluster.{name}/".encode() in environment:
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.05)
+
+
+def transfer_seconds(cluster: str, size_bytes: int) -> float:
+    """How long a message from host 0 to host 1 takes."""
+    return float(virtual_cluster("run", "--name", cluster, "-n", 2, sys.executable, TRANSFER, size_bytes).stdout)
+
+
+def counted(cluster: str, host: int) -> dict[str, int]:
+    return json.loads(virtual_cluster("bytes", "--json", "--name", cluster).stdout)[f"{cluster}-{host}"]
+
+
+def reaches(cluster: str, host: int, address: str) -> bool:
+    """Whether a packet from the host comes back: a refused connection is an answer, too."""
+    script = f"import socket; socket.create_connection(('{address}', 1), timeout=0.5)"
+    result = subprocess.run(
+        ["ip", "netns", "exec", f"{cluster}-{host}", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "ConnectionRefusedError" in result.stderr
+
+
+# -- what the hosts are ------------------------------------------------------------------------------------------------
+
+
+def test_each_rank_has_a_host_and_the_jobs_environment(cluster: str) -> None:
+    script = 'echo "$(hostname) $OMPI_COMM_WORLD_RANK $OMP_NUM_THREADS $HPCGNN_ISA $PYTHONPATH $(command -v python)"'
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    arguments = ("run", "--name", cluster, "-t", 3, "--", "bash", "-c", script)
+    lines = virtual_cluster(*arguments, HPCGNN_ISA="scalar", PATH=path).stdout.splitlines()
+    python = shutil.which("python", path=path)
+    assert sorted(lines) == [f"{cluster}-{i} {i} 3 scalar {ROOT} {python}" for i in range(HOSTS)]
+
+
+def test_more_ranks_than_hosts_fill_one_after_another(cluster: str) -> None:
+    script = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $OMP_NUM_THREADS"'
+    arguments = ("run", "--name", cluster, "-n", 6, "bash", "-c", script)
+    lines = virtual_cluster(*arguments, OMP_NUM_THREADS="").stdout.splitlines()
+    threads = max(len(os.sched_getaffinity(0)) // 6, 1)
+    hosts = [0, 0, 1, 1, 2, 3]
+    assert [line.split()[:2] for line in sorted(lines)] == [[str(r), f"{cluster}-{h}"] for r, h in enumerate(hosts)]
+    assert all(1 <= int(line.split()[2]) <= threads for line in lines)
+
+
+def test_a_transfer_takes_its_time_and_is_counted(cluster: str) -> None:
+    size_bytes = 10_000_000
+    before = [counted(cluster, host) for host in range(HOSTS)]
+    seconds = transfer_seconds(cluster, size_bytes)
+    least_seconds = size_bytes * 8 / 100e6
+    assert 0.9 * least_seconds < seconds < 3 * least_seconds
+    after = [counted(cluster, host) for host in range(HOSTS)]
+
+    def grown(host: int, counter: str) -> int:
+        return after[host][counter] - before[host][counter]
+
+    for host, counter in ((0, "tx_payload_bytes"), (1, "rx_payload_bytes")):
+        assert size_bytes <= grown(host, counter) < size_bytes + 10_000, "the launcher's traffic is not in it"
+    for host, counter in ((0, "rx_bytes"), (1, "tx_bytes"), (2, "tx_bytes"), (3, "rx_bytes")):
+        assert grown(host, counter) < 0.02 * size_bytes
+
+
+def test_the_rate_can_be_changed(cluster: str) -> None:
+    size_bytes = 5_000_000
+    try:
+        virtual_cluster("rate", "25mbit", "--name", cluster)
+        assert "25mbit" in virtual_cluster("status", "--name", cluster).stdout
+        slow_seconds = transfer_seconds(cluster, size_bytes)
+        assert slow_seconds > 0.8 * size_bytes * 8 / 25e6
+        virtual_cluster("rate", "unlimited", "--name", cluster)
+        assert transfer_seconds(cluster, size_bytes) < 0.5 * slow_seconds
+    finally:
+        virtual_cluster("rate", "100mbit", "--name", cluster)
+
+
+def test_a_cut_link_carries_nothing_until_it_is_healed(cluster: str) -> None:
+    assert reaches(cluster, 0, "10.77.0.2")
+    virtual_cluster("cut", 1, "--name", cluster)
+    try:
+        assert not reaches(cluster, 0, "10.77.0.2")
+        assert reaches(cluster, 0, "10.77.0.3")
+        assert virtual_cluster("status", "--name", cluster).stdout.count(" cut") == 1
+    finally:
+        virtual_cluster("heal", f"{cluster}-1", "--name", cluster)
+    wait_until(lambda: reaches(cluster, 0, "10.77.0.2"), "answer over the healed link")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_second_cluster_is_apart(passing_name: str, tmp_path: Path) -> None:
+    report = tmp_path / "bytes.json"
+    arguments = ("--rate", "1gbit", "--bytes", report, "--", sys.executable, TRANSFER, 1_000_000)
+    virtual_cluster("run", "--hosts", 2, "--name", passing_name, *arguments)
+    assert remains(passing_name) == []
+    moved = json.loads(report.read_text())
+    assert set(moved) == {f"{passing_name}-0", f"{passing_name}-1"}
+    assert moved[f"{passing_name}-0"]["tx_payload_bytes"] >= 1_000_000
+
+
+# -- a job whose link is cut -------------------------------------------------------------------------------------------
+
+
+def test_training_says_what_it_waited_for_when_a_link_is_cut(cluster: str, tmp_path: Path) -> None:
+    parts = tmp_path / "parts.h5"
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    small_graphs.write_parts(parts, graph, small_graphs.random_parts(300, 2), 2)
+    flags = ["--out", tmp_path / "run", "--epochs", 1_000_000, "--hidden", 16, "--timeout", 5, "--quiet"]
+    job = start(
+        "run", "--name", cluster, "-n", 2, "-t", 1, "--", sys.executable, "-m", "hpcgnn", "train", parts, *flags
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    try:
+        wait_until(lambda: job.poll() is not None or (metrics.exists() and metrics.stat().st_size), "first epoch")
+        virtual_cluster("cut", 1, "--name", cluster)
+        _, stderr = job.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        job.terminate()
+        virtual_cluster("heal", 1, "--name", cluster)
+    assert job.returncode == 1, stderr
+    assert "rank 0 of 2 waited 5 s for " in stderr
+    assert "a peer or a link has stopped" in stderr
+    assert virtual_cluster("status", "--name", cluster).stdout.splitlines()[0].endswith(" 0 processes")
+
+
+# -- nothing is left ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_command_leaves_its_exit_code_and_nothing_else(passing_name: str) -> None:
+    arguments = ("run", "--hosts", 2, "--name", passing_name)
+    virtual_cluster(*arguments, "--", "bash", "-c", "exit 7", expect=7)
+    assert remains(passing_name) == []
+    assert "no command" in virtual_cluster(*arguments, "there-is-no-such-command", expect=2).stderr
+    assert remains(passing_name) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_leaves_nothing(passing_name: str, tmp_path: Path, number: signal.Signals) -> None:
+    # The rank's child outlives what the launcher does to the rank.
+    script = f"touch {tmp_path}/$OMPI_COMM_WORLD_RANK; setsid sleep 1000 & sleep 1000"
+    job = start("run", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", script)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "start of the ranks")
+    job.send_signal(number)
+    job.communicate(timeout=LONGEST_SECONDS)
+    assert job.returncode == 128 + number
+    assert remains(passing_name) == []
+
+
+def test_what_a_killed_owner_leaves_is_removed_by_the_next_command(passing_name: str, tmp_path: Path) -> None:
+    for command in (["down"], ["up", "1"]):
+        job = start(
+            "run", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", f"touch {tmp_path}/ready; sleep 1000"
+        )
+        wait_until((tmp_path / "ready").exists, "start of the ranks")
+        refusal = virtual_cluster("down", "--name", passing_name, expect=2).stderr
+        assert "another process" in refusal, "it is not for others to remove while its owner lives"
+        job.kill()
+        job.wait()
+        assert remains(passing_name) != []
+        virtual_cluster(*command, "--name", passing_name)
+        (tmp_path / "ready").unlink()
+    assert "is up" in virtual_cluster("up", 1, "--name", passing_name, expect=2).stderr
+    virtual_cluster("down", "--name", passing_name)
+    assert remains(passing_name) == []
+    virtual_cluster("down", "--name", passing_name)
+
+
+@pytest.fixture
+def slow_tc(tmp_path: Path) -> dict[str, str]:
+    """The environment in which each change of a limit takes a while, and the third one fails."""
+    program = tmp_path / "tc"
+    program.write_text(f"#!/bin/sh\necho >>{tmp_path}/calls\nsleep 0.3\n[ $(wc -l <{tmp_path}/calls) -lt 3 ]\n")
+    program.chmod(0o755)
+    return {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
+
+
+def test_a_failure_half_way_leaves_nothing(passing_name: str, slow_tc: dict[str, str]) -> None:
+    refusal = virtual_cluster("up", 3, "--rate", "100mbit", "--name", passing_name, expect=2, **slow_tc).stderr
+    assert refusal.startswith("virtual_cluster: `tc ")
+    assert refusal.count("\n") == 1
+    assert remains(passing_name) == []
+
+
+def test_an_interruption_half_way_leaves_nothing(passing_name: str, slow_tc: dict[str, str], tmp_path: Path) -> None:
+    process = start("up", 1, "--rate", "100mbit", "--name", passing_name, **slow_tc)
+    wait_until((tmp_path / "calls").exists, "first limit")
+    process.terminate()
+    process.communicate(timeout=LONGEST_SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert remains(passing_name) == []
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def assert_refused(process: subprocess.CompletedProcess[str], reason: str, passing_name: str) -> None:
+    assert process.returncode == 2, process.stderr
+    assert reason in process.stderr
+    assert process.stderr.count("\n") == 1, process.stderr
+    assert remains(passing_name) == []
+
+
+def test_refuses_without_the_rights(passing_name: str) -> None:
+    require(shutil.which("setpriv"), "setpriv (util-linux)")
+    command = ["setpriv", "--bounding-set=-net_admin,-sys_admin", *COMMAND, "up", "2", "--name", passing_name]
+    assert_refused(subprocess.run(command, capture_output=True, text=True, check=False), "CAP_NET_ADMIN", passing_name)
+
+
+def test_refuses_without_its_tools(passing_name: str, tmp_path: Path) -> None:
+    up = ("up", 2, "--name", passing_name)
+    assert_refused(virtual_cluster(*up, expect=2, PATH=str(tmp_path)), "iproute2", passing_name)
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text("#!/bin/sh\necho HYDRA build details\n")
+    launcher.chmod(0o755)
+    run = ("run", "--hosts", 1, "--name", passing_name, "true")
+    assert_refused(virtual_cluster(*run, expect=2, MPIEXEC=str(launcher)), "Open MPI", passing_name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["up", "7", "--subnet", "10.1.0.0/29"], "addresses for 6 hosts"),
+        (["up", "2", "--subnet", "169.254.3.0/24"], "another --subnet"),
+        (["rate", "1gbit"], "there is no cluster"),
+        (["cut", "0"], "there is no cluster"),
+        (["run", "true"], "there is no cluster"),
+        (["run", "--rate", "1gbit", "true"], "--hosts"),
+    ],
+)
+def test_refuses_what_cannot_be(passing_name: str, arguments: list[str], reason: str) -> None:
+    command, *others = arguments
+    refused = virtual_cluster(command, "--name", passing_name, *others, expect=2)
+    assert_refused(refused, reason, passing_name)

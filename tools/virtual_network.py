@@ -1,0 +1,227 @@
+"""Network namespaces as hosts of one machine, each with a link of limited speed to a switch.
+
+    NAME-0 [eth0] ════ data0 ┐                  the data network: what ranks send each other; limited, counted, cut
+    NAME-1 [eth0] ════ data1 ┴ [data]
+    NAME-0 [control] ─ control0 ┐               the control network: the launcher's own; never limited or cut, so
+    NAME-1 [control] ─ control1 ┴ [control]     that it can end the ranks of a host whose data link is gone
+
+Both bridges and all the switch's ends are in the namespace NAME-switch and nothing is in the machine's own network, so
+several clusters may even use the same addresses, and what is there is gone with its namespace. The kernel is the only
+place that knows the state; a killed process can leave no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+NAMESPACES = Path("/run/netns")
+CONTROL_SUBNET = ipaddress.IPv4Network("169.254.0.0/16")
+UNLIMITED = "unlimited"
+# What one TCP segment carries beside its payload: Ethernet, IPv4, and TCP with time stamps.
+HEADER_BYTES_PER_PACKET = 14 + 20 + 32
+_UNITS_BITS_PER_SECOND = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+# What may leave at once after a pause, and how long a packet may queue: a message below the burst sees no limit.
+_BUCKET = ("burst", "512kb", "latency", "100ms")
+_KILL_SECONDS = 10.0
+_KEPT = "kept"
+
+
+class ClusterError(Exception):
+    """A problem the user can act on; ``str(error)`` is the sentence to print."""
+
+
+class Network:
+    """The cluster called ``name``, there or not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.switch = f"{name}-switch"
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything of the cluster is there, whole or not: the switch comes first and goes last."""
+        return (NAMESPACES / self.switch).exists()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was built to the end, to stay after the command that did so."""
+        return self.exists and any(link.get("ifalias") == _KEPT for link in _links(self.switch))
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts' names, which are those of their namespaces."""
+        own = re.compile(re.escape(self.name) + r"-(\d+)")
+        found = [match for path in NAMESPACES.glob("*") if (match := own.fullmatch(path.name))]
+        return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
+
+    def index_of(self, host: str) -> int:
+        """The number of a host that is given by name or by number."""
+        for index, known in enumerate(self.hosts):
+            if host in (known, str(index)):
+                return index
+        raise ClusterError(f"cluster {self.name} has no host {host}: it has {', '.join(self.hosts)}")
+
+    def address(self, host: str) -> str:
+        """The host's address in the data network, with the length of its prefix."""
+        (link,) = json.loads(_ip("-j", "-n", host, "address", "show", "eth0"))
+        return "{local}/{prefixlen}".format(**link["addr_info"][0])
+
+    def rate(self) -> str:
+        """The speed of the links."""
+        limiters = json.loads(_tc("-j", "-n", self.hosts[0], "qdisc", "show", "dev", "eth0"))
+        for limiter in limiters:
+            if limiter["kind"] == "tbf":
+                bits_per_second = limiter["options"]["rate"] * 8
+                unit = max(
+                    (u for u in _UNITS_BITS_PER_SECOND.items() if bits_per_second % u[1] == 0), key=lambda u: u[1]
+                )
+                return f"{bits_per_second // unit[1]}{unit[0]}"
+        return UNLIMITED
+
+    def is_cut(self, host: str) -> bool:
+        """Whether the host's data link is cut."""
+        port = f"data{self.index_of(host)}"
+        return next("UP" not in link["flags"] for link in _links(self.switch) if link["ifname"] == port)
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """What each host's data interface has counted since it was made: packets, bytes, and payload.
+
+        A packet is what the kernel hands to the interface, up to 64 KiB of one connection with one header; a real
+        network card cuts it, and each piece then has a header. The payload does not depend on that.
+        """
+        counted = {}
+        for host in self.hosts:
+            statistics = next(link["stats64"] for link in _links(host) if link["ifname"] == "eth0")
+            counted[host] = {
+                f"{way}_{unit}": statistics[way][unit] for way in ("tx", "rx") for unit in ("packets", "bytes")
+            }
+            for way in ("tx", "rx"):
+                headers = counted[host][f"{way}_packets"] * HEADER_BYTES_PER_PACKET
+                counted[host][f"{way}_payload_bytes"] = max(counted[host][f"{way}_bytes"] - headers, 0)
+        return counted
+
+    def processes(self, mark: str | None = None) -> list[int]:
+        """The processes on the hosts and the switch; with ``mark``, those with that text in their environment."""
+        own = set()
+        for namespace in (*self.hosts, self.switch):
+            with contextlib.suppress(FileNotFoundError):
+                own.add((NAMESPACES / namespace).stat().st_ino)
+        return [pid for pid, inode in _network_namespaces() if inode in own and (mark is None or _has(pid, mark))]
+
+    # -- changing it --------------------------------------------------------------------------------------------------
+
+    def build(self, host_count: int, subnet: ipaddress.IPv4Network, rate: str, check: Callable[[], None]) -> None:
+        """Make the hosts; calls ``check``, which may raise, before each. What a failure leaves, :meth:`remove` removes."""
+        if strangers := self.hosts:
+            raise ClusterError(f"{', '.join(strangers)} are no hosts of a virtual cluster: choose another --name")
+        _ip("netns", "add", self.switch)
+        for bridge in ("data", "control"):
+            _ip("-n", self.switch, "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
+            _raise_link(self.switch, bridge)
+        _raise_link(self.switch, "lo")
+        _ip("-n", self.switch, "address", "add", f"{CONTROL_SUBNET[-2]}/{CONTROL_SUBNET.prefixlen}", "dev", "control")
+        for index in range(host_count):
+            check()
+            _ip("netns", "add", f"{self.name}-{index}")
+            _raise_link(f"{self.name}-{index}", "lo")
+            self._connect(index, "control", "control", f"{CONTROL_SUBNET[index + 1]}/{CONTROL_SUBNET.prefixlen}")
+            self._connect(index, "data", "eth0", f"{subnet[index + 1]}/{subnet.prefixlen}")
+        check()
+        self.set_rate(rate)
+
+    def _connect(self, index: int, bridge: str, interface: str, address: str) -> None:
+        host, port = f"{self.name}-{index}", f"{bridge}{index}"
+        _ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", interface, "netns", host)
+        _ip("-n", self.switch, "link", "set", port, "master", bridge)
+        _ip("-n", host, "address", "add", address, "dev", interface)
+        _raise_link(self.switch, port)
+        _raise_link(host, interface)
+
+    def keep(self) -> None:
+        """Say that the cluster is whole, and is to stay."""
+        _ip("-n", self.switch, "link", "set", "control", "alias", _KEPT)
+
+    def set_rate(self, rate: str) -> None:
+        """Limit every data link, in both directions."""
+        limiter = ("noqueue",) if rate == UNLIMITED else ("tbf", "rate", rate, *_BUCKET)
+        for index, host in enumerate(self.hosts):
+            _tc("-n", self.switch, "qdisc", "replace", "dev", f"data{index}", "root", *limiter)
+            _tc("-n", host, "qdisc", "replace", "dev", "eth0", "root", *limiter)
+
+    def set_link(self, host: str, up: bool) -> None:
+        """Cut the host's data link, or mend it. TCP sees no error, only silence, as with a pulled cable."""
+        _ip("-n", self.switch, "link", "set", f"data{self.index_of(host)}", "up" if up else "down")
+
+    def kill(self, mark: str | None = None) -> None:
+        """End :meth:`processes` at once, and wait until they are gone."""
+        deadline = time.monotonic() + _KILL_SECONDS
+        while pids := self.processes(mark):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"processes {', '.join(map(str, pids))} on cluster {self.name} do not die")
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def remove(self) -> None:
+        """Remove whatever there is of the cluster, and the processes on it."""
+        if not self.exists:
+            return
+        self.kill()
+        for namespace in (*self.hosts, self.switch):
+            _ip("netns", "delete", namespace)
+
+
+def _raise_link(namespace: str, interface: str) -> None:
+    # Without an IPv6 address of its own, an interface sends nothing that no process asked for.
+    quiet = () if interface == "lo" else ("addrgenmode", "none")
+    _ip("-n", namespace, "link", "set", interface, *quiet, "up")
+
+
+def _links(namespace: str) -> list[dict[str, Any]]:
+    return json.loads(_ip("-j", "-s", "-n", namespace, "link", "show"))
+
+
+def _network_namespaces() -> Iterator[tuple[int, int]]:
+    """Every process with the inode of its network namespace."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            yield int(entry.name), (entry / "ns" / "net").stat().st_ino
+
+
+def _has(pid: int, mark: str) -> bool:
+    try:
+        return mark.encode() in (Path("/proc") / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
+
+
+def _tc(*arguments: str) -> str:
+    return _run("tc", *arguments)
+
+
+def _run(*command: str) -> str:
+    # In a session of its own, which Ctrl-C does not reach: every change is made, or not begun.
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
+    )
+    if result.returncode != 0:
+        reason = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+        raise ClusterError(f"`{' '.join(command)}` failed: {reason}")
+    return result.stdout
