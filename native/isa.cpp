@@ -57,7 +57,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 3;
+    return 4;
 }
 
 const char* hpcgnn_isas() {

@@ -4,6 +4,7 @@
 #include "dropout.h"
 #include "edges.h"
 #include "max_gradient.h"
+#include "messages.h"
 #include "quantize.h"
 #include "rows.h"
 #include "spmm.h"

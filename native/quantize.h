@@ -177,13 +177,19 @@ struct Encoder {
     }
 };
 
+// A row's parameters as they are stored, anywhere.
+inline void store_params(void* to, const uint16_t zero, const uint16_t scale) {
+    const uint16_t both[2] = {zero, scale};
+    std::memcpy(to, both, sizeof both);
+}
+
 // Finds a row's zero-point and scale, and writes them to `params`.
 template <int bits>
-inline Row measure_row(const float* x, const int64_t width, const uint64_t hash, uint16_t* params) {
+inline Row measure_row(const float* x, const int64_t width, const uint64_t hash, void* params) {
     constexpr int kTop = (1 << bits) - 1;
     const Range range = range_of_row(x, width);
     if (!range.finite) {
-        params[0] = params[1] = kNan;
+        store_params(params, kNan, kNan);
         return {0, 0, 0, false};
     }
     const float smallest = std::clamp(range.low, -kLargest, kLargest) + 0.0F;  // -0 becomes 0
@@ -193,35 +199,67 @@ inline Row measure_row(const float* x, const int64_t width, const uint64_t hash,
     const float zero = float_of(zero_bits);
     uint32_t scale_bits = 0;
     if (largest > zero) scale_bits = (bits_of(std::max((largest - zero) / kTop, kSmallestScale)) + 0xFFFF) & 0xFFFF0000;
-    params[0] = static_cast<uint16_t>(zero_bits >> 16);
-    params[1] = static_cast<uint16_t>(scale_bits >> 16);
+    store_params(params, static_cast<uint16_t>(zero_bits >> 16), static_cast<uint16_t>(scale_bits >> 16));
     const float per_step = scale_bits == 0 ? 0 : kOne / float_of(scale_bits);
     return {zero, per_step, hash, true};
 }
 
-template <int bits>
-void quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, uint8_t* payload,
-                   uint16_t* params, const int threads) {
+// Where quantize() finds row r and puts it: matrices, row after row. messages.h has rows in any place.
+struct MatrixRows {
+    int64_t bytes;
+    uint8_t* payload;
+    uint16_t* params;
+
+    int64_t number(const int64_t r) const { return r; }
+    uint8_t* payload_of(const int64_t r) const { return payload + r * bytes; }
+    void* params_of(const int64_t r) const { return params + 2 * r; }
+    void fetch_after(int64_t) const {}  // the hardware sees what comes
+};
+
+// Encodes `rows` rows of x; returns how many of them are not finite.
+template <int bits, typename Places>
+int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, const Places& places,
+                      const int threads) {
     const int64_t bytes = (width * bits + 7) / 8;
     const int64_t a_block = std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(width * 4, 1), 1, kMostRows);
-#pragma omp parallel for schedule(static) num_threads(threads)
+    int64_t trouble = 0;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : trouble)
     for (int64_t first = 0; first < rows; first += a_block) {
         Row block[kMostRows];
         const int64_t last = std::min(first + a_block, rows);
-        for (int64_t r = first; r < last; ++r)
-            block[r - first] = measure_row<bits>(x + r * width, width, row_hash(key, r), params + 2 * r);
+        for (int64_t r = first; r < last; ++r) {
+            const int64_t number = places.number(r);
+            places.fetch_after(r);
+            block[r - first] = measure_row<bits>(x + number * width, width, row_hash(key, number), places.params_of(r));
+        }
         for (int64_t r = first; r < last; ++r) {
             const Row row = block[r - first];
-            if (!row.finite) {
-                std::memset(payload + r * bytes, 0, static_cast<size_t>(bytes));
+            if (row.finite) {
+                Encoder<bits>(row).row(x + places.number(r) * width, width, places.payload_of(r));
             } else {
-                Encoder<bits>(row).row(x + r * width, width, payload + r * bytes);
+                std::memset(places.payload_of(r), 0, static_cast<size_t>(bytes));
+                ++trouble;
             }
         }
     }
+    return trouble;
 }
 
-template <int bits, bool kStream>
+// How a row that was decoded gets to `out`.
+enum class Write { kStore, kStream, kAdd };
+
+template <int n, Write write>
+inline void put(float* to, const Lanes<float, n> values) {
+    if constexpr (write == Write::kStream) {
+        stream<float, n>(to, values);
+    } else if constexpr (write == Write::kAdd) {
+        store<float, n>(to, load<float, n>(to) + values);
+    } else {
+        store<float, n>(to, values);
+    }
+}
+
+template <int bits, Write write>
 inline void dequantize_row(const uint8_t* from, const float zero, const float scale, const int64_t width, float* out) {
     constexpr int n = kLanes<float>;
     constexpr int kSlots = 8 / bits, kBlock = kSlots * kGroup, kTop = (1 << bits) - 1;
@@ -232,8 +270,7 @@ inline void dequantize_row(const uint8_t* from, const float zero, const float sc
 #pragma GCC unroll 8
             for (int slot = 0; slot < kSlots; ++slot) {
                 const auto code = __builtin_convertvector(bytes >> (slot * bits) & kTop, Lanes<float, n>);
-                float* to = out + c + slot * kGroup + k;
-                kStream ? stream<float, n>(to, zero + code * scale) : store<float, n>(to, zero + code * scale);
+                put<n, write>(out + c + slot * kGroup + k, zero + code * scale);
             }
         }
     }
@@ -242,25 +279,32 @@ inline void dequantize_row(const uint8_t* from, const float zero, const float sc
     for (int slot = 0; slot < kSlots; ++slot) {
         const int64_t count = std::min(stride, width - c);
 #pragma omp simd
-        for (int64_t k = 0; k < count; ++k)
-            out[c + k] = zero + static_cast<float>(from[k] >> (slot * bits) & kTop) * scale;
+        for (int64_t k = 0; k < count; ++k) {
+            const float value = zero + static_cast<float>(from[k] >> (slot * bits) & kTop) * scale;
+            out[c + k] = write == Write::kAdd ? out[c + k] + value : value;
+        }
         c += std::max<int64_t>(count, 0);
     }
+}
+
+// Whether streaming stores to so many rows of `out` are possible and pay.
+inline bool goes_past_caches(const int64_t rows, const int64_t width, const float* out) {
+    const bool aligned = (reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(width * 4)) % kVectorBytes == 0;
+    return aligned && rows * width * 4 >= kStreamedBytes;
 }
 
 template <int bits>
 void dequantize_rows(const int64_t rows, const int64_t width, const uint8_t* payload, const uint16_t* params,
                      float* out, const int threads) {
     const int64_t bytes = (width * bits + 7) / 8;
-    const bool aligned = (reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(width * 4)) % kVectorBytes == 0;
-    const bool past_caches = aligned && rows * width * 4 >= kStreamedBytes;
+    const bool past_caches = goes_past_caches(rows, width, out);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; ++r) {
             const float zero = float_of(uint32_t{params[2 * r]} << 16);
             const float scale = float_of(uint32_t{params[2 * r + 1]} << 16);
-            const auto row = past_caches ? dequantize_row<bits, true> : dequantize_row<bits, false>;
+            const auto row = past_caches ? dequantize_row<bits, Write::kStream> : dequantize_row<bits, Write::kStore>;
             row(payload + r * bytes, zero, scale, width, out + r * width);
         }
         if (past_caches) finish_streams();
@@ -312,11 +356,12 @@ inline void pack_int8_row(const float* x, const int64_t width, uint8_t* to, floa
 HPCGNN_KERNEL(quantize)(int64_t rows, int64_t width, int bits, uint64_t key, const float* x, uint8_t* payload,
                         uint16_t* params, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const auto run = bits == 1   ? quantize_rows<1>
-                     : bits == 2 ? quantize_rows<2>
-                     : bits == 4 ? quantize_rows<4>
-                                 : quantize_rows<8>;
-    run(rows, width, key, x, payload, params, threads);
+    const MatrixRows places{(width * bits + 7) / 8, payload, params};
+    const auto run = bits == 1   ? quantize_rows<1, MatrixRows>
+                     : bits == 2 ? quantize_rows<2, MatrixRows>
+                     : bits == 4 ? quantize_rows<4, MatrixRows>
+                                 : quantize_rows<8, MatrixRows>;
+    run(rows, width, key, x, places, threads);
 }
 
 // The reverse: out (rows, width) = zero-point + code * scale.

@@ -74,6 +74,14 @@ template <>
 inline void store_first<double, 8>(double* to, const Lanes<double, 8> vector, const int count) {
     _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1U << count) - 1), reinterpret_cast<__m512d>(vector));
 }
+template <>
+inline Lanes<uint8_t, 32> load_first<uint8_t, 32>(const uint8_t* from, const int count) {
+    return reinterpret_cast<Lanes<uint8_t, 32>>(_mm256_maskz_loadu_epi8(~0U >> (32 - count), from));
+}
+template <>
+inline Lanes<uint8_t, 64> load_first<uint8_t, 64>(const uint8_t* from, const int count) {
+    return reinterpret_cast<Lanes<uint8_t, 64>>(_mm512_maskz_loadu_epi8(~0ULL >> (64 - count), from));
+}
 #elif defined(__AVX2__)
 alignas(32) constexpr int32_t kAvx2Mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 inline __m256i first_lanes(const int count) {

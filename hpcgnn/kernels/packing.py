@@ -6,7 +6,9 @@ import numpy as np
 
 from hpcgnn.kernels import keyed
 
-BITS = (1, 2, 4, 8)
+QUANTIZED_BITS = (1, 2, 4, 8)
+MESSAGE_BITS = (*QUANTIZED_BITS, 16, 32)  # those of a wire buffer: bfloat16 and float32 too
+PARAMS_BYTES = 4  # zero-point and scale, of a quantized row
 FRACTION_BITS = 17  # of a fixed-point code: 16 random bits and a half
 LARGEST = np.float32(2.0**126)  # values beyond are taken as this: no difference of two overflows
 SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a float
@@ -15,7 +17,7 @@ _GROUP = 16  # columns that share a half of their draws
 
 
 def payload_bytes(num_columns: int, bits: int) -> int:
-    """Bytes of one row's payload."""
+    """Bytes of one row's payload, for each of MESSAGE_BITS."""
     return (num_columns * bits + 7) // 8
 
 
@@ -44,9 +46,12 @@ def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
     return counter.astype(np.uint32), columns // _GROUP % 2 == 1
 
 
-def noise(key: int, rows: int, num_columns: int) -> np.ndarray:
-    """(rows, F) int32 odd numbers below ``2 ** FRACTION_BITS``: 16 random bits and a half, in fixed point."""
+def noise(key: int, numbers: np.ndarray, num_columns: int) -> np.ndarray:
+    """(n, F) int32, for rows of these (n,) numbers: 16 random bits and a half, in fixed point.
+
+    That is, odd numbers below ``2 ** FRACTION_BITS``.
+    """
     counter, is_high = counters(num_columns)
-    draws = keyed.draws(keyed.row_hashes(key, np.arange(rows))[:, None], counter[None, :])
+    draws = keyed.draws(keyed.row_hashes(key, numbers)[:, None], counter[None, :])
     halves = np.where(is_high, draws >> np.uint32(16), draws & np.uint32(0xFFFF))
     return (halves * 2 + 1).astype(np.int32)

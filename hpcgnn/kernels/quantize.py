@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import implementation
-from hpcgnn.kernels.packing import BITS, payload_bytes
+from hpcgnn.kernels.packing import QUANTIZED_BITS, payload_bytes
 
 
 def quantize(
@@ -172,7 +172,7 @@ def _result(name: str, given: torch.Tensor | None, shape: tuple[int, int], dtype
 
 
 def _check_bits(bits: int) -> None:
-    if bits not in BITS:
+    if bits not in QUANTIZED_BITS:
         raise ValueError(f"bits must be 1, 2, 4 or 8, not {bits}")
 
 

@@ -31,23 +31,33 @@ def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params
 @numba.njit(parallel=True, nogil=True, cache=True)
 def _quantize(x, key, top, byte, shift, counter, is_high, payload, params):
     for row in numba.prange(x.shape[0]):
-        payload[row] = 0
-        smallest, largest = _range(x[row])
-        if not np.isfinite(smallest):
-            params[row] = NAN
-            continue
-        zero, scale = _parameters(smallest, largest, top)
-        params[row, 0] = np.float32(zero).view(np.uint32) >> np.uint32(16)
-        params[row, 1] = np.float32(scale).view(np.uint32) >> np.uint32(16)
-        per_step = _ONE / scale if scale > _ZERO else _ZERO
-        hashed = row_hash(key, row)
-        low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
-        for column in range(x.shape[1]):
-            drawn = draw32(low, high, counter[column])
-            half = drawn >> np.uint32(16) if is_high[column] else drawn & np.uint32(0xFFFF)
-            steps = min(max((x[row, column] - zero) * per_step, _ZERO), top * _ONE)
-            code = (np.int64(steps) + 2 * np.int64(half) + 1) >> FRACTION_BITS
-            payload[row, byte[column]] |= np.uint8(code << shift[column])
+        zero, scale = quantize_row(x[row], row, key, top, byte, shift, counter, is_high, payload[row])
+        params[row, 0], params[row, 1] = zero, scale
+
+
+@numba.njit(nogil=True, cache=True)
+def quantize_row(x, number, key, top, byte, shift, counter, is_high, payload):
+    """Row ``number``: writes its codes to ``payload``; its parameters as patterns of bfloat16, NAN if it is not finite."""
+    payload[:] = 0
+    smallest, largest = _range(x)
+    if not np.isfinite(smallest):
+        return NAN, NAN
+    zero, scale = _parameters(smallest, largest, top)
+    per_step = _ONE / scale if scale > _ZERO else _ZERO
+    hashed = row_hash(key, number)
+    low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
+    for column in range(x.size):
+        drawn = draw32(low, high, counter[column])
+        half = drawn >> np.uint32(16) if is_high[column] else drawn & np.uint32(0xFFFF)
+        steps = min(max((x[column] - zero) * per_step, _ZERO), top * _ONE)
+        code = (np.int64(steps) + 2 * np.int64(half) + 1) >> FRACTION_BITS
+        payload[byte[column]] |= np.uint8(code << shift[column])
+    return _upper_half(zero), _upper_half(scale)
+
+
+@numba.njit(nogil=True, cache=True)
+def _upper_half(value):
+    return np.uint16(np.float32(value).view(np.uint32) >> np.uint32(16))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -87,10 +97,15 @@ def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torc
 @numba.njit(parallel=True, nogil=True, cache=True)
 def _dequantize(payload, params, top, byte, shift, out):
     for row in numba.prange(out.shape[0]):
-        zero, scale = params[row, 0], params[row, 1]
-        for column in range(out.shape[1]):
-            code = (payload[row, byte[column]] >> shift[column]) & top
-            out[row, column] = zero + np.float32(code) * scale
+        dequantize_row(payload[row], params[row, 0], params[row, 1], top, byte, shift, out[row], False)
+
+
+@numba.njit(nogil=True, cache=True)
+def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
+    """``out`` = zero-point + code * scale, or more by it."""
+    for column in range(out.size):
+        value = zero + np.float32((payload[byte[column]] >> shift[column]) & top) * scale
+        out[column] = out[column] + value if accumulate else value
 
 
 @on_torch_threads
@@ -102,11 +117,16 @@ def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
 @numba.njit(parallel=True, nogil=True, cache=True)
 def _pack_bf16(patterns, out):
     for i in numba.prange(patterns.size):
-        pattern = np.int64(patterns[i])
-        if pattern & 0x7FFFFFFF > 0x7F800000:
-            out[i] = NAN
-        else:
-            out[i] = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
+        out[i] = to_bfloat16(patterns[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def to_bfloat16(pattern):
+    """The bits of a float32, to the nearest, ties to even; every NaN becomes the same one."""
+    wide = np.int64(pattern)
+    if wide & 0x7FFFFFFF > 0x7F800000:
+        return NAN
+    return np.uint16((wide + 0x7FFF + (wide >> 16 & 1)) >> 16)
 
 
 @on_torch_threads

@@ -11,6 +11,13 @@ from hpcgnn.kernels.packing import LARGEST, NAN, SMALLEST_SCALE
 
 def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
     """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
+    quantize_numbered(x, np.arange(x.shape[0]), bits, key, payload, params)
+
+
+def quantize_numbered(
+    x: torch.Tensor, numbers: np.ndarray, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor
+) -> None:
+    """The same for rows that draw their noise as those with these (n,) int64 numbers."""
     top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
     values = x.numpy()
     is_finite = np.isfinite(values).all(axis=1)
@@ -19,7 +26,7 @@ def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params
     per_step = np.divide(one, scale, out=np.zeros_like(scale), where=scale > 0)
     with np.errstate(over="ignore"):  # beyond LARGEST, where the result is clamped
         steps = ((values - zero[:, None]) * per_step[:, None]).clip(0, one * np.float32(top))
-    noise = packing.noise(key, *values.shape)
+    noise = packing.noise(key, numbers, values.shape[1])
     codes = ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.uint8)
     codes[~is_finite] = 0
     byte, shift = packing.places(values.shape[1], bits)

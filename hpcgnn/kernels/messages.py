@@ -1,0 +1,163 @@
+"""Rows of a wire buffer, quantized or plain: one entry to every backend.
+
+A wire buffer is one contiguous run of bytes. Row i's payload is in it from byte ``payload_at[i]`` on, and the parameters of
+a quantized row (zero-point and scale, two bfloat16) are from byte ``params_at[i]`` on; both may lie anywhere, so that a
+buffer can hold the rows of each receiver grouped by bit-width. What ``bits`` stand for:
+
+- 1, 2, 4, 8: payload and parameters of :func:`hpcgnn.kernels.quantize`, with the noise of the row's number in ``x``.
+- 16: bfloat16, to the nearest, ties to even, as :func:`hpcgnn.kernels.pack_bf16` has it; no parameters.
+- 32: float32 as it is; no parameters.
+
+Arguments that all functions take: ``buffer`` (any number,) contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous
+int64 byte offsets, the latter not looked at for 16 and 32 bits, where it may be None; ``backend`` one of ``auto``,
+``native``, ``jit`` and ``reference``. ``check=False`` is for offsets and rows that are right by construction: it leaves out
+what takes O(n) to check, and then nothing stops a wrong one from writing over other memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+
+
+def encode_rows(
+    x: torch.Tensor,
+    rows: torch.Tensor,
+    bits: int,
+    key: int,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    backend: str = "auto",
+    *,
+    check: bool = True,
+) -> int:
+    """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
+
+    The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are those which
+    ``quantize(x, bits, key)`` has for it. No two rows may share bytes of ``buffer``.
+
+    Args:
+        rows: (n,) contiguous int64; a row may be named more than once.
+        key: in [0, 2**64); plays no part for 16 and 32 bits.
+
+    Returns:
+        How many of the n rows hold a NaN or an infinity. They are written too: as NaN up to 8 bits.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    if not 0 <= key < 2**64:
+        raise ValueError(f"key must lie in [0, 2**64), not be {key}")
+    _check_matrix("x", x)
+    _check_rows(rows, x.shape[0], check)
+    _check_places(buffer, payload_at, params_at, bits, rows.numel(), x.shape[1], check)
+    _check_apart("x", x, buffer)
+    return implementation("messages", backend).encode_rows(x.detach(), rows, bits, key, buffer, payload_at, params_at)
+
+
+def decode_rows(
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    out: torch.Tensor,
+    rows: torch.Tensor,
+    accumulate: bool = False,
+    backend: str = "auto",
+    *,
+    check: bool = True,
+) -> int:
+    """Row ``rows[i]`` of ``out`` (m, F) contiguous float32 becomes row i of ``buffer``, or grows by it with ``accumulate``.
+
+    Args:
+        rows: (n,) contiguous int64, all different.
+
+    Returns:
+        How many of the n rows are not finite: up to 8 bits by their parameters, else by their values. A finite number
+        that bfloat16 cannot hold arrives as an infinity.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix("out", out)
+    _check_rows(rows, out.shape[0], check)
+    if check:
+        _check_distinct(rows, out.shape[0])
+    _check_places(buffer, payload_at, params_at, bits, rows.numel(), out.shape[1], check)
+    _check_apart("out", out, buffer)
+    kernels = implementation("messages", backend)
+    return kernels.decode_rows(buffer, payload_at, params_at, bits, out.detach(), rows, accumulate)
+
+
+def _check_matrix(name: str, x: torch.Tensor) -> None:
+    if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous() or x.device.type != "cpu":
+        raise ValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
+
+
+def _check_numbers(name: str, numbers: torch.Tensor) -> None:
+    if (
+        numbers.dim() != 1
+        or numbers.dtype != torch.int64
+        or not numbers.is_contiguous()
+        or numbers.device.type != "cpu"
+    ):
+        raise ValueError(
+            f"{name} must be contiguous int64 of shape (n,), not {numbers.dtype} of {tuple(numbers.shape)}"
+        )
+
+
+def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
+    _check_numbers("rows", rows)
+    if check and rows.numel():
+        least, most = map(int, torch.aminmax(rows))
+        if least < 0 or most >= size:
+            raise ValueError(f"rows must lie in [0, {size}), not reach from {least} to {most}")
+
+
+def _check_distinct(rows: torch.Tensor, size: int) -> None:
+    """In O(n): of the marks, only those that were set are looked at."""
+    positions, marks = torch.arange(rows.numel()), torch.empty(size, dtype=torch.int64)
+    marks[rows] = positions
+    twice = marks[rows] != positions
+    if bool(twice.any()):
+        raise ValueError(f"rows must name each row at most once, but they name row {int(rows[twice][0])} again")
+
+
+def _check_places(
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    count: int,
+    num_columns: int,
+    check: bool,
+) -> None:
+    if bits not in MESSAGE_BITS:
+        raise ValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
+    if buffer.dim() != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous() or buffer.device.type != "cpu":
+        raise ValueError(
+            f"buffer must be contiguous one-dimensional uint8, not {buffer.dtype} of {tuple(buffer.shape)}"
+        )
+    _check_offsets("payload_at", payload_at, count, buffer.numel() - payload_bytes(num_columns, bits), check)
+    if bits in QUANTIZED_BITS:
+        if params_at is None:
+            raise ValueError(f"params_at must be given for {bits} bits")
+        _check_offsets("params_at", params_at, count, buffer.numel() - PARAMS_BYTES, check)
+
+
+def _check_offsets(name: str, offsets: torch.Tensor, count: int, last: int, check: bool) -> None:
+    _check_numbers(name, offsets)
+    if offsets.numel() != count:
+        raise ValueError(f"{name} must hold {count} offsets, one for each row, not {offsets.numel()}")
+    if check and count:
+        least, most = map(int, torch.aminmax(offsets))
+        if least < 0 or most > last:
+            raise ValueError(f"{name} must lie in [0, {last}] for rows inside the buffer, not from {least} to {most}")
+
+
+def _check_apart(name: str, matrix: torch.Tensor, buffer: torch.Tensor) -> None:
+    if matrix.numel() and matrix.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr():
+        raise ValueError(f"{name} must not share memory with buffer")

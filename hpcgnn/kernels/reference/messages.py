@@ -1,0 +1,70 @@
+"""See :mod:`hpcgnn.kernels.messages`."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.reference.quantize import dequantize, pack_bf16, quantize_numbered
+
+
+def encode_rows(
+    x: torch.Tensor,
+    rows: torch.Tensor,
+    bits: int,
+    key: int,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+) -> int:
+    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite."""
+    values = x[rows]
+    if bits in QUANTIZED_BITS:
+        assert params_at is not None, "checked before"
+        payload = torch.empty(rows.numel(), payload_bytes(x.shape[1], bits), dtype=torch.uint8)
+        params = torch.empty(rows.numel(), 2, dtype=torch.bfloat16)
+        quantize_numbered(values, rows.numpy(), bits, key, payload, params)
+        buffer[_bytes(params_at, PARAMS_BYTES)] = params.view(torch.uint8)
+    elif bits == 16:
+        packed = torch.empty(values.shape, dtype=torch.bfloat16)
+        pack_bf16(values, packed)
+        payload = packed.view(torch.uint8)
+    else:
+        payload = values.view(torch.uint8)
+    buffer[_bytes(payload_at, payload.shape[1])] = payload
+    return _not_finite(values)
+
+
+def decode_rows(
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    out: torch.Tensor,
+    rows: torch.Tensor,
+    accumulate: bool,
+) -> int:
+    """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite."""
+    payload = buffer[_bytes(payload_at, payload_bytes(out.shape[1], bits))]
+    if bits in QUANTIZED_BITS:
+        assert params_at is not None, "checked before"
+        params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16)
+        values = torch.empty(rows.numel(), out.shape[1])
+        dequantize(payload, params, bits, values)
+        not_finite = _not_finite(params.float())
+    else:
+        words = payload.flatten().view(torch.bfloat16 if bits == 16 else torch.float32)
+        values = words.float().view(rows.numel(), out.shape[1])
+        not_finite = _not_finite(values)
+    out[rows] = out[rows] + values if accumulate else values
+    return not_finite
+
+
+def _bytes(offsets: torch.Tensor, count: int) -> torch.Tensor:
+    """(n, count) numbers of the bytes from each offset on."""
+    return offsets[:, None] + torch.arange(count)
+
+
+def _not_finite(values: torch.Tensor) -> int:
+    """Rows of ``values`` with a NaN or an infinity."""
+    return int((~values.isfinite()).any(1).sum())

@@ -1,0 +1,193 @@
+// Rows that lie in a wire buffer: one run of bytes, in which a row's payload starts at payload_at[i] and its parameters
+// (zero-point and scale, 4 bytes) at params_at[i], anywhere. Payloads of 1 to 8 bits are those of quantize.h, with the
+// noise of the row's number in the matrix that it comes from; 16 and 32 bits are bfloat16 and float32 as they are, and
+// have no parameters.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "hpcgnn.h"
+#include "quantize.h"
+#include "rows.h"
+#include "simd.h"
+#include "tasks.h"
+
+namespace {
+
+constexpr int64_t kMostBytesFetched = 1024;  // of a row; the hardware follows from there
+constexpr int64_t kMostMessagesAhead = 32;   // of prefetching
+constexpr int kMessageVectors = kVectorBytes == 4 ? 4 : kVectorBytes == 32 ? 8 : 16;  // registers for sums
+
+template <int bits>
+using Word = std::conditional_t<bits == 16, uint16_t, uint32_t>;
+
+inline bool is_finite(const float value) {
+    return (bits_of(value) & kInfinity) != kInfinity;
+}
+
+inline void fetch(const void* from, const int64_t bytes) {
+    const char* first = static_cast<const char*>(from);
+    for (int64_t b = 0; b < std::min(bytes, kMostBytesFetched); b += 64) __builtin_prefetch(first + b);
+}
+
+// Where encode_rows() finds row i and puts it; see MatrixRows.
+struct MessageRows {
+    const int64_t* rows;
+    int64_t count, width;
+    const float* x;
+    uint8_t* buffer;
+    const int64_t *payload_at, *params_at;
+
+    int64_t number(const int64_t i) const { return rows[i]; }
+    uint8_t* payload_of(const int64_t i) const { return buffer + payload_at[i]; }
+    void* params_of(const int64_t i) const { return buffer + params_at[i]; }
+    void fetch_after(const int64_t i) const { fetch(x + rows[std::min(i + kRowsAhead, count - 1)] * width, width * 4); }
+};
+
+// One row as words of a plain format; false if it is not finite.
+template <int bits>
+inline bool encode_words(const float* x, const int64_t width, uint8_t* to) {
+    uint32_t trouble = 0;
+#pragma omp simd reduction(| : trouble)
+    for (int64_t c = 0; c < width; ++c) {
+        const uint32_t pattern = bits_of(x[c]);
+        trouble |= (pattern & kInfinity) == kInfinity;
+        const Word<bits> word = bits == 16 ? static_cast<Word<bits>>(to_bfloat16(pattern)) : pattern;
+        std::memcpy(to + c * sizeof word, &word, sizeof word);
+    }
+    return trouble == 0;
+}
+
+template <int bits>
+int64_t encode_rows(const MessageRows& places, const uint64_t key, const int threads) {
+    if constexpr (bits <= 8) {
+        return quantize_rows<bits>(places.count, places.width, key, places.x, places, threads);
+    } else {
+        int64_t trouble = 0;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : trouble)
+        for (int64_t i = 0; i < places.count; ++i) {
+            places.fetch_after(i);
+            trouble +=
+                !encode_words<bits>(places.x + places.rows[i] * places.width, places.width, places.payload_of(i));
+        }
+        return trouble;
+    }
+}
+
+// n words from anywhere, or at the end of a row the first `count` of them, as floats.
+template <int bits, int n, bool kPart>
+inline Lanes<float, n> load_words(const uint8_t* from, const int count) {
+    constexpr int kBytes = n * bits / 8;
+    const auto bytes = kPart ? load_first<uint8_t, kBytes>(from, count * bits / 8) : load<uint8_t, kBytes>(from);
+    if constexpr (bits == 16) {
+        return widen<n>(reinterpret_cast<Lanes<uint16_t, n>>(bytes));
+    } else {
+        return reinterpret_cast<Lanes<float, n>>(bytes);
+    }
+}
+
+// The reverse of encode_words.
+template <int bits, Write write>
+inline bool decode_words(const uint8_t* from, const int64_t width, float* out) {
+    constexpr int n = kLanes<float>;
+    using I = Lanes<int32_t, n>;
+    I trouble{};
+    int64_t c = 0;
+    for (; c + n <= width; c += n) {
+        const auto values = load_words<bits, n, false>(from + c * (bits / 8), n);
+        trouble |= reinterpret_cast<I>(values - values);  // 0 but for NaN and infinities
+        put<n, write>(out + c, values);
+    }
+    if (c < width) {
+        const int count = static_cast<int>(width - c);
+        auto values = load_words<bits, n, true>(from + c * (bits / 8), count);
+        trouble |= reinterpret_cast<I>(values - values);
+        if (write == Write::kAdd) values = load_first<float, n>(out + c, count) + values;
+        store_first<float, n>(out + c, values, count);
+    }
+    return !any<n>(trouble);
+}
+
+struct Params {
+    float zero, scale;
+
+    explicit Params(const uint8_t* from) {
+        uint16_t both[2];
+        std::memcpy(both, from, sizeof both);
+        zero = float_of(uint32_t{both[0]} << 16);
+        scale = float_of(uint32_t{both[1]} << 16);
+    }
+};
+
+// The reverse of encode_rows: rows[i] of out becomes row i, or more by it.
+template <int bits, Write write>
+int64_t decode_rows(const MessageRows& places, float* out, const int threads) {
+    const int64_t width = places.width, last = places.count - 1;
+    const int64_t bytes = (width * bits + 7) / 8;
+    int64_t trouble = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : trouble)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < places.count; ++i) {
+            const int64_t later = std::min(i + kRowsAhead, last);
+            fetch(places.payload_of(later), bytes);
+            if (write == Write::kAdd) fetch(out + places.rows[later] * width, width * 4);
+            float* to = out + places.rows[i] * width;
+            if constexpr (bits > 8) {
+                trouble += !decode_words<bits, write>(places.payload_of(i), width, to);
+            } else {
+                __builtin_prefetch(places.params_of(later));
+                const Params params(static_cast<const uint8_t*>(places.params_of(i)));
+                dequantize_row<bits, write>(places.payload_of(i), params.zero, params.scale, width, to);
+                trouble += !is_finite(params.zero) || !is_finite(params.scale);
+            }
+        }
+        if (write == Write::kStream) finish_streams();
+    }
+    return trouble;
+}
+
+template <int bits>
+int64_t decode_rows(const MessageRows& places, float* out, const bool accumulate, const int threads) {
+    if (accumulate) return decode_rows<bits, Write::kAdd>(places, out, threads);
+    if (goes_past_caches(places.count, places.width, out))
+        return decode_rows<bits, Write::kStream>(places, out, threads);
+    return decode_rows<bits, Write::kStore>(places, out, threads);
+}
+
+}  // namespace
+
+// Row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i] and,
+// up to 8 bits, buffer + params_at[i]; params_at is null beyond. not_finite: how many of them hold a NaN or an
+// infinity.
+HPCGNN_KERNEL(encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, uint64_t key, const float* x,
+                           uint8_t* buffer, const int64_t* payload_at, const int64_t* params_at, int64_t* not_finite,
+                           int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const MessageRows places{rows, count, width, x, buffer, payload_at, params_at};
+    const auto run = bits == 1    ? encode_rows<1>
+                     : bits == 2  ? encode_rows<2>
+                     : bits == 4  ? encode_rows<4>
+                     : bits == 8  ? encode_rows<8>
+                     : bits == 16 ? encode_rows<16>
+                                  : encode_rows<32>;
+    *not_finite = run(places, key, threads);
+}
+
+// The reverse: row rows[i] of out (any number of rows, width) becomes row i of the buffer, or grows by it. No row
+// twice. not_finite: up to 8 bits, how many rows have such parameters; else how many hold such values.
+HPCGNN_KERNEL(decode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, uint8_t* buffer,
+                           const int64_t* payload_at, const int64_t* params_at, float* out, int accumulate,
+                           int64_t* not_finite, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    const MessageRows places{rows, count, width, nullptr, buffer, payload_at, params_at};
+    const auto run = bits == 1    ? decode_rows<1>
+                     : bits == 2  ? decode_rows<2>
+                     : bits == 4  ? decode_rows<4>
+                     : bits == 8  ? decode_rows<8>
+                     : bits == 16 ? decode_rows<16>
+                                  : decode_rows<32>;
+    *not_finite = run(places, out, accumulate != 0, threads);
+}

@@ -1,0 +1,258 @@
+"""Rows of a wire buffer: the bytes and numbers of quantize and dequantize, in any places, and nothing beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.kernels import dequantize, keyed, pack_bf16, quantize
+from hpcgnn.kernels.messages import decode_rows, encode_rows
+from hpcgnn.kernels.packing import payload_bytes
+
+BACKENDS = ["native", "jit", "reference"]
+BITS = [1, 2, 4, 8, 16, 32]
+WIDTHS = [1, 3, 16, 40, 100, 256, 602]
+KEY = keyed.derive_key(4, 5, 6)
+UNTOUCHED = 0xA5
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@dataclass
+class Wire:
+    """A buffer, and where rows lie in it."""
+
+    buffer: torch.Tensor
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+    def at(self, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.payload_at, self.params_at if bits <= 8 else None
+
+    def gaps(self, width: int, bits: int) -> torch.Tensor:
+        """Bytes in which no row lies."""
+        free = torch.ones(self.buffer.numel(), dtype=torch.bool)
+        free[self.payload_at[:, None] + torch.arange(payload_bytes(width, bits))] = False
+        if bits <= 8:
+            free[self.params_at[:, None] + torch.arange(4)] = False
+        return self.buffer[free]
+
+
+def make_wire(count: int, width: int, bits: int, seed: int = 0) -> Wire:
+    """Places for ``count`` rows in a random order with random gaps; a payload ends where the buffer does."""
+    rng = np.random.default_rng(seed)
+    starts = 4 * rng.permutation(count * 3)[:count]  # parameters first, a multiple of 4, with gaps
+    begin = 12 * count + 3  # payloads start at an odd place
+    steps = payload_bytes(width, bits) + rng.integers(0, 9, count)
+    places = begin + np.cumsum(steps) - payload_bytes(width, bits)
+    size = int(places[-1]) + payload_bytes(width, bits) if count else begin
+    buffer = torch.full((size,), UNTOUCHED, dtype=torch.uint8)
+    return Wire(buffer, torch.from_numpy(rng.permutation(places)), torch.from_numpy(starts))
+
+
+def some_rows(width: int, count: int = 30) -> torch.Tensor:
+    """(count, width) of every kind: NaN and infinities in rows 3, 8 and 13."""
+    x = (
+        torch.randn(count, width, generator=torch.Generator().manual_seed(width))
+        * torch.logspace(-9, 9, count)[:, None]
+    )
+    for row, bad in ((3, torch.nan), (8, torch.inf), (13, -torch.inf)):
+        x[row, row % width] = bad
+    x[5] = 0.1
+    x[6, 0] = -0.0
+    return x
+
+
+def encoded(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What quantize and pack_bf16 make of all rows: payload and parameters (as bytes), and the decoded rows."""
+    if bits == 32:
+        return x.view(torch.uint8), torch.empty(0), x
+    if bits == 16:
+        packed = pack_bf16(x, backend="reference")
+        return packed.view(torch.uint8), torch.empty(0), packed.float()
+    payload, params = quantize(x, bits, KEY, backend="reference")
+    return payload, params.view(torch.uint8), dequantize(payload, params, bits, x.shape[1], backend="reference")
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Bit for bit, but for which NaN it is."""
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(0).view(torch.int32), expected.nan_to_num(0).view(torch.int32))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_encodes_any_rows_to_any_places(backend, width, bits):
+    x = some_rows(width)
+    payload, params, _ = encoded(x, bits)
+    rows = torch.tensor([29, 3, 0, 17, 13, 5, 6, 17, 8, 4])
+    wire = make_wire(rows.numel(), width, bits)
+    assert encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend) == 3
+    assert torch.equal(wire.buffer[wire.payload_at[:, None] + torch.arange(payload.shape[1])], payload[rows])
+    if bits <= 8:
+        assert torch.equal(wire.buffer[wire.params_at[:, None] + torch.arange(4)], params[rows])
+    gaps = wire.gaps(width, bits)
+    assert gaps.numel() > 0
+    assert (gaps == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_decodes_to_any_rows(backend, width, bits, accumulate):
+    x = some_rows(width)
+    wire, rows = make_wire(30, width, bits), torch.randperm(30)
+    encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend="reference")
+    out = torch.randn(50, width)
+    targets = torch.randperm(50)[:30]
+    expected = out.clone()
+    decoded = encoded(x, bits)[2][rows]
+    expected[targets] = expected[targets] + decoded if accumulate else decoded
+    assert decode_rows(wire.buffer, *wire.at(bits), bits, out, targets, accumulate, backend=backend) == 3
+    assert_same(out, expected)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_many_rows_there_and_back(backend, bits):
+    """Enough of them for several threads, and for stores that go past the caches."""
+    width, count = 64, 70_000
+    x = torch.randn(count, width, generator=torch.Generator().manual_seed(1))
+    wire, rows = make_wire(count, width, bits), torch.randperm(count)
+    assert encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend) == 0
+    out = torch.full((count, width), 7.0)
+    assert decode_rows(wire.buffer, *wire.at(bits), bits, out, rows, backend=backend) == 0
+    assert torch.equal(out, encoded(x, bits)[2])
+    assert (wire.gaps(width, bits) == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_same_bytes_for_any_number_of_threads(backend, bits):
+    width, rows, threads, results = 100, torch.randperm(999), torch.get_num_threads(), []
+    x = torch.randn(999, width)
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        wire, out = make_wire(999, width, bits), torch.ones(999, width)
+        encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend)
+        decode_rows(wire.buffer, *wire.at(bits), bits, out, rows, True, backend=backend)
+        results.append((wire.buffer, out))
+    torch.set_num_threads(threads)
+    for found in results[1:]:
+        assert torch.equal(found[0], results[0][0])
+        assert torch.equal(found[1], results[0][1])
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("count", "width"), [(0, 7), (4, 0), (0, 0)])
+def test_nothing_to_do(backend, bits, count, width):
+    wire, rows = make_wire(count, width, bits), torch.arange(count)
+    assert encode_rows(torch.ones(5, width), rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend) == 0
+    out = torch.ones(5, width)
+    assert decode_rows(wire.buffer, *wire.at(bits), bits, out, rows, backend=backend) == 0
+    assert (wire.gaps(width, bits) == UNTOUCHED).all()
+    assert torch.equal(out, torch.ones(5, width))
+
+
+def test_what_is_counted_as_not_finite(backend):
+    """A row counts once; a finite number that bfloat16 cannot hold is an infinity only for the receiver."""
+    x = torch.ones(3, 20)
+    x[1, 2:9] = torch.nan
+    x[2, 19] = torch.finfo(torch.float32).max
+    rows = torch.arange(3)
+    for bits in BITS:
+        wire = make_wire(3, 20, bits)
+        assert encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend) == 1
+        received = decode_rows(wire.buffer, *wire.at(bits), bits, torch.empty(3, 20), rows, backend=backend)
+        assert received == (2 if bits == 16 else 1)
+
+
+def test_parameters_alone_are_looked_at(backend):
+    buffer, places = torch.zeros(64, dtype=torch.uint8), torch.tensor([0, 8, 16])
+    for row, params in enumerate(([torch.inf, 1.0], [0.0, torch.nan], [1.0, 2.0])):
+        start = 32 + 4 * row
+        buffer[start : start + 4] = torch.tensor(params, dtype=torch.bfloat16).view(torch.uint8)
+    out, rows = torch.empty(3, 8), torch.arange(3)
+    assert decode_rows(buffer, places, 32 + 4 * rows, 8, out, rows, backend=backend) == 2
+    assert out[2].tolist() == [1.0] * 8
+
+
+def arguments() -> dict[str, object]:
+    """Right ones for both functions: 4 rows of 3 columns in 2 bits."""
+    places = torch.arange(4) * 8
+    return {"bits": 2, "buffer": torch.zeros(32, dtype=torch.uint8), "payload_at": places, "params_at": places + 4}
+
+
+OF_PLACES = [
+    ({"bits": 3}, "bits"),
+    ({"buffer": torch.zeros(32)}, "buffer"),
+    ({"buffer": torch.zeros(4, 8, dtype=torch.uint8)}, "buffer"),
+    ({"buffer": torch.zeros(64, dtype=torch.uint8)[::2]}, "buffer"),
+    ({"payload_at": torch.arange(3)}, "payload_at"),
+    ({"payload_at": torch.arange(4, dtype=torch.int32)}, "payload_at"),
+    ({"payload_at": torch.arange(8)[::2]}, "payload_at"),
+    ({"payload_at": torch.tensor([0, 1, 2, 32])}, r"payload_at must lie in \[0, 31\]"),
+    ({"payload_at": torch.tensor([0, 1, 2, -1])}, "payload_at"),
+    ({"params_at": torch.tensor([0, 1, 2, 29])}, r"params_at must lie in \[0, 28\]"),
+    ({"params_at": torch.tensor([-4, 1, 2, 3])}, "params_at"),
+    ({"params_at": torch.arange(5)}, "params_at"),
+    ({"params_at": None}, "params_at"),
+    ({"rows": torch.tensor([0, 1, 2, 4])}, "rows must lie"),
+    ({"rows": torch.tensor([0, -1, 2, 3])}, "rows must lie"),
+    ({"rows": torch.arange(4.0)}, "rows"),
+    ({"backend": "cuda"}, "backend"),
+]
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        *OF_PLACES,
+        ({"x": torch.ones(4, 3).double()}, "x must"),
+        ({"x": torch.ones(3, 4).T}, "x must"),
+        ({"x": torch.ones(12)}, "x must"),
+        ({"key": -1}, "key"),
+        ({"key": 2**64}, "key"),
+    ],
+)
+def test_wrong_arguments_of_encode_rows_are_refused_by_name(override, named):
+    with pytest.raises(ValueError, match=named):
+        encode_rows(**({"x": torch.ones(4, 3), "rows": torch.arange(4), "key": KEY} | arguments() | override))
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        *OF_PLACES,
+        ({"out": torch.ones(4, 3).double()}, "out must"),
+        ({"out": torch.ones(3, 4).T}, "out must"),
+        ({"rows": torch.tensor([0, 1, 2, 1])}, "rows must name each row at most once"),
+    ],
+)
+def test_wrong_arguments_of_decode_rows_are_refused_by_name(override, named):
+    with pytest.raises(ValueError, match=named):
+        decode_rows(**({"out": torch.ones(4, 3), "rows": torch.arange(4)} | arguments() | override))
+
+
+def test_memory_is_not_shared():
+    memory = torch.zeros(48, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="share"):
+        encode_rows(memory.view(torch.float32).view(4, 3), torch.arange(4), KEY % 1 + 2, KEY, **places_in(memory))
+
+
+def places_in(buffer: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"buffer": buffer, "payload_at": torch.arange(4) * 8, "params_at": torch.arange(4) * 8 + 4}
+
+
+def test_without_checks_only_shapes_are_looked_at():
+    x, wire = torch.randn(4, 3), arguments()
+    assert encode_rows(x, torch.arange(4), key=KEY, check=False, **wire) == 0
+    out = torch.empty(4, 3)
+    assert decode_rows(out=out, rows=torch.arange(4), check=False, **wire) == 0
+    assert_same(out, encoded(x, 2)[2])
+    with pytest.raises(ValueError, match="payload_at"):
+        encode_rows(x, torch.arange(4), key=KEY, check=False, **wire | {"payload_at": torch.arange(3)})
