@@ -8,3 +8,4 @@
 #include "quantize.h"
 #include "rows.h"
 #include "spmm.h"
+#include "spmm_rows.h"

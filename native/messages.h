@@ -6,19 +6,15 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
 #include "hpcgnn.h"
 #include "quantize.h"
 #include "rows.h"
 #include "simd.h"
-#include "tasks.h"
 
 namespace {
 
 constexpr int64_t kMostBytesFetched = 1024;  // of a row; the hardware follows from there
-constexpr int64_t kMostMessagesAhead = 32;   // of prefetching
-constexpr int kMessageVectors = kVectorBytes == 4 ? 4 : kVectorBytes == 32 ? 8 : 16;  // registers for sums
 
 template <int bits>
 using Word = std::conditional_t<bits == 16, uint16_t, uint32_t>;
@@ -27,12 +23,15 @@ inline bool is_finite(const float value) {
     return (bits_of(value) & kInfinity) != kInfinity;
 }
 
-inline void fetch(const void* from, const int64_t bytes) {
+// GCC takes a function that only prefetches for one without effects and drops the call, unless it has no choice.
+#define HPCGNN_FETCH __attribute__((always_inline)) inline
+
+HPCGNN_FETCH void fetch(const void* from, const int64_t bytes) {
     const char* first = static_cast<const char*>(from);
-    for (int64_t b = 0; b < std::min(bytes, kMostBytesFetched); b += 64) __builtin_prefetch(first + b);
+    for (int64_t b = 0; b < std::min(bytes, kMostBytesFetched); b += 64) __builtin_prefetch(first + b, 0, 2);
 }
 
-// Where encode_rows() finds row i and puts it; see MatrixRows.
+// Where encode_rows() finds row i and puts it, as MatrixRows; decode_rows() goes the other way.
 struct MessageRows {
     const int64_t* rows;
     int64_t count, width;
@@ -43,7 +42,11 @@ struct MessageRows {
     int64_t number(const int64_t i) const { return rows[i]; }
     uint8_t* payload_of(const int64_t i) const { return buffer + payload_at[i]; }
     void* params_of(const int64_t i) const { return buffer + params_at[i]; }
-    void fetch_after(const int64_t i) const { fetch(x + rows[std::min(i + kRowsAhead, count - 1)] * width, width * 4); }
+    // The hardware fetches by itself what follows in memory.
+    HPCGNN_FETCH void fetch_after(const int64_t i) const {
+        const int64_t later = std::min(i + kRowsAhead, count - 1);
+        if (later > 0 && rows[later] != rows[later - 1] + 1) fetch(x + rows[later] * width, width * 4);
+    }
 };
 
 // One row as words of a plain format; false if it is not finite.

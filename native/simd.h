@@ -210,6 +210,14 @@ inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
     return v;
 }
 
+// The first `count` of them, 0 in the other lanes; nothing beyond is touched.
+template <int n>
+inline Lanes<int32_t, n> load_first_bytes(const uint8_t* from, const int count) {
+    uint8_t bytes[n] = {};
+    std::memcpy(bytes, from, static_cast<size_t>(count));
+    return load_bytes<n>(bytes);
+}
+
 // GCC makes element-wise code of these conversions, and compares and blends where there is a minimum.
 #if defined(__AVX512F__)
 template <>
@@ -231,6 +239,11 @@ inline void store_bytes<16>(uint8_t* to, const Lanes<uint32_t, 16> v) {
 template <>
 inline Lanes<int32_t, 16> load_bytes<16>(const uint8_t* from) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
+}
+template <>
+inline Lanes<int32_t, 16> load_first_bytes<16>(const uint8_t* from, const int count) {
+    const __m128i bytes = _mm_maskz_loadu_epi8(static_cast<__mmask16>((1U << count) - 1), from);
     return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
 }
 #elif defined(__AVX2__)
@@ -257,6 +270,29 @@ template <>
 inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
+}
+#endif
+
+// How many numbers a register can look up in another; lookup() does, by the low bits of each lane. 0: it cannot.
+#if defined(__AVX512F__)
+constexpr int kLookupLanes = 16;
+template <int n>
+inline Lanes<float, n> lookup(const Lanes<float, n> table, const Lanes<int32_t, n> which) {
+    return reinterpret_cast<Lanes<float, n>>(
+        _mm512_maskz_permutexvar_ps(0xFFFF, reinterpret_cast<__m512i>(which), reinterpret_cast<__m512>(table)));
+}
+#elif defined(__AVX2__)
+constexpr int kLookupLanes = 8;
+template <int n>
+inline Lanes<float, n> lookup(const Lanes<float, n> table, const Lanes<int32_t, n> which) {
+    return reinterpret_cast<Lanes<float, n>>(
+        _mm256_permutevar8x32_ps(reinterpret_cast<__m256>(table), reinterpret_cast<__m256i>(which)));
+}
+#else
+constexpr int kLookupLanes = 0;
+template <int n>
+inline Lanes<float, n> lookup(const Lanes<float, n> table, const Lanes<int32_t, n>) {
+    return table;  // nobody asks
 }
 #endif
 

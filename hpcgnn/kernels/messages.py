@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 
 
@@ -90,6 +91,40 @@ def decode_rows(
     _check_apart("out", out, buffer)
     kernels = implementation("messages", backend)
     return kernels.decode_rows(buffer, payload_at, params_at, bits, out.detach(), rows, accumulate)
+
+
+def spmm_rows(
+    csr: Csr,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    num_columns: int,
+    out: torch.Tensor,
+    backend: str = "auto",
+    *,
+    check: bool = True,
+) -> None:
+    """``out += csr @ decoded``, where row i of ``decoded`` (n, num_columns) is row i of ``buffer``.
+
+    The same bits as :func:`decode_rows` into a matrix and ``spmm(csr, decoded, out=out)`` of the same backend, where that
+    one packs no columns; native and jit agree. The native kernel decodes in registers and makes no matrix.
+
+    Args:
+        csr: (R, n) matrix of ones, or with float32 ``csr.weight``.
+        out: (R, num_columns) contiguous float32 to add to.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix("out", out)
+    if out.shape != (csr.num_rows, num_columns):
+        raise ValueError(f"out must have shape ({csr.num_rows}, {num_columns}), not {tuple(out.shape)}")
+    if csr.weight is not None and csr.weight.dtype != torch.float32:
+        raise ValueError(f"csr.weight must be float32, not {csr.weight.dtype}")
+    _check_places(buffer, payload_at, params_at, bits, csr.num_cols, num_columns, check)
+    _check_apart("out", out, buffer)
+    implementation("messages", backend).spmm_rows(csr, buffer, payload_at, params_at, bits, out.detach())
 
 
 def _check_matrix(name: str, x: torch.Tensor) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.kernels import dequantize, keyed, pack_bf16, quantize
-from hpcgnn.kernels.messages import decode_rows, encode_rows
+from hpcgnn.kernels import Csr, dequantize, keyed, pack_bf16, quantize, spmm
+from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+from hpcgnn.kernels.native.spmm import segment_entries
 from hpcgnn.kernels.packing import payload_bytes
 
 BACKENDS = ["native", "jit", "reference"]
@@ -181,6 +182,68 @@ def test_parameters_alone_are_looked_at(backend):
     assert out[2].tolist() == [1.0] * 8
 
 
+def random_csr(lengths: list[int], columns: int, weighted: bool, seed: int = 3) -> Csr:
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    weight = rng.standard_normal(indptr[-1]).astype(np.float32) if weighted else None
+    return Csr(indptr, rng.integers(0, columns, indptr[-1]), columns, weight)
+
+
+def received(x: torch.Tensor, bits: int) -> Wire:
+    wire = make_wire(x.shape[0], x.shape[1], bits)
+    encode_rows(x, torch.arange(x.shape[0]), bits, KEY, wire.buffer, *wire.at(bits))
+    return wire
+
+
+def assert_is_spmm_of_decoded(csr: Csr, x: torch.Tensor, bits: int, backend: str) -> None:
+    """Bit for bit that of decoded rows by numba; the reference has an order of its own."""
+    wire, width = received(x, bits), x.shape[1]
+    out = torch.randn(csr.num_rows, width, generator=torch.Generator().manual_seed(0))
+    decoded = torch.empty(csr.num_cols, width)
+    decode_rows(wire.buffer, *wire.at(bits), bits, decoded, torch.arange(csr.num_cols))
+    expected = spmm(csr, decoded, out=out.clone(), backend="reference" if backend == "reference" else "jit")
+    spmm_rows(csr, wire.buffer, *wire.at(bits), bits, width, out, backend=backend)
+    assert_same(out, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", [*WIDTHS, 61, 63, 64, 128, 200, 512])
+def test_spmm_rows_is_spmm_of_decoded_rows(backend, width, bits, weighted):
+    csr = random_csr([0, 1, 2, 7, 30, 0, 100, 3, 5, 8], 30, weighted)
+    assert_is_spmm_of_decoded(csr, some_rows(width), bits, backend)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bits", BITS)
+def test_spmm_rows_adds_heavy_rows_in_the_same_segments(backend, bits, weighted):
+    segment = segment_entries()
+    csr = random_csr([2, segment + 1, 0, segment, 2 * segment + 5, 1], 500, weighted)
+    assert_is_spmm_of_decoded(csr, torch.randn(500, 100), bits, backend)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_spmm_rows_for_any_number_of_threads(backend, bits):
+    lengths = np.random.default_rng(0).integers(0, 40, 3000).tolist()
+    csr, wire = random_csr([*lengths, 9000], 700, False), received(torch.randn(700, 40), bits)
+    threads, results = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results.append(torch.zeros(csr.num_rows, 40))
+        spmm_rows(csr, wire.buffer, *wire.at(bits), bits, 40, results[-1], backend=backend)
+    torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("lengths", "columns", "width"), [([], 5, 3), ([0, 0], 0, 3), ([0, 0], 4, 3), ([1, 2], 4, 0)])
+def test_spmm_rows_of_nothing(backend, bits, lengths, columns, width):
+    wire, out = received(torch.ones(columns, width), bits), torch.ones(len(lengths), width)
+    spmm_rows(random_csr(lengths, columns, False), wire.buffer, *wire.at(bits), bits, width, out, backend=backend)
+    assert torch.equal(out, torch.ones(len(lengths), width))
+
+
 def arguments() -> dict[str, object]:
     """Right ones for both functions: 4 rows of 3 columns in 2 bits."""
     places = torch.arange(4) * 8
@@ -238,10 +301,28 @@ def test_wrong_arguments_of_decode_rows_are_refused_by_name(override, named):
         decode_rows(**({"out": torch.ones(4, 3), "rows": torch.arange(4)} | arguments() | override))
 
 
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        *(case for case in OF_PLACES if "rows" not in case[0]),
+        ({"out": torch.ones(2, 3).double()}, "out must"),
+        ({"out": torch.ones(3, 2).T}, "out must"),
+        ({"out": torch.ones(3, 3)}, "out must"),
+        ({"num_columns": 2}, "out must"),
+        ({"csr": Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 3]), 4, torch.ones(2).double())}, "csr.weight"),
+        ({"csr": Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 3]), 5)}, "payload_at must hold 5"),
+    ],
+)
+def test_wrong_arguments_of_spmm_rows_are_refused_by_name(override, named):
+    csr = Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 3]), 4)
+    with pytest.raises(ValueError, match=named):
+        spmm_rows(**({"csr": csr, "out": torch.ones(2, 3), "num_columns": 3} | arguments() | override))
+
+
 def test_memory_is_not_shared():
     memory = torch.zeros(48, dtype=torch.uint8)
     with pytest.raises(ValueError, match="share"):
-        encode_rows(memory.view(torch.float32).view(4, 3), torch.arange(4), KEY % 1 + 2, KEY, **places_in(memory))
+        encode_rows(memory.view(torch.float32).view(4, 3), torch.arange(4), 2, KEY, **places_in(memory))
 
 
 def places_in(buffer: torch.Tensor) -> dict[str, torch.Tensor]:

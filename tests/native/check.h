@@ -197,3 +197,4 @@ void test_ceiling(std::vector<Isa>& isas);
 void test_max_gradient(std::vector<Isa>& isas);
 void test_rows(std::vector<Isa>& isas);
 void test_quantize(std::vector<Isa>& isas);
+void test_messages(std::vector<Isa>& isas);

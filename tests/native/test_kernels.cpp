@@ -53,6 +53,7 @@ int main(int count, char** arguments) {
     run_part("ceiling", test_ceiling, isas);
     run_part("rows", test_rows, isas);
     run_part("quantize", test_quantize, isas);
+    run_part("messages", test_messages, isas);
     if (num_failures == 0) std::printf("all passed\n");
     return num_failures == 0 ? 0 : 1;
 }

@@ -6,8 +6,10 @@ import numba
 import numpy as np
 import torch
 
-from hpcgnn.kernels import packing
+from hpcgnn.kernels import buffers, packing
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16
+from hpcgnn.kernels.jit.spmm import spmm
 from hpcgnn.kernels.jit.threads import on_torch_threads
 from hpcgnn.kernels.packing import NAN, QUANTIZED_BITS, payload_bytes
 
@@ -105,6 +107,20 @@ def _decode_words(buffer, payload_at, is_bfloat16, out, rows, accumulate):
             row[column] = row[column] + value if accumulate else value
         not_finite += 0 if is_finite else 1
     return not_finite
+
+
+def spmm_rows(
+    csr: Csr,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    out: torch.Tensor,
+) -> None:
+    """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
+    decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
+    decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
+    spmm(csr, (0, csr.num_rows), csr.weight, decoded, None, "sum", True, out)
 
 
 # Byte by byte: what lies at an odd address is no uint16.

@@ -6,7 +6,9 @@ import ctypes
 
 import torch
 
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.native.library import function, pointer, threads
+from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, csr_argument, tuning_argument
 
 
 def encode_rows(
@@ -61,3 +63,26 @@ def decode_rows(
         threads(),
     )
     return not_finite.value
+
+
+def spmm_rows(
+    csr: Csr,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    out: torch.Tensor,
+) -> None:
+    """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F)."""
+    function("spmm_rows")(
+        csr_argument(csr, (0, csr.num_rows)),
+        pointer(csr.weight),
+        pointer(buffer),
+        pointer(payload_at),
+        pointer(params_at),
+        ctypes.c_int(bits),
+        ctypes.c_int64(out.shape[1]),
+        pointer(out),
+        tuning_argument(DEFAULT_TUNING),
+        threads(),
+    )

@@ -86,14 +86,14 @@ def prepare(
     if hot is None:
         return None
     columns = ctypes.c_int64()
-    function("spmm_packed_columns", x.dtype)(ctypes.c_int64(x.shape[1]), _tuning(tuning), ctypes.byref(columns))
+    function("spmm_packed_columns", x.dtype)(ctypes.c_int64(x.shape[1]), tuning_argument(tuning), ctypes.byref(columns))
     rows = buffers.empty(hot.columns.numel(), columns.value, x.dtype)
     function("spmm_pack", x.dtype)(
         pointer(hot.columns),
         ctypes.c_int64(hot.columns.numel()),
         pointer(x),
         ctypes.c_int64(x.shape[1]),
-        _tuning(tuning),
+        tuning_argument(tuning),
         pointer(rows),
         threads(),
     )
@@ -129,7 +129,7 @@ def spmm(
         pointer(out),
         ctypes.c_int(_REDUCE[reduce]),
         ctypes.c_int(accumulate),
-        _tuning(tuning, streaming),
+        tuning_argument(tuning, streaming),
         threads(),
     )
 
@@ -148,7 +148,8 @@ def segment_entries() -> int:
     return load().hpcgnn_segment_entries()  # type: ignore[union-attr]
 
 
-def _tuning(tuning: Tuning, streaming: bool = False):  # type: ignore[no-untyped-def]  # ctypes has no type for byref
+def tuning_argument(tuning: Tuning, streaming: bool = False):  # type: ignore[no-untyped-def]  # see csr_argument
+    """``tuning`` as the kernels take it."""
     return ctypes.byref(
         _Tuning(tuning.prefetch_bytes, tuning.tile_bytes, tuning.tasks_a_thread, streaming, tuning.split_rows)
     )

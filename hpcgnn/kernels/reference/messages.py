@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 from hpcgnn.kernels.reference.quantize import dequantize, pack_bf16, quantize_numbered
+from hpcgnn.kernels.reference.spmm import spmm
 
 
 def encode_rows(
@@ -58,6 +61,20 @@ def decode_rows(
         not_finite = _not_finite(values)
     out[rows] = out[rows] + values if accumulate else values
     return not_finite
+
+
+def spmm_rows(
+    csr: Csr,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor | None,
+    bits: int,
+    out: torch.Tensor,
+) -> None:
+    """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
+    decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
+    decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
+    spmm(csr, (0, csr.num_rows), csr.weight, decoded, None, "sum", True, out)
 
 
 def _bytes(offsets: torch.Tensor, count: int) -> torch.Tensor:
