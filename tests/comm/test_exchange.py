@@ -16,10 +16,10 @@ from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, payload_bytes
 PROGRAM = Path(__file__).parents[1] / "ranks" / "exchanges.py"
 
 
-@pytest.fixture(scope="module", params=[1, 3, 4])
+@pytest.fixture(scope="module", params=[2, 4])
 def found(request, mpirun):
     """What one launch found."""
-    return json.loads(mpirun(request.param, [PROGRAM]).stdout) | {"ranks": request.param}
+    return json.loads(mpirun(request.param, [PROGRAM]).stdout)
 
 
 @pytest.mark.mpi
@@ -41,15 +41,14 @@ class TestExchange:
             assert errors[-1] <= 1e-3 * errors[0]
 
     def test_what_the_noise_depends_on(self, found):
-        alone = found["ranks"] == 1
-        assert found["repeats"] == {"again": True, "threads": True, "numba": True, "seed": alone, "epoch": alone}
+        assert found["repeats"] == {"again": True, "threads": True, "numba": True, "seed": False, "epoch": False}
 
     def test_bytes_are_counted_as_they_leave(self, found):
         for bits, (sent, expected) in found["bytes"].items():
             assert sent == expected, bits
 
     def test_an_evaluation_is_exact_unless_asked_otherwise(self, found):
-        assert found["evaluation"] == {"float32": True, "training": found["ranks"] == 1}
+        assert found["evaluation"] == {"float32": True, "training": False}
 
 
 @given(
