@@ -118,7 +118,8 @@ inline void load_tile(const float* out, const Tile& tile, const int64_t width, A
         if (columns.count == n) {
             acc[k] = load<float, n>(out + columns.first);
         } else {
-            acc[k] = columns.count > 0 ? load_first<float, n>(out + columns.first, columns.count) : Lanes<float, n>{};
+            acc[k] = n > 1 && columns.count > 0 ? load_first<float, n>(out + columns.first, columns.count)
+                                                : Lanes<float, n>{};
         }
     }
 }
@@ -131,7 +132,7 @@ inline void store_tile(const Acc& acc, const Tile& tile, const int64_t width, fl
         const Columns columns = columns_of<bits, kPart>(tile.first_column + k / kSlots * n, k % kSlots, width);
         if (columns.count == n) {
             store<float, n>(out + columns.first, acc[k]);
-        } else if (columns.count > 0) {
+        } else if (n > 1 && columns.count > 0) {
             store_first<float, n>(out + columns.first, acc[k], columns.count);
         }
     }
