@@ -43,6 +43,9 @@ class TestExchange:
     def test_what_the_noise_depends_on(self, found):
         assert found["repeats"] == {"again": True, "threads": True, "numba": True, "seed": False, "epoch": False}
 
+    def test_decoding_in_registers_changes_no_bit(self, found):
+        assert found["fused"]
+
     def test_bytes_are_counted_as_they_leave(self, found):
         for bits, (sent, expected) in found["bytes"].items():
             assert sent == expected, bits

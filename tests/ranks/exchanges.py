@@ -10,11 +10,12 @@ import json
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World, codec
 from hpcgnn.comm.layout import make_layout
 from hpcgnn.kernels import Csr
 
 WIDTHS = (1, 3, 40, 256)
+BACKENDS = ("native", "jit", "reference")
 BITS = (32, 16, 8, 4, 2, 1)
 
 
@@ -74,7 +75,7 @@ def steps(rows: torch.Tensor, bits: int) -> torch.Tensor:
 def errors(world: World) -> dict[str, float]:
     """By bits and width, the largest error over what is allowed."""
     found = {}
-    for backend in ("native", "jit", "reference"):
+    for backend in BACKENDS:
         for bits in BITS:
             for width in WIDTHS:
                 exchange = make(world, backend, bits=bits)
@@ -140,6 +141,18 @@ def repeats(world: World) -> dict[str, bool]:
     return {name: bool(world.allreduce(np.array([value], np.int64), "min")[0]) for name, value in equal.items()}
 
 
+def fused(world: World) -> bool:
+    """Whether decoding in registers and decoding to a matrix first give the same bits."""
+    chosen, results = codec.fuses, []
+    for choice in (True, False):
+        codec.fuses = lambda *_, choice=choice: choice
+        results += [moved(make(world, backend, bits=b), outgoing(world, 40)) for b in BITS for backend in BACKENDS]
+    codec.fuses = chosen
+    half = len(results) // 2
+    equal = all(map(torch.equal, results[:half], results[half:]))
+    return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
+
+
 def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
     """Bytes as counted where they leave, and as the format says: payload, parameters, padding to 64 a peer."""
     found = {}
@@ -172,6 +185,7 @@ def main() -> None:
         "mean_errors": {bits: mean_error(world, bits) for bits in (1, 2, 4, 8)},
         "delta": {bits: delta(world, bits) for bits in (2, 4)},
         "repeats": repeats(world),
+        "fused": fused(world),
         "bytes": counted_bytes(world),
         "evaluation": evaluation(world),
     }
