@@ -13,6 +13,7 @@ import click
 
 from hpcgnn.cli import console
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
@@ -124,7 +125,9 @@ _SYSTEM = _options(
     click.option("--bits", type=click.Choice(["32"]), default="32", show_default=True, help="Bits per value sent."),
     click.option("--staleness", type=click.Choice(["off"]), default="off", show_default=True),
     click.option("--message-coding", type=click.Choice(["plain"]), default="plain", show_default=True),
-    click.option("--compute", type=click.Choice(["float32"]), default="float32", show_default=True),
+    click.option("--compute", type=click.Choice(COMPUTES), default="float32", show_default=True,
+                 help="Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and "
+                      "add in float32; weights, optimiser and everything else stay float32, and so do checkpoints."),
     click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
     click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
                  help="Seconds to wait for another rank before giving up."),
@@ -212,7 +215,8 @@ def _make_trainer(
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
     config = ModelConfig(**_pick(ModelConfig, settings), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
-    model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], timings=Timings())
+    how = {name: settings[name] for name in ("strategy", "seed", "compute")}
+    model = build_model(config, graph, timings=Timings(), **how)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
     trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | nested)), run=run, stop=stop)
     if resume:
