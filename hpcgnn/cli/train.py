@@ -15,6 +15,7 @@ from hpcgnn.cli import console
 from hpcgnn.comm.messages import CODINGS, EVAL_PRECISIONS, MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
+from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
@@ -132,7 +133,9 @@ _SYSTEM = _options(
     click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
                  help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
                       "lost is lost for good; it keeps all rows sent and received in memory."),
-    click.option("--compute", type=click.Choice(["float32"]), default="float32", show_default=True),
+    click.option("--compute", type=click.Choice(COMPUTES), default="float32", show_default=True,
+                 help="Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and "
+                      "add in float32; weights, optimiser and everything else stay float32, and so do checkpoints."),
     click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
     click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
                  help="Seconds to wait for another rank before giving up."),
@@ -222,7 +225,8 @@ def _make_trainer(
     config = ModelConfig(**_pick(ModelConfig, settings), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
     messages = Messages(world, _message_config(settings), seed=settings["seed"])
-    model = build_model(config, graph, strategy=settings["strategy"], seed=settings["seed"], messages=messages)
+    how = {name: settings[name] for name in ("strategy", "seed", "compute")}
+    model = build_model(config, graph, messages=messages, **how)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
     trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | nested)), run=run, stop=stop)
     if resume:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.linear import Features, LabelledFeatures, matmul
+from hpcgnn.nn.linear import Features, LabelledFeatures, Operand, matmul, operand
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -21,24 +21,42 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
 class GCNLayer(torch.nn.Module):
     """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
 
-    def __init__(self, in_width: int, out_width: int, aggregator: Aggregator, *, transform_first: bool) -> None:
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        aggregator: Aggregator,
+        *,
+        transform_first: bool,
+        compute: str = "float32",
+    ) -> None:
         super().__init__()
-        self.aggregator, self.transform_first = aggregator, transform_first
+        self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
         self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
-        return _aggregate_and_transform(x, self.weight, self.aggregator, self.transform_first) + self.bias
+        if self.transform_first:
+            return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
+        return matmul(_aggregated(x, self.aggregator, self.compute), self.weight) + self.bias
 
 
 class SAGELayer(torch.nn.Module):
     """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
 
-    def __init__(self, in_width: int, out_width: int, aggregator: Aggregator, *, transform_first: bool) -> None:
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        aggregator: Aggregator,
+        *,
+        transform_first: bool,
+        compute: str = "float32",
+    ) -> None:
         super().__init__()
-        self.aggregator, self.transform_first = aggregator, transform_first
+        self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
         self.weight_neighbour = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.weight_root = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
@@ -47,15 +65,15 @@ class SAGELayer(torch.nn.Module):
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
-        neighbours = _aggregate_and_transform(x, self.weight_neighbour, self.aggregator, self.transform_first)
-        return neighbours + matmul(x, self.weight_root, self.aggregator.backend) + self.bias
+        own = operand(x, self.compute)  # rounded once for both products, where it is rounded
+        if self.transform_first:
+            neighbours = self.aggregator(matmul(own, self.weight_neighbour, self.aggregator.backend))
+        else:
+            neighbours = matmul(_aggregated(x, self.aggregator, self.compute), self.weight_neighbour)
+        return neighbours + matmul(own, self.weight_root, self.aggregator.backend) + self.bias
 
 
-def _aggregate_and_transform(
-    x: Features | LabelledFeatures, weight: torch.Tensor, aggregator: Aggregator, transform_first: bool
-) -> torch.Tensor:
-    if transform_first:
-        return aggregator(matmul(x, weight, aggregator.backend))
+def _aggregated(x: Features | LabelledFeatures, aggregator: Aggregator, compute: str) -> Operand:
     if not isinstance(x, torch.Tensor):
         raise TypeError("sparse features must be transformed before they are aggregated")
-    return matmul(aggregator(x), weight)
+    return operand(aggregator(x), compute)

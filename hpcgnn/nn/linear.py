@@ -1,4 +1,4 @@
-"""Dense products of features that may be sparse, or sparse with label embeddings beside them."""
+"""Products with weights: of features that may be sparse, or sparse with label embeddings beside them, or rounded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.nn.compute import Rounded
 
 Features = torch.Tensor | Csr
 
@@ -23,8 +24,18 @@ class LabelledFeatures:
     embedding: torch.Tensor
 
 
-def matmul(x: Features | LabelledFeatures, weight: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+Operand = Features | LabelledFeatures | Rounded
+
+
+def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
+    """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
+    return Rounded(x) if compute == "bf16" and isinstance(x, torch.Tensor) else x
+
+
+def matmul(x: Operand, weight: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """``x @ weight``: (n, F) times (F, H); differentiable, for a Csr in ``weight`` only."""
+    if isinstance(x, Rounded):
+        return x.times(weight)
     if isinstance(x, LabelledFeatures):
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
         return spmm(x.x, weight, backend=backend) + given

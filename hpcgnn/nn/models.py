@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,12 +13,14 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.compute import check_compute
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.nn.layers import GCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.norm import BatchNorm
 
+_LOG = logging.getLogger("hpcgnn")
 MODELS = {"gcn": (GCNLayer, "gcn"), "sage": (SAGELayer, "mean")}  # name -> layer, aggregator
 NORMS = ("layer", "batch", "none")
 
@@ -65,12 +68,13 @@ class GNN(torch.nn.Module):
         keys: DropoutKeys,
         *,
         is_sparse: bool,
+        compute: str = "float32",
     ) -> None:
         super().__init__()
         config.check()
         layer_type, _ = MODELS[config.model]
         widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
-        self.config, self.keys, self.aggregator = config, keys, aggregator
+        self.config, self.keys, self.aggregator, self.compute = config, keys, aggregator, compute
         self.messages = aggregator.exchange.messages
         self.layers = torch.nn.ModuleList()
         self.norms = torch.nn.ModuleList()
@@ -79,7 +83,8 @@ class GNN(torch.nn.Module):
             is_input = depth == 0
             needs_gradient = config.label_inputs or not is_input
             first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=is_sparse and is_input)
-            self.layers.append(layer_type(width, next_width, aggregator.for_layer(depth), transform_first=first))
+            own = aggregator.for_layer(depth)
+            self.layers.append(layer_type(width, next_width, own, transform_first=first, compute=compute))
             rate = config.input_dropout if is_input else config.dropout
             self.dropouts.append(KeyedDropout(keys, depth, rate, aggregator.backend))
             if depth < config.layers - 1:
@@ -110,9 +115,17 @@ def build_model(
     messages: Messages | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
+    compute: str = "float32",
 ) -> GNN:
-    """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective."""
+    """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
+
+    ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is.
+    """
     config.check()
+    with graph.world.together(f"compute in {compute}"):
+        warning = check_compute(compute, dtype)
+    if warning:
+        _LOG.warning(warning)
     if graph.features is None:
         raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
     _, kind = MODELS[config.model]
@@ -127,6 +140,7 @@ def build_model(
             aggregator,
             keys,
             is_sparse=isinstance(graph.features, Csr),
+            compute=compute,
         )
     return model.to(dtype)
 

@@ -48,6 +48,7 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "bytes_sent_per_epoch": median("bytes_sent"),
         "breakdown_seconds_median": {name: median(name) for name in (*PHASES, "other_seconds")},
         "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        "compute": trainer.model.compute,
         "label_propagation": trainer.config.labels.rate,
         "ranks": trainer.world.size,
         "node_orders": _node_orders(trainer.graph),

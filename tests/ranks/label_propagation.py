@@ -1,6 +1,6 @@
 """Run under mpirun: label propagation on P ranks beside one process of PyG; rank 0 writes a JSON report.
 
-usage: label_propagation.py REPORT.json WORKFOLDER [CORA.npz]
+usage: label_propagation.py REPORT.json WORKFOLDER CORA.npz CASE [CASE ...]      a case is graph/model/draw/precision
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ CONFIGS = {
 DRAWS = {"epoch": LabelPropagationConfig(0.62), "once": LabelPropagationConfig(0.4, "once")}
 
 
-def make_graphs(world: World, folder: Path, cora: Path | None) -> dict[str, tuple[small_graphs.Arrays, Path]]:
+def make_graphs(world: World, folder: Path, cora: Path) -> dict[str, tuple[small_graphs.Arrays, Path]]:
     """The last of three or more ranks is empty in the random graphs; one has its training nodes all on rank 0."""
     plain, few, multi = (small_graphs.random_multigraph(seed=seed) for seed in (0, 1, 2))
     part = {"few": small_graphs.random_parts(few.num_nodes, world.size)}
     on_first = part["few"] == 0
     few.masks = {name: mask & on_first if name == "train_mask" else mask for name, mask in few.masks.items()}
     multi.y = np.random.default_rng(3).integers(0, 2, (multi.num_nodes, 5)).astype(np.uint8)
-    graphs = {"plain": plain, "few": few, "multi-label": multi}
-    if cora is not None:
-        graphs["cora"] = small_graphs.from_npz(cora)
+    graphs = {"plain": plain, "few": few, "multi-label": multi, "cora": small_graphs.from_npz(cora)}
     found = {}
     for name, arrays in graphs.items():
         path = folder / f"{name}-{world.size}.h5"
@@ -161,17 +159,15 @@ def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool
 
 
 def main() -> None:
-    report_path, folder, *cora = map(Path, sys.argv[1:])
+    (report_path, folder, cora), cases = map(Path, sys.argv[1:4]), sys.argv[4:]
     world = World(timeout_seconds=120)
     torch.set_num_threads(1)
-    graphs = make_graphs(world, folder, cora[0] if cora else None)
+    graphs = make_graphs(world, folder, cora)
     report: dict[str, object] = {}
     for graph_name, (arrays, path) in graphs.items():
-        for name in ("gcn", "gcn-narrow", "sage"):
-            for draw in DRAWS if graph_name == "plain" else ["epoch"]:
-                for precision in PRECISIONS:
-                    key = f"{graph_name}/{name}/{draw}/{precision}"
-                    report[key] = compare(arrays, path, name, draw, precision, world)
+        for case in cases:
+            if case.startswith(f"{graph_name}/"):
+                report[case] = compare(arrays, path, *case.split("/")[1:], world)
         graph = hpcgnn.load(path, world)
         report[f"{graph_name}/dropout"] = run(graph, build(graph, "sage-dropout", "float64"), "epoch")[0]
         report[f"{graph_name}/prediction"] = prediction_equals_evaluation(path, folder, world)

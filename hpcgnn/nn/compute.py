@@ -1,0 +1,114 @@
+"""In which arithmetic dense products are done: ``float32``, or ``bf16`` with weights and everything else in float32.
+
+A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. torch has no product of bfloat16 matrices
+with a float32 result on CPUs, so the result is rounded once more and widened: with 32768 rows its values differ from float32's
+by 0.3 % (root mean square). oneDNN's mode for float32 matrices with bfloat16 arithmetic inside was no faster than float32,
+and gave its result, on a CPU with AVX512_BF16.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import buffers, pack_bf16, unpack_bf16
+
+COMPUTES = ("float32", "bf16")
+# Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md.
+# They leave out some small gains on one thread, so that what is computed does not depend on the number of threads.
+_LEAST_MULTIPLICATIONS = 1 << 25
+_LEAST_WEIGHTS = 1 << 10
+
+
+class Rounded:
+    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster; rounded once for all of them."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+        self._rounded: torch.Tensor | None = None
+
+    def times(self, weight: torch.Tensor) -> torch.Tensor:
+        """``x @ weight``, (n, F) times (F, H); differentiable."""
+        if not pays(self.x.shape[0], *weight.shape):
+            return self.x @ weight
+        if self._rounded is None:
+            self._rounded = _round(self.x)
+        return _Product.apply(self.x, self._rounded, weight)
+
+
+def pays(rows: int, in_width: int, out_width: int) -> bool:
+    """Whether bfloat16 is faster for the product (rows, in_width) x (in_width, out_width) and its two gradients."""
+    weights = in_width * out_width
+    return weights >= _LEAST_WEIGHTS and rows * weights >= _LEAST_MULTIPLICATIONS
+
+
+class _Product(torch.autograd.Function):
+    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy``; only the rounded x (n, F) and W (F, H) are kept for the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rounded_weight = _round(weight)
+        ctx.save_for_backward(rounded, rounded_weight)
+        return _multiply(rounded, rounded_weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
+        rounded, rounded_weight = ctx.saved_tensors
+        dy = _round(gradients[0])
+        dx = _multiply(dy, rounded_weight.T) if ctx.needs_input_grad[0] else None
+        dweight = _multiply(rounded.T, dy) if ctx.needs_input_grad[2] else None
+        return dx, None, dweight
+
+
+def _round(x: torch.Tensor) -> torch.Tensor:
+    return pack_bf16(x, out=buffers.empty(x.shape[0], x.shape[1], torch.bfloat16))
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], torch.bfloat16)))
+
+
+def check_compute(compute: str, dtype: torch.dtype) -> str | None:
+    """A sentence to warn with where ``compute`` works but is slow, else None.
+
+    Raises:
+        HpcgnnError: where it does not work.
+    """
+    if compute not in COMPUTES:
+        raise HpcgnnError(f"compute must be one of {', '.join(COMPUTES)}, not {compute!r}")
+    if compute == "float32":
+        return None
+    if dtype != torch.float32:
+        raise HpcgnnError(f"compute bf16 is for models in float32, not in {dtype}: leave out --compute")
+    if not _multiplies():
+        raise HpcgnnError(f"torch {torch.__version__} has no bfloat16 products on this CPU: leave out --compute bf16")
+    if not is_native():
+        return "this CPU has no bfloat16 arithmetic: --compute bf16 emulates it and may be slower than float32"
+    return None
+
+
+def is_native() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware and torch's oneDNN uses it."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine() in ("x86_64", "AMD64"):
+        return any(_cpu_has(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a query without a promise, which may be gone in another torch
+        return False
+
+
+def _cpu_has(query: str) -> bool:
+    return bool(getattr(torch.cpu, query, bool)())
+
+
+def _multiplies() -> bool:
+    ones = torch.ones(32, 32, dtype=torch.bfloat16)
+    try:
+        return bool((ones @ ones == 32).all())
+    except RuntimeError:
+        return False
