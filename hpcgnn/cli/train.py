@@ -15,6 +15,7 @@ from hpcgnn.cli import console
 from hpcgnn.comm.messages import CODINGS, EVAL_PRECISIONS, MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
+from hpcgnn.memory import keep_freed_memory
 from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
@@ -179,6 +180,7 @@ def train(
     world = World(timeout_seconds=settings["timeout"])
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
+    keep_freed_memory()
     with world.together("choose the kernels"):
         _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
@@ -235,6 +237,12 @@ def _make_trainer(
 
 
 def _message_config(settings: dict[str, Any]) -> MessageConfig:
+    dropout = settings["dropout"] or settings["input_dropout"]
+    if settings["message_coding"] == "delta" and dropout:
+        raise HpcgnnError(
+            f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {dropout}: masks that are drawn anew in "
+            "each epoch would be most of each difference"
+        )
     return MessageConfig(**_pick(MessageConfig, settings | {"bits": int(settings["bits"])}))
 
 

@@ -50,7 +50,6 @@ class Exchange:
         self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
         self._bits: tuple[np.ndarray, np.ndarray] | None = None
         self._layouts: dict[tuple[int, int], tuple[Layout, Layout]] = {}
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: what was received is sent back."""
@@ -150,7 +149,8 @@ class Exchange:
         return make_layout(counts[0], each[0], width), make_layout(counts[1], each[1], width)
 
     def _kept_rows(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if width not in self._kept:
+        kept, name = self.messages.kept, f"{self.name}, {width} columns"
+        if name not in kept:
             sent, received = int(self.send_counts.sum()), int(self.receive_counts.sum())
-            self._kept[width] = (torch.zeros(sent, width), torch.zeros(received, width))
-        return self._kept[width]
+            kept[name] = (torch.zeros(sent, width), torch.zeros(received, width))
+        return kept[name]

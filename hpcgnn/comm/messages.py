@@ -45,7 +45,8 @@ class MessageConfig:
 class Messages:
     """The settings and counts of all exchanges of a model. The trainer moves ``epoch`` on and switches ``training``.
 
-    bytes_sent: bytes that left this rank so far, by exchange ("layer 1", "gradients of layer 1"); parameters included.
+    bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
+    kept: what delta coding keeps, by exchange and width: (rows sent, F) and (rows received, F) float32.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Messages:
         self.timings = timings or Timings()
         self.epoch, self.training = 0, True
         self.bytes_sent: Counter[str] = Counter()
+        self.kept: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._started: list[str] = []
         self._first_trouble: int | None = None
         self._scratch: dict[str, torch.Tensor] = {}

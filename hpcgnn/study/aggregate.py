@@ -2,7 +2,7 @@
 
 Three comparisons, each forward and backward:
 
-- *kernel*: one process, every contender under the same allocator with warm memory (:func:`worker.keep_freed_memory`),
+- *kernel*: one process, every contender under the same allocator with warm memory (:func:`hpcgnn.memory.keep_freed_memory`),
   ours without its pool. The machine's ceilings, narrow storage and one thread against several run beside them.
 - *user*: every contender in a process of its own as users start it; ours reuses buffers.
 - *ablation*: ours with each optimisation switched off in turn.

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn.memory import keep_freed_memory
 from hpcgnn.study import contenders, graphs
 from hpcgnn.study.problem import Call, Problem
 
@@ -25,8 +26,7 @@ from hpcgnn.study.problem import Call, Problem
 _LONG_SECONDS = 0.3
 _ENOUGH_SECONDS = 0.05
 _MOST_CALLS = 10
-# From <malloc.h> and <sys/prctl.h>.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+# From <sys/prctl.h>.
 _PR_SET_THP_DISABLE = 41
 
 
@@ -74,14 +74,6 @@ def fingerprint(result: torch.Tensor) -> list[float]:
     return [float(columns @ rows), float(columns.norm())]
 
 
-def keep_freed_memory() -> None:
-    """Have the C library take large blocks from its heap and never give the heap back: what was touched stays touched."""
-    libc = ctypes.CDLL(None)
-    for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26)):
-        if libc.mallopt(option, value) != 1:
-            raise OSError("this C library does not take mallopt's settings")
-
-
 def _seconds(call: Call) -> float:
     started = time.perf_counter()
     result = call()
@@ -98,8 +90,8 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--no-huge-pages", action="store_true")
     arguments = parser.parse_args()
-    if arguments.warm:
-        keep_freed_memory()
+    if arguments.warm and not keep_freed_memory():
+        raise OSError("this C library does not take mallopt's settings")
     if arguments.no_huge_pages:
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w")  # stdout is for answers alone: libraries may print

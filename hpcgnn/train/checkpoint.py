@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hpcgnn.comm import World
@@ -17,6 +18,7 @@ from hpcgnn.nn import ModelConfig
 
 CHECKPOINT_VERSION = 1
 LAST, BEST = "last.pt", "best.pt"
+MESSAGES = "messages"  # a folder
 
 
 def folder(run: str | Path) -> Path:
@@ -55,6 +57,33 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
                 f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
             )
     return content
+
+
+def save_messages(world: World, run: str | Path, epoch: int, kept: dict[str, Any]) -> None:
+    """Write what this rank's exchanges keep between epochs, a file a rank, before ``last.pt`` names ``epoch``. Collective.
+
+    The files of the checkpoint before stay, as ``last.pt`` is still that one's.
+    """
+    mine = folder(run) / MESSAGES
+    with world.together(f"write {mine}"):
+        mine.mkdir(exist_ok=True)
+        save(_messages_path(run, epoch, world.rank), {"kept": kept})
+        epochs = sorted(int(path.name.partition("-")[0]) for path in mine.glob(f"*-{world.rank}.pt"))
+        for old in epochs[:-2]:
+            _messages_path(run, old, world.rank).unlink()
+
+
+def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
+    """What :func:`save_messages` wrote, or None where a rank has no such file. Collective."""
+    path = _messages_path(run, epoch, world.rank)
+    if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
+        return None
+    with world.together(f"read {path}"):
+        return torch.load(io.BytesIO(_read_bytes(path)), weights_only=True)["kept"]
+
+
+def _messages_path(run: str | Path, epoch: int, rank: int) -> Path:
+    return folder(run) / MESSAGES / f"{epoch}-{rank}.pt"
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -213,8 +213,15 @@ class Trainer:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write ``best.pt`` and ``last.pt``. Rank 0 writes; the others go on."""
-        if self.run is None or self.world.rank != 0:
+        """Write ``best.pt`` and ``last.pt``: rank 0 writes and the others go on.
+
+        Collective where messages are coded as differences, as every rank then writes what it keeps.
+        """
+        if self.run is None:
+            return
+        if self.model.messages.kept:
+            checkpoint.save_messages(self.world, self.run.path, self.next_epoch, self.model.messages.kept)
+        if self.world.rank != 0:
             return
         common = {"model_config": self._model_description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
         folder = checkpoint.folder(self.run.path)
@@ -249,8 +256,17 @@ class Trainer:
                 group["weight_decay"] = self.config.weight_decay  # the optimiser's state brings the old setting
             self.best, self.best_state = Best(**content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
+            if self.model.messages.config.message_coding == "delta":
+                self._resume_messages(content["parts_uuid"] == self.graph.uuid)
         if self.world.rank == 0:
             self.run.keep_epochs(self.next_epoch)
+
+    def _resume_messages(self, same_parts: bool) -> None:
+        assert self.run is not None
+        kept = checkpoint.read_messages(self.world, self.run.path, self.next_epoch) if same_parts else None
+        if kept is None:
+            _LOG.warning("what was sent before is not known for these parts: differences start from zero")
+        self.model.messages.kept = kept or {}
 
     def _model_description(self) -> dict[str, Any]:
         return checkpoint.describe(self.model.config, self.graph.meta)

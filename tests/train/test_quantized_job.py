@@ -1,0 +1,85 @@
+"""Training with few bits a value through the command line: it repeats, resumes, counts its bytes and reports trouble."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_graphs
+import torch
+
+pytestmark = pytest.mark.mpi
+
+HPCGNN = ["-m", "hpcgnn"]
+FLAGS = ["--layers", "2", "--hidden", "64", "--checkpoint-every", "5", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A random graph in two parts."""
+    path = tmp_path_factory.mktemp("quantized") / "parts.h5"
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
+    subprocess.run([sys.executable, *HPCGNN, "plan", str(path), "--quiet"], check=True)
+    return path
+
+
+@pytest.fixture
+def train(mpirun, parts, tmp_path):
+    """Run ``hpcgnn train`` on two ranks; returns the completed process."""
+
+    def run(name: str, *flags: str, check: bool = True) -> subprocess.CompletedProcess:
+        return mpirun(2, [*HPCGNN, "train", parts, "--out", tmp_path / name, *FLAGS, *flags], check=check)
+
+    return run
+
+
+def last(folder: Path) -> tuple[list[float], dict[str, bytes]]:
+    """All losses, and the weights' bytes."""
+    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    content = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
+    return losses, {name: value.numpy().tobytes() for name, value in content["model"].items()}
+
+
+@pytest.mark.parametrize("flags", [["--bits", "2"], ["--bits", "1", "--message-coding", "delta", "--dropout", "0"]])
+def test_a_run_repeats_and_resumes_bit_for_bit(train, tmp_path, flags):
+    train("whole", *flags, "--epochs", "15")
+    train("broken", *flags, "--epochs", "5")
+    train("broken", "--resume", "--epochs", "15")
+    assert last(tmp_path / "broken") == last(tmp_path / "whole")
+    exact, _ = last(tmp_path / "whole")
+    assert exact[-1] < exact[0]
+
+
+def test_the_bytes_of_a_run_follow_from_its_plan(train, parts, tmp_path):
+    train("run", "--bits", "2", "--epochs", "2", "--model", "gcn")
+    plan = subprocess.run(
+        [sys.executable, *HPCGNN, "plan", str(parts), "--json"], check=True, capture_output=True, text=True
+    )
+    rows = [post + pre for _, _, post, pre in json.loads(plan.stdout)["pairs"]["hybrid"]]
+
+    def segment(count: int, width: int) -> int:
+        """Bytes between two ranks: payload and 4 bytes of parameters a row, in blocks of 64."""
+        payload = -(-count * -(-width * 2 // 8) // 4) * 4
+        return -(-(payload + 4 * count) // 64) * 64
+
+    # 9 features are aggregated as they are, with no backward exchange; 4 classes are, both ways
+    expected = sum(segment(count, 9) + 2 * segment(count, 4) for count in rows)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["bytes_sent_per_epoch"] == expected > 0
+
+
+def test_trouble_in_a_message_is_named_with_layer_and_rank(train):
+    result = train("run", "--bits", "2", "--norm", "none", "--lr", "1e20", check=False)
+    assert result.returncode != 0
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
+    assert re.search(r"layer 2's boundary rows of rank \d held NaN or infinite values in epoch 1", sentence)
+
+
+def test_differences_and_dropout_are_refused_together(train):
+    result = train("run", "--bits", "2", "--message-coding", "delta", check=False)
+    assert "--message-coding delta needs --dropout 0" in result.stderr
+    assert result.returncode == 1
