@@ -57,7 +57,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 4;
+    return 5;
 }
 
 const char* hpcgnn_isas() {

@@ -5,6 +5,7 @@
 #include "edges.h"
 #include "max_gradient.h"
 #include "messages.h"
+#include "narrow.h"
 #include "quantize.h"
 #include "rows.h"
 #include "spmm.h"

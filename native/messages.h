@@ -1,7 +1,7 @@
 // Rows that lie in a wire buffer: one run of bytes, in which a row's payload starts at payload_at[i] and its parameters
 // (zero-point and scale, 4 bytes) at params_at[i], anywhere. Payloads of 1 to 8 bits are those of quantize.h, with the
-// noise of the row's number in the matrix that it comes from; 16 and 32 bits are bfloat16 and float32 as they are, and
-// have no parameters.
+// noise of the row's number in the matrix that it comes from, or without noise; 16 and 32 bits are bfloat16 and float32
+// as they are, and have no parameters.
 #pragma once
 
 #include <algorithm>
@@ -73,9 +73,11 @@ inline bool encode_words(const float* x, const int64_t width, uint8_t* to) {
 }
 
 template <int bits>
-int64_t encode_rows(const MessageRows& places, const uint64_t key, const int threads) {
+int64_t encode_rows(const MessageRows& places, const uint64_t* key, const int threads) {
     if constexpr (bits <= 8) {
-        return quantize_rows<bits>(places.count, places.width, key, places.x, places, threads);
+        if (key == nullptr)
+            return quantize_rows<bits, Rounding::kCentre>(places.count, places.width, 0, places.x, places, threads);
+        return quantize_rows<bits, Rounding::kRandom>(places.count, places.width, *key, places.x, places, threads);
     } else {
         int64_t trouble = 0;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : trouble)
@@ -172,11 +174,11 @@ int64_t decode_rows(const MessageRows& places, float* out, const bool accumulate
 }  // namespace
 
 // Row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i] and,
-// up to 8 bits, buffer + params_at[i]; params_at is null beyond. not_finite: how many of them hold a NaN or an
-// infinity.
-HPCGNN_KERNEL(encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, uint64_t key, const float* x,
-                           uint8_t* buffer, const int64_t* payload_at, const int64_t* params_at, int64_t* not_finite,
-                           int threads) {
+// up to 8 bits, buffer + params_at[i]; params_at is null beyond. key: of the noise; null: rounded to the centres of
+// cells. not_finite: how many of them hold a NaN or an infinity.
+HPCGNN_KERNEL(encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, const uint64_t* key,
+                           const float* x, uint8_t* buffer, const int64_t* payload_at, const int64_t* params_at,
+                           int64_t* not_finite, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const MessageRows places{rows, count, width, x, buffer, payload_at, params_at};
     const auto run = bits == 1    ? encode_rows<1>

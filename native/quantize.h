@@ -1,6 +1,6 @@
 // Rows of floats as few bits each, for the wire: stochastic rounding between a row's smallest and largest value (AdaQP
-// §3, SuperGCN §4), and the plain narrow formats bfloat16 and int8. hpcgnn/kernels/quantize.py says what the results
-// are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
+// §3, SuperGCN §4), or to the centre of the cell that a value lies in. hpcgnn/kernels/quantize.py and messages.py say
+// what the results are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
 //
 // The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
 // so that a register of codes is shifted and merged, never shuffled. The last, partial block of n columns has
@@ -11,33 +11,19 @@
 
 #include "hpcgnn.h"
 #include "keyed.h"
+#include "narrow.h"
 #include "simd.h"
 
 namespace {
 
 constexpr float kLargest = 0x1p126F;            // values beyond are taken as this: no difference of two overflows
-constexpr float kSmallestScale = 0x1p-110F;     // its reciprocal, in the units below, is still a float
 constexpr int kFractionBits = 17;               // of a fixed-point code: 16 random bits and a half
 constexpr float kOne = 1 << kFractionBits;      // 1.0 in fixed point
 constexpr uint32_t kGolden = 0x9E3779B9U;       // of draw32
-constexpr uint16_t kNan = 0x7FC0;               // as bfloat16
-constexpr int32_t kInfinity = 0x7F800000;       // as float
 constexpr int kGroup = 16;                      // columns that share a half of their draws: the low or the high one
 constexpr int64_t kStreamedBytes = 16LL << 20;  // results of at least this size do not fit in a cache anyway
 constexpr int64_t kBlockBytes = 4096;           // of rows, which stay in the first cache between the two passes
 constexpr int64_t kMostRows = 16;               // of a block
-
-inline uint32_t bits_of(const float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-inline float float_of(const uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 struct Range {
     float low, high;
@@ -86,6 +72,10 @@ inline Range range_of_row(const float* x, const int64_t width) {
     return range_of<n>(smaller<n>(low[0], low[1]), larger<n>(high[0], high[1]), trouble);
 }
 
+// To one of the two nearest points of a grid between the row's ends, at random; or to the nearest of the centres of
+// 2**bits cells between them, which lie half a cell inside: then what is left of a row, sent again and again, shrinks.
+enum class Rounding { kRandom, kCentre };
+
 // A row before it is encoded.
 struct Row {
     float zero, per_step;  // per_step: kOne / scale
@@ -94,7 +84,7 @@ struct Row {
 };
 
 // One row's way from floats to codes.
-template <int bits>
+template <int bits, Rounding rounding>
 struct Encoder {
     static constexpr int n = kLanes<float>;
     static constexpr int kTop = (1 << bits) - 1;
@@ -113,6 +103,7 @@ struct Encoder {
     // Random bits for columns c, c + 1, ...: the low halves for the first 16 of every 32 columns, the high halves for
     // the others.
     U draw(const int64_t c) const {
+        if constexpr (rounding == Rounding::kCentre) return U{};  // nobody looks
         const U lane = lane_numbers<uint32_t, n>();
         const uint32_t first = static_cast<uint32_t>(c / (2 * kGroup) * kGroup + c % kGroup);
         return mix32(lane * kGolden + (low + first * kGolden)) ^ high;  // draw32(low, high, first + lane)
@@ -125,8 +116,15 @@ struct Encoder {
         return reinterpret_cast<U>(fixed) + noise;
     }
 
-    static U low_noise(const U draw) { return (draw << 1 & 0x1FFFF) | 1; }
-    static U high_noise(const U draw) { return draw >> (kFractionBits - 2) | 1; }
+    // What rounds a code: 16 random bits and a half, or always one half of the unit.
+    static U low_noise(const U draw) {
+        if constexpr (rounding == Rounding::kCentre) return splat<uint32_t, n>(1U << (kFractionBits - 1));
+        return (draw << 1 & 0x1FFFF) | 1;
+    }
+    static U high_noise(const U draw) {
+        if constexpr (rounding == Rounding::kCentre) return low_noise(draw);
+        return draw >> (kFractionBits - 2) | 1;
+    }
 
     void row(const float* x, const int64_t width, uint8_t* to) const {
         constexpr int kUnit = std::max(8 / bits, 2) * kGroup;  // columns
@@ -183,25 +181,41 @@ inline void store_params(void* to, const uint16_t zero, const uint16_t scale) {
     std::memcpy(to, both, sizeof both);
 }
 
+// The smallest bfloat16 of which `steps` reach from low to high, or kSmallestScale; 0 where there is no way to go.
+inline float scale_of(const float low, const float high, const int steps) {
+    if (!(high > low)) return 0;
+    return float_of((bits_of(std::max((high - low) / steps, kSmallestScale)) + 0xFFFF) & 0xFFFF0000);
+}
+
+struct Grid {
+    float zero, scale;  // numbers that bfloat16 can hold
+};
+
+template <int bits, Rounding rounding>
+inline Grid grid_of(const Range& range) {
+    const float low = std::clamp(range.low, -kLargest, kLargest) + 0.0F;  // -0 becomes 0
+    const float high = std::clamp(range.high, -kLargest, kLargest);
+    if constexpr (rounding == Rounding::kCentre) {
+        const float scale = scale_of(low, high, 1 << bits);
+        return {float_of(uint32_t{to_bfloat16(bits_of(low + scale / 2))} << 16), scale};
+    }
+    const uint32_t pattern = bits_of(low);
+    const float zero = float_of((pattern >> 31 ? pattern + 0xFFFF : pattern) & 0xFFFF0000);  // towards -infinity
+    return {zero, scale_of(zero, high, (1 << bits) - 1)};
+}
+
 // Finds a row's zero-point and scale, and writes them to `params`.
-template <int bits>
+template <int bits, Rounding rounding>
 inline Row measure_row(const float* x, const int64_t width, const uint64_t hash, void* params) {
-    constexpr int kTop = (1 << bits) - 1;
     const Range range = range_of_row(x, width);
     if (!range.finite) {
         store_params(params, kNan, kNan);
         return {0, 0, 0, false};
     }
-    const float smallest = std::clamp(range.low, -kLargest, kLargest) + 0.0F;  // -0 becomes 0
-    const float largest = std::clamp(range.high, -kLargest, kLargest);
-    const uint32_t pattern = bits_of(smallest);
-    const uint32_t zero_bits = (pattern >> 31 ? pattern + 0xFFFF : pattern) & 0xFFFF0000;  // towards -infinity
-    const float zero = float_of(zero_bits);
-    uint32_t scale_bits = 0;
-    if (largest > zero) scale_bits = (bits_of(std::max((largest - zero) / kTop, kSmallestScale)) + 0xFFFF) & 0xFFFF0000;
-    store_params(params, static_cast<uint16_t>(zero_bits >> 16), static_cast<uint16_t>(scale_bits >> 16));
-    const float per_step = scale_bits == 0 ? 0 : kOne / float_of(scale_bits);
-    return {zero, per_step, hash, true};
+    const Grid grid = grid_of<bits, rounding>(range);
+    store_params(params, static_cast<uint16_t>(bits_of(grid.zero) >> 16),
+                 static_cast<uint16_t>(bits_of(grid.scale) >> 16));
+    return {grid.zero, grid.scale == 0 ? 0 : kOne / grid.scale, hash, true};
 }
 
 // Where quantize() finds row r and puts it: matrices, row after row. messages.h has rows in any place.
@@ -216,8 +230,8 @@ struct MatrixRows {
     void fetch_after(int64_t) const {}  // the hardware sees what comes
 };
 
-// Encodes `rows` rows of x; returns how many of them are not finite.
-template <int bits, typename Places>
+// Encodes `rows` rows of x; returns how many of them are not finite. `key` plays no part in rounding to centres.
+template <int bits, Rounding rounding, typename Places>
 int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, const Places& places,
                       const int threads) {
     const int64_t bytes = (width * bits + 7) / 8;
@@ -230,12 +244,13 @@ int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t ke
         for (int64_t r = first; r < last; ++r) {
             const int64_t number = places.number(r);
             places.fetch_after(r);
-            block[r - first] = measure_row<bits>(x + number * width, width, row_hash(key, number), places.params_of(r));
+            block[r - first] =
+                measure_row<bits, rounding>(x + number * width, width, row_hash(key, number), places.params_of(r));
         }
         for (int64_t r = first; r < last; ++r) {
             const Row row = block[r - first];
             if (row.finite) {
-                Encoder<bits>(row).row(x + places.number(r) * width, width, places.payload_of(r));
+                Encoder<bits, rounding>(row).row(x + places.number(r) * width, width, places.payload_of(r));
             } else {
                 std::memset(places.payload_of(r), 0, static_cast<size_t>(bytes));
                 ++trouble;
@@ -311,45 +326,6 @@ void dequantize_rows(const int64_t rows, const int64_t width, const uint8_t* pay
     }
 }
 
-// To the nearest, ties to even; every NaN becomes the same one.
-inline uint16_t to_bfloat16(const uint32_t bits) {
-    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return static_cast<uint16_t>((bits & 0x7FFFFFFF) > kInfinity ? kNan : rounded);
-}
-
-inline void pack_int8_row(const float* x, const int64_t width, uint8_t* to, float* scale) {
-    constexpr int n = kLanes<float>;
-    using I = Lanes<int32_t, n>;
-    I most{};  // magnitudes of floats are ordered as their bits are
-    const auto magnitude = [](const Lanes<float, n> v) { return reinterpret_cast<I>(v) & 0x7FFFFFFF; };
-    const auto part = [&](const int64_t c) {
-        return width - c < n ? load_first<float, n>(x + c, static_cast<int>(width - c)) : load<float, n>(x + c);
-    };
-    for (int64_t c = 0; c < width; c += n) {
-        const I v = magnitude(part(c));
-        most = v > most ? v : most;
-    }
-    int32_t largest_bits = 0;
-    for (int i = 0; i < n; ++i) largest_bits = std::max(largest_bits, most[i]);
-    if (largest_bits == 0 || largest_bits >= kInfinity) {
-        *scale = largest_bits == 0 ? 0 : float_of(uint32_t{kNan} << 16);
-        std::memset(to, 0, static_cast<size_t>(width));
-        return;
-    }
-    const float largest = std::max(float_of(largest_bits), kSmallestScale);
-    *scale = largest / 127;
-    const float factor = 127 / largest;
-    constexpr float kRound = 0x1.8p23F;  // a float this large has no fraction, and the integer added is its low byte
-    for (int64_t c = 0; c < width; c += n) {
-        const auto bytes = reinterpret_cast<Lanes<uint32_t, n>>(part(c) * factor + kRound);
-        if (width - c >= n) {
-            store_bytes<n>(to + c, bytes);
-        } else {
-            for (int i = 0; i < width - c; ++i) to[c + i] = static_cast<uint8_t>(bytes[i]);
-        }
-    }
-}
-
 }  // namespace
 
 // payload: (rows, ceil(width * bits / 8)); params: (rows, 2) bfloat16, zero-point and scale. bits: 1, 2, 4 or 8.
@@ -357,10 +333,10 @@ HPCGNN_KERNEL(quantize)(int64_t rows, int64_t width, int bits, uint64_t key, con
                         uint16_t* params, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const MatrixRows places{(width * bits + 7) / 8, payload, params};
-    const auto run = bits == 1   ? quantize_rows<1, MatrixRows>
-                     : bits == 2 ? quantize_rows<2, MatrixRows>
-                     : bits == 4 ? quantize_rows<4, MatrixRows>
-                                 : quantize_rows<8, MatrixRows>;
+    const auto run = bits == 1   ? quantize_rows<1, Rounding::kRandom, MatrixRows>
+                     : bits == 2 ? quantize_rows<2, Rounding::kRandom, MatrixRows>
+                     : bits == 4 ? quantize_rows<4, Rounding::kRandom, MatrixRows>
+                                 : quantize_rows<8, Rounding::kRandom, MatrixRows>;
     run(rows, width, key, x, places, threads);
 }
 
@@ -373,23 +349,4 @@ HPCGNN_KERNEL(dequantize)(int64_t rows, int64_t width, int bits, const uint8_t* 
                      : bits == 4 ? dequantize_rows<4>
                                  : dequantize_rows<8>;
     run(rows, width, payload, params, out, threads);
-}
-
-HPCGNN_KERNEL(pack_bf16)(int64_t count, const uint32_t* x, uint16_t* out, int threads) {
-    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-#pragma omp parallel for simd schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < count; ++i) out[i] = to_bfloat16(x[i]);
-}
-
-HPCGNN_KERNEL(unpack_bf16)(int64_t count, const uint16_t* x, uint32_t* out, int threads) {
-    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-#pragma omp parallel for simd schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < count; ++i) out[i] = uint32_t{x[i]} << 16;
-}
-
-// out (rows, width) * scale (rows) is x to the nearest; a row's largest magnitude becomes 127.
-HPCGNN_KERNEL(pack_int8)(int64_t rows, int64_t width, const float* x, uint8_t* out, float* scale, int threads) {
-    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t r = 0; r < rows; ++r) pack_int8_row(x + r * width, width, out + r * width, scale + r);
 }

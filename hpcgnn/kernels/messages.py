@@ -4,7 +4,8 @@ A wire buffer is one contiguous run of bytes. Row i's payload is in it from byte
 a quantized row (zero-point and scale, two bfloat16) are from byte ``params_at[i]`` on; both may lie anywhere, so that a
 buffer can hold the rows of each receiver grouped by bit-width. What ``bits`` stand for:
 
-- 1, 2, 4, 8: payload and parameters of :func:`hpcgnn.kernels.quantize`, with the noise of the row's number in ``x``.
+- 1, 2, 4, 8: payload and parameters of :func:`hpcgnn.kernels.quantize`, with the noise of the row's number in ``x``; or,
+  without a key, of the same form but rounded to centres of cells: see :func:`encode_rows`.
 - 16: bfloat16, to the nearest, ties to even, as :func:`hpcgnn.kernels.pack_bf16` has it; no parameters.
 - 32: float32 as it is; no parameters.
 
@@ -27,7 +28,7 @@ def encode_rows(
     x: torch.Tensor,
     rows: torch.Tensor,
     bits: int,
-    key: int,
+    key: int | None,
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
@@ -40,9 +41,20 @@ def encode_rows(
     The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are those which
     ``quantize(x, bits, key)`` has for it. No two rows may share bytes of ``buffer``.
 
+    ``key=None`` is for messages that carry what the receiver's running sum still lacks of a row: each value is rounded to
+    the nearest centre of ``2**bits`` cells between the row's least and largest value, without noise.
+
+    - The scale S is ``(largest - least) / 2**bits``, rounded up to bfloat16, and at least 2**-110.
+    - The zero-point Z is ``least + S / 2`` in float32, to the nearest bfloat16, ties to even.
+    - The code is ``floor((x - Z) / S + 1 / 2)``, in the fixed point of the noise, kept within [0, ``2**bits - 1``].
+    - The decoded value is off by at most S / 2 plus the rounding of Z, at most ``2**-8 * abs(Z)``, and that of float32. So the
+      largest magnitude of what is lacking shrinks to little more than ``2**-bits + 2**-8`` of itself with every message.
+      Noise would make it up to a whole step of a coarser grid: at 1 bit, what is lacking would grow.
+    - Rows out of the ordinary fare as in :func:`quantize`, except that a constant one becomes the nearest bfloat16.
+
     Args:
         rows: (n,) contiguous int64; a row may be named more than once.
-        key: in [0, 2**64); plays no part for 16 and 32 bits.
+        key: in [0, 2**64), or None: to centres of cells. Plays no part for 16 and 32 bits.
 
     Returns:
         How many of the n rows hold a NaN or an infinity. They are written too: as NaN up to 8 bits.
@@ -50,8 +62,8 @@ def encode_rows(
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    if not 0 <= key < 2**64:
-        raise ValueError(f"key must lie in [0, 2**64), not be {key}")
+    if key is not None and not 0 <= key < 2**64:
+        raise ValueError(f"key must lie in [0, 2**64) or be None, not {key}")
     _check_matrix("x", x)
     _check_rows(rows, x.shape[0], check)
     _check_places(buffer, payload_at, params_at, bits, rows.numel(), x.shape[1], check)

@@ -10,6 +10,7 @@ QUANTIZED_BITS = (1, 2, 4, 8)
 MESSAGE_BITS = (*QUANTIZED_BITS, 16, 32)  # those of a wire buffer: bfloat16 and float32 too
 PARAMS_BYTES = 4  # zero-point and scale, of a quantized row
 FRACTION_BITS = 17  # of a fixed-point code: 16 random bits and a half
+HALF = 2 ** (FRACTION_BITS - 1)  # of a step: what rounds to the nearest code, in place of noise
 LARGEST = np.float32(2.0**126)  # values beyond are taken as this: no difference of two overflows
 SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a float
 NAN = np.uint16(0x7FC0)  # as bfloat16

@@ -1,7 +1,8 @@
 """Rows of floats in few bits, for messages and for the features of one aggregation: one entry to every backend.
 
 :func:`quantize` is the stochastic quantization of AdaQP (§3) and SuperGCN (§4); :func:`pack_bf16` and :func:`pack_int8`
-are the narrow formats that :func:`hpcgnn.kernels.spmm` reads.
+are the narrow formats that :func:`hpcgnn.kernels.spmm` reads. For sums of differences, which must not grow, rows can be
+rounded without noise: :func:`hpcgnn.kernels.messages.encode_rows` says how, and :func:`dequantize` decodes them too.
 """
 
 from __future__ import annotations

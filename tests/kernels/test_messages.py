@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from hpcgnn.kernels import Csr, dequantize, keyed, pack_bf16, quantize, spmm
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
@@ -180,6 +183,98 @@ def test_parameters_alone_are_looked_at(backend):
     out, rows = torch.empty(3, 8), torch.arange(3)
     assert decode_rows(buffer, places, 32 + 4 * rows, 8, out, rows, backend=backend) == 2
     assert out[2].tolist() == [1.0] * 8
+
+
+def to_centres(x: torch.Tensor, bits: int, backend: str = "auto") -> tuple[Wire, torch.Tensor, torch.Tensor]:
+    """All rows encoded without a key: the bytes, (n, 2) float64 zero-points and scales, and the decoded rows."""
+    wire, rows, out = make_wire(x.shape[0], x.shape[1], bits), torch.arange(x.shape[0]), torch.empty(x.shape)
+    found = encode_rows(x, rows, bits, None, wire.buffer, *wire.at(bits), backend=backend)
+    assert found == (~x.isfinite()).any(1).sum()
+    decode_rows(wire.buffer, *wire.at(bits), bits, out, rows, backend=backend)
+    params = wire.buffer[wire.params_at[:, None] + torch.arange(4)].view(torch.bfloat16).double()
+    return wire, params, out
+
+
+@pytest.mark.parametrize("bits", BITS[:4])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_without_a_key_each_value_becomes_the_centre_of_its_cell(backend, width, bits):
+    x = torch.cat([some_rows(width), 100 + torch.randn(20, width), 1 + 1e-6 * torch.randn(5, width)])
+    x = x[x.isfinite().all(1)]
+    _, params, out = to_centres(x, bits, backend)
+    x, zero, scale = x.double(), params[:, :1], params[:, 1:]
+    low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    assert (2**bits * scale >= (high - low) * (1 - 1e-6)).all()
+    assert (2**bits * scale <= (high - low) * (1 + 1 / 128)).all()
+    assert ((zero - (low + scale / 2)).abs() <= zero.abs() * 2**-8).all()
+    in_float32 = scale * 1e-4 + x.abs() * 1e-6
+    assert ((out - x).abs() <= scale / 2 + zero.abs() * 2**-8 + in_float32).all()
+    code = ((x - zero) / scale.clamp(min=2**-110)).round().clamp(0, 2**bits - 1)
+    assert ((out - x).abs() <= (zero + code * scale - x).abs() + in_float32).all()  # there is none nearer
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_without_a_key_everyone_writes_the_same_bytes(width, bits):
+    x, threads = some_rows(width, 200), torch.get_num_threads()
+    x[20:27] = torch.linspace(-1, 1, width) * torch.logspace(-45, 38, 7)[:, None]
+    x[27:31] = torch.tensor([3.4e38, -3.4e38, 1e-45, -1e-45])[:, None]
+    x[31] = torch.where(torch.arange(width) % 2 == 0, 3.4e38, -3.4e38)
+    expected = to_centres(x, bits, "reference")[0]
+    assert (expected.gaps(width, bits) == UNTOUCHED).all()
+    for backend in BACKENDS:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(to_centres(x, bits, backend)[0].buffer, expected.buffer), (backend, count)
+    torch.set_num_threads(threads)
+    if bits > 8:
+        wire = make_wire(200, width, bits)
+        encode_rows(x, torch.arange(200), bits, KEY, wire.buffer, *wire.at(bits))
+        assert torch.equal(wire.buffer, expected.buffer)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    npst.arrays(np.float32, npst.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=140)),
+    st.sampled_from(BITS[:4]),
+)
+def test_without_a_key_everyone_agrees_on_any_rows(x, bits):
+    expected, *_ = to_centres(torch.from_numpy(x), bits, "reference")
+    for backend in BACKENDS[:2]:
+        assert torch.equal(to_centres(torch.from_numpy(x), bits, backend)[0].buffer, expected.buffer), backend
+
+
+@pytest.mark.parametrize("bits", BITS[:4])
+def test_without_a_key_what_becomes_of_unusual_rows(backend, bits):
+    def decoded(*row: float) -> list[float]:
+        return to_centres(torch.tensor([row]), bits, backend)[2][0].tolist()
+
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        assert np.isnan(decoded(1.0, bad, 2.0, 3.0)).all()
+    for value in (0.0, 3.0, -0.5, 2.0**-120):
+        assert decoded(value, value, value) == [value] * 3
+    assert decoded(0.1, 0.1) == [torch.tensor(0.1).bfloat16().item()] * 2
+    assert decoded(1 + 2**-8, 1 + 2**-8) == [1.0, 1.0]  # ties to even
+    assert decoded(1 + 3 * 2**-8, 1 + 3 * 2**-8) == [1 + 2**-6] * 2
+    assert str(decoded(-0.0, -0.0)) == "[0.0, 0.0]"
+    assert decoded(3.4e38, 3.4e38) == [2.0**126] * 2
+    half = 2.0**126 / 2**bits  # of a cell
+    assert decoded(-3.4e38, 3.4e38) == pytest.approx([half - 2.0**126, 2.0**126 - half], rel=1 / 128)
+    assert decoded(0.0, 1e-40) == [2.0**-111] * 2  # half of the smallest scale
+
+
+@pytest.mark.parametrize("offset", [0, 100])
+@pytest.mark.parametrize("width", [40, 256])
+@pytest.mark.parametrize(("bits", "rounds"), [(1, 40), (2, 20), (4, 12), (8, 8)])
+def test_without_a_key_the_rest_of_a_sum_shrinks_to_nothing(backend, bits, rounds, width, offset):
+    x, rows = torch.randn(50, width, generator=torch.Generator().manual_seed(bits)) + offset, torch.arange(50)
+    wire, kept = make_wire(50, width, bits), torch.zeros(50, width)
+    rest, noise = x.abs().max(), 4 * x.abs().max() * 2**-24  # of float32, in the running sum
+    for _ in range(rounds):
+        encode_rows(x - kept, rows, bits, None, wire.buffer, *wire.at(bits), backend=backend)
+        decode_rows(wire.buffer, *wire.at(bits), bits, kept, rows, True, backend=backend)
+        before, rest = rest, (x - kept).abs().max()
+        assert rest <= before * (2**-bits * (1 + 1 / 64) + 2**-8) + noise
+    assert rest <= noise
 
 
 def random_csr(lengths: list[int], columns: int, weighted: bool, seed: int = 3) -> Csr:

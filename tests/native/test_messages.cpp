@@ -1,4 +1,5 @@
-// Rows of a wire buffer of exactly their size: the bytes of quantize, back as plain loops say, and nothing beside them.
+// Rows of a wire buffer of exactly their size: the bytes of quantize, or those of a plain loop where there is no key,
+// back as plain loops say, and nothing beside them.
 
 #include <algorithm>
 #include <numeric>
@@ -60,15 +61,56 @@ float decoded(const Wire& wire, const Exact<uint8_t>& buffer, const int64_t i, c
     return from_bfloat16(half[0]) + static_cast<float>(code) * from_bfloat16(half[1]);
 }
 
-// What encode_rows should write, by way of quantize.
-std::vector<uint8_t> expected_bytes(const Isa& isa, const Wire& wire, const Exact<float>& x,
-                                    const Exact<int64_t>& rows) {
+// Of the two bfloat16 numbers around a finite value, the nearer one, or the even one.
+uint16_t nearest_bfloat16(const float value) {
+    const uint16_t inner = static_cast<uint16_t>(pattern_of(value) >> 16), outer = static_cast<uint16_t>(inner + 1);
+    const double to_inner = std::abs(static_cast<double>(value) - from_bfloat16(inner));
+    const double to_outer = std::abs(static_cast<double>(value) - from_bfloat16(outer));
+    return to_inner < to_outer || (to_inner == to_outer && inner % 2 == 0) ? inner : outer;
+}
+
+// A row rounded to the nearest centre of 2**bits cells.
+void encode_to_centres(const float* x, const int64_t width, const int bits, uint8_t* payload, uint16_t* params) {
+    std::fill(payload, payload + (width * bits + 7) / 8, uint8_t{0});
+    params[0] = params[1] = 0x7FC0;  // NaN
+    float low = width == 0 ? 0 : x[0], high = low;
+    for (int64_t c = 0; c < width; ++c) {
+        if (!std::isfinite(x[c])) return;
+        low = std::min(low, x[c]);
+        high = std::max(high, x[c]);
+    }
+    low = std::max(std::min(low, 0x1p126F), -0x1p126F) + 0.0F;
+    high = std::max(std::min(high, 0x1p126F), -0x1p126F);
+    params[1] = 0;
+    if (high > low) {
+        const float exact = std::max((high - low) / static_cast<float>(1 << bits), 0x1p-110F);
+        params[1] = static_cast<uint16_t>(pattern_of(exact) >> 16);
+        params[1] = static_cast<uint16_t>(params[1] + (from_bfloat16(params[1]) < exact));
+    }
+    const float scale = from_bfloat16(params[1]);
+    params[0] = nearest_bfloat16(low + scale / 2);
+    const float zero = from_bfloat16(params[0]), per_step = scale == 0 ? 0 : 0x1p17F / scale;
+    const float top = static_cast<float>((1 << bits) - 1) * 0x1p17F;
+    for (int64_t c = 0; c < width; ++c) {
+        const float steps = std::min(std::max((x[c] - zero) * per_step, 0.0F), top);
+        const int32_t code = (static_cast<int32_t>(steps) + (1 << 16)) >> 17;
+        const Place place(c, width, bits);
+        payload[place.byte] = static_cast<uint8_t>(payload[place.byte] | code << place.shift);
+    }
+}
+
+// What encode_rows should write: by way of quantize if there is a key.
+std::vector<uint8_t> expected_bytes(const Isa& isa, const Wire& wire, const Exact<float>& x, const Exact<int64_t>& rows,
+                                    const uint64_t* key) {
     const int64_t width = wire.width, num_rows = width == 0 ? 50 : x.size() / width;
     Exact<uint8_t> payload(num_rows * wire.bytes);
     Exact<uint16_t> params(num_rows * 2);
-    if (wire.bits <= 8) {
+    if (wire.bits <= 8 && key == nullptr) {
+        for (int64_t r = 0; r < num_rows; ++r)
+            encode_to_centres(x.data() + r * width, width, wire.bits, payload.data() + r * wire.bytes, &params[2 * r]);
+    } else if (wire.bits <= 8) {
         Kernel<int64_t, int64_t, int, uint64_t, const float*, uint8_t*, uint16_t*, int>(isa, "quantize")(
-            num_rows, width, wire.bits, kKey, x.data(), payload.data(), params.data(), 1);
+            num_rows, width, wire.bits, *key, x.data(), payload.data(), params.data(), 1);
     } else if (wire.bits == 16) {
         Exact<uint32_t> patterns(x.size());
         for (int64_t i = 0; i < x.size(); ++i) patterns[i] = pattern_of(x[i]);
@@ -87,24 +129,25 @@ std::vector<uint8_t> expected_bytes(const Isa& isa, const Wire& wire, const Exac
     return buffer;
 }
 
-Exact<uint8_t> test_encode(std::vector<Isa>& isas, const Wire& wire, const Exact<float>& x,
-                           const Exact<int64_t>& rows) {
+Exact<uint8_t> test_encode(std::vector<Isa>& isas, const Wire& wire, const Exact<float>& x, const Exact<int64_t>& rows,
+                           const uint64_t* key) {
     int64_t troubled = 0;
     for (int64_t i = 0; i < rows.size(); ++i) {
         const float* row = x.data() + rows[i] * wire.width;
         troubled += std::any_of(row, row + wire.width, [](const float v) { return !std::isfinite(v); });
     }
-    const std::string what = "encode_rows bits " + std::to_string(wire.bits) + " width " + std::to_string(wire.width);
+    const std::string what = "encode_rows bits " + std::to_string(wire.bits) + " width " + std::to_string(wire.width) +
+                             (key == nullptr ? " to centres" : "");
     const auto found =
         same_everywhere<uint8_t>(isas, wire.size, what, [&](const size_t k, uint8_t* out, const int threads) {
             int64_t not_finite = -1;
-            Kernel<int64_t, const int64_t*, int64_t, int, uint64_t, const float*, uint8_t*, const int64_t*,
+            Kernel<int64_t, const int64_t*, int64_t, int, const uint64_t*, const float*, uint8_t*, const int64_t*,
                    const int64_t*, int64_t*, int>(isas[k], "encode_rows")(
-                rows.size(), rows.data(), wire.width, wire.bits, kKey, x.data(), out, wire.payload_at.data(),
+                rows.size(), rows.data(), wire.width, wire.bits, key, x.data(), out, wire.payload_at.data(),
                 wire.bits <= 8 ? wire.params_at.data() : nullptr, &not_finite, threads);
             CHECK(not_finite == troubled, what << ": " << not_finite << " rows, not " << troubled);
         });
-    CHECK(found == expected_bytes(isas[0], wire, x, rows), what);
+    CHECK(found == expected_bytes(isas[0], wire, x, rows, key), what);
     return Exact<uint8_t>(found);
 }
 
@@ -196,7 +239,8 @@ void test_width(std::vector<Isa>& isas, const int bits, const int64_t count, con
     Exact<int64_t> rows(count);
     for (int64_t i = 0; i < count; ++i) rows[i] = random.below(50);
     const Wire wire(bits, count, width, random);
-    Exact<uint8_t> buffer = test_encode(isas, wire, x, rows);
+    test_encode(isas, wire, x, rows, nullptr);
+    Exact<uint8_t> buffer = test_encode(isas, wire, x, rows, &kKey);
     test_decode(isas, wire, buffer, false, random);
     test_decode(isas, wire, buffer, true, random);
     if (graph.cols != count) return;

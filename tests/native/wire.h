@@ -16,11 +16,20 @@ inline float from_bfloat16(const uint16_t bits) {
 
 // Where the code of a column lies: in a block of 16 bytes, or of fewer at the end, byte k holds columns k, k + that
 // number, ...
+struct Place {
+    int64_t byte, shift;
+
+    Place(const int64_t column, const int64_t width, const int bits) {
+        const int64_t block = 16 * (8 / bits), first = column / block * block;
+        const int64_t bytes = (std::min(block, width - first) * bits + 7) / 8;
+        byte = first * bits / 8 + (column - first) % bytes;
+        shift = (column - first) / bytes * bits;
+    }
+};
+
 inline unsigned code_at(const uint8_t* row, const int64_t column, const int64_t width, const int bits) {
-    const int64_t block = 16 * (8 / bits), first = column / block * block;
-    const int64_t bytes = (std::min(block, width - first) * bits + 7) / 8;
-    const int64_t slot = (column - first) / bytes;
-    return (row[first * bits / 8 + (column - first) % bytes] >> (slot * bits)) & ((1U << bits) - 1);
+    const Place place(column, width, bits);
+    return (row[place.byte] >> place.shift) & ((1U << bits) - 1);
 }
 
 inline std::vector<float> make_rows(const int64_t rows, const int64_t width, Random& random) {

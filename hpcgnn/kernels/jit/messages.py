@@ -21,7 +21,7 @@ def encode_rows(
     x: torch.Tensor,
     rows: torch.Tensor,
     bits: int,
-    key: int,
+    key: int | None,
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
@@ -34,15 +34,16 @@ def encode_rows(
     top = np.float32(2**bits - 1)
     codes = (*packing.places(x.shape[1], bits), *packing.counters(x.shape[1]))
     width = payload_bytes(x.shape[1], bits)
-    return _encode(x.numpy(), rows.numpy(), np.uint64(key), top, *codes, *places, width, params_at.numpy())
+    rounding = (np.uint64(key or 0), key is None)
+    return _encode(x.numpy(), rows.numpy(), *rounding, top, *codes, *places, width, params_at.numpy())
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def _encode(x, rows, key, top, byte, shift, counter, is_high, buffer, payload_at, num_bytes, params_at):
+def _encode(x, rows, key, to_centres, top, byte, shift, counter, is_high, buffer, payload_at, num_bytes, params_at):
     not_finite = 0
     for i in numba.prange(rows.size):
         payload = buffer[payload_at[i] : payload_at[i] + num_bytes]
-        zero, scale = quantize_row(x[rows[i]], rows[i], key, top, byte, shift, counter, is_high, payload)
+        zero, scale = quantize_row(x[rows[i]], rows[i], key, to_centres, top, byte, shift, counter, is_high, payload)
         _store16(buffer, params_at[i], zero)
         _store16(buffer, params_at[i] + 2, scale)
         not_finite += 1 if zero == NAN else 0

@@ -9,7 +9,7 @@ import torch
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
 from hpcgnn.kernels.jit.threads import on_torch_threads
-from hpcgnn.kernels.packing import FRACTION_BITS, LARGEST, NAN, SMALLEST_SCALE
+from hpcgnn.kernels.packing import FRACTION_BITS, HALF, LARGEST, NAN, SMALLEST_SCALE
 
 _ONE = np.float32(2**FRACTION_BITS)
 _UPPER_HALF = np.uint32(0xFFFF0000)
@@ -31,28 +31,38 @@ def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params
 @numba.njit(parallel=True, nogil=True, cache=True)
 def _quantize(x, key, top, byte, shift, counter, is_high, payload, params):
     for row in numba.prange(x.shape[0]):
-        zero, scale = quantize_row(x[row], row, key, top, byte, shift, counter, is_high, payload[row])
+        zero, scale = quantize_row(x[row], row, key, False, top, byte, shift, counter, is_high, payload[row])
         params[row, 0], params[row, 1] = zero, scale
 
 
 @numba.njit(nogil=True, cache=True)
-def quantize_row(x, number, key, top, byte, shift, counter, is_high, payload):
-    """Row ``number``: writes its codes to ``payload``; its parameters as patterns of bfloat16, NAN if it is not finite."""
+def quantize_row(x, number, key, to_centres, top, byte, shift, counter, is_high, payload):
+    """Row ``number``: writes its codes to ``payload``; its parameters as patterns of bfloat16, NAN if it is not finite.
+
+    ``to_centres``: of cells, without noise; ``key`` plays no part then.
+    """
     payload[:] = 0
     smallest, largest = _range(x)
     if not np.isfinite(smallest):
         return NAN, NAN
-    zero, scale = _parameters(smallest, largest, top)
+    zero, scale = _parameters(smallest, largest, top, to_centres)
     per_step = _ONE / scale if scale > _ZERO else _ZERO
     hashed = row_hash(key, number)
     low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
     for column in range(x.size):
-        drawn = draw32(low, high, counter[column])
-        half = drawn >> np.uint32(16) if is_high[column] else drawn & np.uint32(0xFFFF)
+        noise = np.int64(HALF) if to_centres else _noise(low, high, counter[column], is_high[column])
         steps = min(max((x[column] - zero) * per_step, _ZERO), top * _ONE)
-        code = (np.int64(steps) + 2 * np.int64(half) + 1) >> FRACTION_BITS
+        code = (np.int64(steps) + noise) >> FRACTION_BITS
         payload[byte[column]] |= np.uint8(code << shift[column])
     return _upper_half(zero), _upper_half(scale)
+
+
+@numba.njit(nogil=True, cache=True)
+def _noise(low, high, counter, is_high):
+    """16 random bits and a half, in fixed point."""
+    drawn = draw32(low, high, counter)
+    half = drawn >> np.uint32(16) if is_high else drawn & np.uint32(0xFFFF)
+    return 2 * np.int64(half) + 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -74,16 +84,26 @@ def _range(row):
 
 
 @numba.njit(nogil=True, cache=True)
-def _parameters(smallest, largest, top):
+def _parameters(smallest, largest, top, to_centres):
     """Zero-point and scale, float32 numbers that bfloat16 can hold."""
     smallest = np.float32(min(max(smallest, -LARGEST), LARGEST) + _ZERO)  # -0 becomes 0
     largest = min(max(largest, -LARGEST), LARGEST)
+    if to_centres:
+        scale = _scale(smallest, largest, top + np.float32(1))
+        centre = np.float32(smallest + scale / np.float32(2))
+        return np.uint32(np.uint32(to_bfloat16(centre.view(np.uint32))) << np.uint32(16)).view(np.float32), scale
     pattern = smallest.view(np.uint32)
     zero = np.uint32((pattern + _ROUND_UP if smallest < _ZERO else pattern) & _UPPER_HALF).view(np.float32)
-    if not largest > zero:
-        return zero, _ZERO
-    scale = np.float32(max((largest - zero) / top, SMALLEST_SCALE))
-    return zero, np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
+    return zero, _scale(zero, largest, top)
+
+
+@numba.njit(nogil=True, cache=True)
+def _scale(low, high, steps):
+    """The smallest bfloat16 of which ``steps`` reach from low to high, or SMALLEST_SCALE; 0 where there is no way to go."""
+    if not high > low:
+        return _ZERO
+    scale = np.float32(max((high - low) / steps, SMALLEST_SCALE))
+    return np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
 
 
 @on_torch_threads

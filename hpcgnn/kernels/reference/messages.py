@@ -15,7 +15,7 @@ def encode_rows(
     x: torch.Tensor,
     rows: torch.Tensor,
     bits: int,
-    key: int,
+    key: int | None,
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,

@@ -15,18 +15,18 @@ def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params
 
 
 def quantize_numbered(
-    x: torch.Tensor, numbers: np.ndarray, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor
+    x: torch.Tensor, numbers: np.ndarray, bits: int, key: int | None, payload: torch.Tensor, params: torch.Tensor
 ) -> None:
-    """The same for rows that draw their noise as those with these (n,) int64 numbers."""
+    """The same for rows that draw their noise as those with these (n,) int64 numbers; no key: to centres of cells."""
     top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
     values = x.numpy()
     is_finite = np.isfinite(values).all(axis=1)
     values = np.where(is_finite[:, None], values, np.float32(0))
-    zero, scale = _parameters(values, top)
+    zero, scale = _parameters(values, bits, to_centres=key is None)
     per_step = np.divide(one, scale, out=np.zeros_like(scale), where=scale > 0)
     with np.errstate(over="ignore"):  # beyond LARGEST, where the result is clamped
         steps = ((values - zero[:, None]) * per_step[:, None]).clip(0, one * np.float32(top))
-    noise = packing.noise(key, numbers, values.shape[1])
+    noise = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
     codes = ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.uint8)
     codes[~is_finite] = 0
     byte, shift = packing.places(values.shape[1], bits)
@@ -40,17 +40,27 @@ def quantize_numbered(
     patterns[~is_finite] = NAN
 
 
-def _parameters(values: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.ndarray, np.ndarray]:
     """(n,) zero-points and scales of finite rows, float32 numbers that bfloat16 can hold."""
     if values.shape[1] == 0:
         return np.zeros(values.shape[0], np.float32), np.zeros(values.shape[0], np.float32)
     smallest = values.min(axis=1).clip(-LARGEST, LARGEST) + np.float32(0)  # -0 becomes 0
     largest = values.max(axis=1).clip(-LARGEST, LARGEST)
+    if to_centres:
+        scale = _scale(smallest, largest, 2**bits)
+        pattern = (smallest + scale / np.float32(2)).view(np.uint32)
+        return _upper_half(
+            pattern + np.uint32(0x7FFF) + (pattern >> np.uint32(16) & np.uint32(1))
+        ), scale  # ties to even
     pattern = smallest.view(np.uint32)
     zero = _upper_half(np.where(smallest < 0, pattern + np.uint32(0xFFFF), pattern))  # towards -infinity
-    scale = np.maximum((largest - zero) / np.float32(top), SMALLEST_SCALE)
-    scale = _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF))  # up
-    return zero, np.where(largest > zero, scale, np.float32(0))
+    return zero, _scale(zero, largest, 2**bits - 1)
+
+
+def _scale(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
+    """The smallest bfloat16 of which ``steps`` reach from low to high, or SMALLEST_SCALE; 0 where there is no way to go."""
+    scale = np.maximum((high - low) / np.float32(steps), SMALLEST_SCALE)
+    return np.where(high > low, _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF)), np.float32(0))
 
 
 def _upper_half(pattern: np.ndarray) -> np.ndarray:
