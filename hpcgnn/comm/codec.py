@@ -89,8 +89,8 @@ class PackedCodec:
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
         self.timings, self.backend = timings, backend
 
-    def encode(self, rows: torch.Tensor, key: int) -> int:
-        """The noise of a row is a function of ``key``, its number among all rows sent, and the column."""
+    def encode(self, rows: torch.Tensor, key: int | None) -> int:
+        """The noise of a row is a function of ``key``, its number among all rows sent, and the column; None: no noise."""
         wire, trouble = self.send.view(-1), 0
         with self.timings.measure("quantization_seconds"):
             rows = rows.float()
@@ -133,11 +133,15 @@ class DeltaCodec:
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
 
     def encode(self, rows: torch.Tensor, key: int) -> int:
-        """Overwrites ``rows`` with the differences; then takes them as the receivers will."""
+        """Overwrites ``rows`` with the differences; then takes them as the receivers will.
+
+        Without noise: at random, a value moves by up to a step of its row's grid, and at 1 bit that is the row's whole
+        range, so that errors would grow. To the nearest cell's centre leaves 2**-bits of the range.
+        """
         packed = self.packed
         with packed.timings.measure("quantization_seconds"):
             difference = rows.float().sub_(self.kept_sent)
-        trouble = packed.encode(difference, key)
+        trouble = packed.encode(difference, None)
         with packed.timings.measure("quantization_seconds"):
             decode(packed.send, packed.layouts[0], self.kept_sent, packed.backend, accumulate=True)
         return trouble

@@ -183,7 +183,7 @@ def main() -> None:
         "errors": errors(world),
         "mixed": mixed(world),
         "mean_errors": {bits: mean_error(world, bits) for bits in (1, 2, 4, 8)},
-        "delta": {bits: delta(world, bits) for bits in (2, 4)},
+        "delta": {bits: delta(world, bits) for bits in (1, 2, 4)},
         "repeats": repeats(world),
         "fused": fused(world),
         "bytes": counted_bytes(world),
