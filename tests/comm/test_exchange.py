@@ -86,7 +86,7 @@ def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
     assert layout.num_bytes - used.sum() < (BLOCK_BYTES + PARAMS_BYTES) * counts.size
 
 
-def test_sixteen_times_fewer_bytes_but_for_parameters():
+def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
     counts = np.array([0, 5000, 3000])
     two = make_layout(counts, np.full(8000, 2, np.uint8), 256)
     assert 8000 * 256 * 4 / two.num_bytes >= 15

@@ -27,16 +27,6 @@ LAUNCHER = Path(__file__).parents[2] / "tools" / "mpiexec.sh"
 SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A random graph in two parts, with a stored plan."""
-    path = tmp_path_factory.mktemp("graph") / "parts.h5"
-    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
-    subprocess.run([sys.executable, *HPCGNN, "plan", str(path), "--quiet"], check=True)
-    return path
-
-
 @pytest.fixture
 def train(mpirun, parts, tmp_path):
     """Run ``hpcgnn train`` on two ranks; returns the completed process."""

@@ -9,23 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import small_graphs
 import torch
 
 pytestmark = pytest.mark.mpi
 
 HPCGNN = ["-m", "hpcgnn"]
 FLAGS = ["--layers", "2", "--hidden", "64", "--checkpoint-every", "5", "--quiet"]
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A random graph in two parts."""
-    path = tmp_path_factory.mktemp("quantized") / "parts.h5"
-    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
-    subprocess.run([sys.executable, *HPCGNN, "plan", str(path), "--quiet"], check=True)
-    return path
 
 
 @pytest.fixture
