@@ -126,8 +126,8 @@ _SYSTEM = _options(
                       "ids whatever it is. auto: each rank measures and takes the fastest, so that a run need not repeat "
                       "bit for bit; with the others it does."),
     click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
-                 help="Bits of a value that travels in training: 32 is float32, 16 bfloat16; below that, rows are rounded "
-                      "at random between their smallest and largest value."),
+                 help="Bits of a value that travels in training: 32 is float32, 16 bfloat16; below that, values are "
+                      "rounded at random to steps between their row's smallest and largest (delta: to the nearest)."),
     click.option("--eval-precision", type=click.Choice(EVAL_PRECISIONS), default="float32", show_default=True,
                  help="What evaluations send: float32, or as few bits as training does."),
     click.option("--staleness", type=click.Choice(["off"]), default="off", show_default=True),
@@ -180,11 +180,11 @@ def train(
     world = World(timeout_seconds=settings["timeout"])
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
-    keep_freed_memory()
     with world.together("choose the kernels"):
         _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
     trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
+    keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
         ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
         trainer.run.write_config({"parts": str(parts)} | ordered)
@@ -226,7 +226,7 @@ def _make_trainer(
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
     config = ModelConfig(**_pick(ModelConfig, settings), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
-    messages = Messages(world, _message_config(settings), seed=settings["seed"])
+    messages = Messages(world, _message_config(settings))
     how = {name: settings[name] for name in ("strategy", "seed", "compute")}
     model = build_model(config, graph, messages=messages, **how)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
@@ -242,6 +242,10 @@ def _message_config(settings: dict[str, Any]) -> MessageConfig:
         raise HpcgnnError(
             f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {dropout}: masks that are drawn anew in "
             "each epoch would be most of each difference"
+        )
+    if settings["message_coding"] == "delta" and settings["label_propagation"] and settings["label_redraw"] == "epoch":
+        raise HpcgnnError(
+            "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
         )
     return MessageConfig(**_pick(MessageConfig, settings | {"bits": int(settings["bits"])}))
 

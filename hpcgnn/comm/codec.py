@@ -7,6 +7,7 @@ it by R and adds it to ``z``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -60,8 +61,9 @@ class PlainCodec:
         """Only looks at the rows, which are ``send``; 1 stands for any number of rows."""
         if rows.numel() == 0:
             return 0
-        smallest, largest = torch.aminmax(rows)
-        return int(not (smallest.isfinite() and largest.isfinite()))
+        with self.timings.measure("aggregation_seconds"):
+            smallest, largest = torch.aminmax(rows)
+            return int(not (smallest.isfinite() and largest.isfinite()))
 
     def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate."""
@@ -72,7 +74,8 @@ class PlainCodec:
 class PackedCodec:
     """1, 2, 4, 8 or 16 bits a value, or several of these and 32 by turns.
 
-    send, received: (blocks, BLOCK_BYTES) uint8. send_counts, receive_counts: (P,) blocks.
+    send, received: (blocks, BLOCK_BYTES) uint8. send_counts, receive_counts: (P,) blocks. decoded: gives (r, F) float32
+    memory for the rows where they are not aggregated as they are.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class PackedCodec:
         send: torch.Tensor,
         received: torch.Tensor,
         layouts: tuple[Layout, Layout],
-        decoded: torch.Tensor,
+        decoded: Callable[[], torch.Tensor],
         timings: Timings,
         backend: str,
     ) -> None:
@@ -113,9 +116,10 @@ class PackedCodec:
                 )  # fmt: skip
             return
         with self.timings.measure("quantization_seconds"):
-            decode(self.received, self.layouts[1], self.decoded, self.backend)
+            decoded = self.decoded()
+            decode(self.received, self.layouts[1], decoded, self.backend)
         with self.timings.measure("aggregation_seconds"):
-            spmm(matrix, self.decoded.to(z.dtype), out=z, backend=self.backend)
+            spmm(matrix, decoded.to(z.dtype), out=z, backend=self.backend)
 
 
 class DeltaCodec:

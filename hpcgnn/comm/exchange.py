@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -69,12 +70,11 @@ class Exchange:
     def assign_bits(self, bits: np.ndarray) -> None:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
         with self.messages.world.together("assign bits"):
-            wrong = np.setdiff1d(bits, MESSAGE_BITS)
-            if wrong.size or bits.shape != (int(self.send_counts.sum()),):
-                raise HpcgnnError(
-                    f"bits must be {int(self.send_counts.sum())} values of {', '.join(map(str, MESSAGE_BITS))}, not "
-                    f"{bits.size} with {wrong[:1]} among them"
-                )
+            rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
+            if bits.shape != (rows,):
+                raise HpcgnnError(f"bits must have shape ({rows},), one for each row to send, not {bits.shape}")
+            if wrong.size:
+                raise HpcgnnError(f"bits must be of {', '.join(map(str, MESSAGE_BITS))}, not {wrong[0]}")
         received, _ = self.messages.world.alltoallv(bits.astype(np.uint8), self.send_counts)
         self._bits, self._layouts = (bits.astype(np.uint8), received), {}
 
@@ -87,8 +87,9 @@ class Exchange:
     def start(self, rows: torch.Tensor) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective."""
         messages = self.messages
-        codec = self._codec(rows)
-        trouble = codec.encode(rows, self._key())
+        call = messages.call(self.name)
+        codec = self._codec(rows, call)
+        trouble = codec.encode(rows, self._key(call))
         messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
         pending = messages.world.start_alltoallv(
             codec.send.numpy(), codec.send_counts, codec.received.numpy(), codec.receive_counts, self.name
@@ -112,19 +113,19 @@ class Exchange:
 
     # -- how rows become bytes ----------------------------------------------------------------------------------------
 
-    def _key(self) -> int:
+    def _key(self, call: int) -> int:
         messages = self.messages
         epoch = messages.epoch + (0 if messages.training else _EVALUATION)
-        return keyed.derive_key(messages.seed, epoch, self.layer, int(self.is_backward), messages.world.rank)
+        return keyed.derive_key(messages.seed, epoch, self.layer, call, int(self.is_backward), messages.world.rank)
 
-    def _codec(self, rows: torch.Tensor) -> Codec:
+    def _codec(self, rows: torch.Tensor, call: int) -> Codec:
         messages, width = self.messages, rows.shape[1]
         if messages.bits == 32 and not self._is_mixed:
             received = messages.scratch("rows received", int(self.receive_counts.sum()), width, rows.dtype)
             counts = (self.send_counts, self.receive_counts)
             return PlainCodec(rows, received, *counts, messages.timings, self.backend)
         packed = self._packed(width, messages.bits)
-        return DeltaCodec(packed, *self._kept_rows(width)) if messages.coding == "delta" else packed
+        return DeltaCodec(packed, *self._kept_rows(width, call)) if messages.coding == "delta" else packed
 
     @property
     def _is_mixed(self) -> bool:
@@ -139,7 +140,7 @@ class Exchange:
             self.messages.scratch(role, 1, layout.num_bytes, torch.uint8)
             for role, layout in zip(("bytes to send", "bytes received"), layouts, strict=True)
         )
-        decoded = self.messages.scratch("rows received", int(self.receive_counts.sum()), width, torch.float32)
+        decoded = partial(self.messages.scratch, "rows received", int(self.receive_counts.sum()), width, torch.float32)
         return PackedCodec(send, received, layouts, decoded, self.messages.timings, self.backend)
 
     def _make_layouts(self, width: int, bits: int) -> tuple[Layout, Layout]:
@@ -148,8 +149,8 @@ class Exchange:
         assert each is not None
         return make_layout(counts[0], each[0], width), make_layout(counts[1], each[1], width)
 
-    def _kept_rows(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        kept, name = self.messages.kept, f"{self.name}, {width} columns"
+    def _kept_rows(self, width: int, call: int) -> tuple[torch.Tensor, torch.Tensor]:
+        kept, name = self.messages.kept, f"{self.layer}/{int(self.is_backward)}/{call}/{width}"
         if name not in kept:
             sent, received = int(self.send_counts.sum()), int(self.receive_counts.sum())
             kept[name] = (torch.zeros(sent, width), torch.zeros(received, width))

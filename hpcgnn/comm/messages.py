@@ -40,13 +40,18 @@ class MessageConfig:
             raise HpcgnnError(
                 "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"
             )
+        if self.message_coding == "delta" and self.eval_precision == "training":
+            raise HpcgnnError("an evaluation sends no differences: leave --eval-precision float32 with delta")
 
 
 class Messages:
-    """The settings and counts of all exchanges of a model. The trainer moves ``epoch`` on and switches ``training``.
+    """The settings and counts of all exchanges of a model.
+
+    Whoever trains calls :meth:`begin_epoch` before each step, and sets ``training`` to False for evaluations and back; a
+    :class:`hpcgnn.nn.GNN` does the latter itself.
 
     bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
-    kept: what delta coding keeps, by exchange and width: (rows sent, F) and (rows received, F) float32.
+    kept: what delta coding keeps, by layer, direction, call and width: (rows sent, F) and (rows received, F) float32.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Messages:
         self.epoch, self.training = 0, True
         self.bytes_sent: Counter[str] = Counter()
         self.kept: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._calls: Counter[str] = Counter()
         self._started: list[str] = []
         self._first_trouble: int | None = None
         self._scratch: dict[str, torch.Tensor] = {}
@@ -84,6 +90,12 @@ class Messages:
     def begin_epoch(self, epoch: int) -> None:
         """A training step starts."""
         self.epoch, self._started, self._first_trouble = epoch, [], None
+        self._calls.clear()
+
+    def call(self, name: str) -> int:
+        """How often the exchange ``name`` was started before in this step: more than once only by layers used twice."""
+        self._calls[name] += 1
+        return self._calls[name] - 1
 
     def started(self, name: str, num_bytes: int, *, trouble: bool) -> None:
         """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
@@ -109,7 +121,7 @@ class Messages:
         first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
         which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
         raise HpcgnnError(
-            f"{self._started[which]} of rank {rank} held NaN or infinite values in epoch {self.epoch}: lower --lr, or "
-            "continue from the last checkpoint with other settings",
+            f"{self._started[which]} of rank {rank} held NaN or infinite values in epoch {self.epoch}: lower --lr "
+            "or scale the features down",
             agreed=True,
         )

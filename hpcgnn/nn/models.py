@@ -55,8 +55,8 @@ class GNN(torch.nn.Module):
     """[dropout, layer, norm, ReLU] repeated, without norm and ReLU after the last layer.
 
     ``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
-    ``keys.epoch`` decides the dropout masks. With ``config.label_inputs`` it is ``model(x, labels)``, labels being (n, C)
-    ones; their embedding is added to the features behind the dropout.
+    Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
+    (n, C) ones; their embedding is added to the features behind the dropout.
     """
 
     def __init__(
@@ -91,6 +91,11 @@ class GNN(torch.nn.Module):
                 self.norms.append(_norm(config.norm, next_width, aggregator))
         # last, so that the layers' weights are those that they have without it
         self.embed_labels = LabelEmbedding(out_width, in_width, aggregator.backend) if config.label_inputs else None
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What is drawn from now on, for dropout and for messages, is of this training step."""
+        self.keys.epoch = epoch
+        self.messages.begin_epoch(epoch)
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
@@ -129,6 +134,8 @@ def build_model(
     if graph.features is None:
         raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
     _, kind = MODELS[config.model]
+    messages = messages or Messages(graph.world)
+    messages.seed = seed
     aggregator = make_aggregator(graph, kind, strategy, messages=messages, backend=backend, dtype=dtype)
     keys = DropoutKeys(graph.original_ids, seed)
     with torch.random.fork_rng(devices=[]):

@@ -59,18 +59,20 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
     return content
 
 
-def save_messages(world: World, run: str | Path, epoch: int, kept: dict[str, Any]) -> None:
+def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, Any]) -> None:
     """Write what this rank's exchanges keep between epochs, a file a rank, before ``last.pt`` names ``epoch``. Collective.
 
-    The files of the checkpoint before stay, as ``last.pt`` is still that one's.
+    The file of the checkpoint before stays, as ``last.pt`` is still that one's; all others go.
     """
     mine = folder(run) / MESSAGES
     with world.together(f"write {mine}"):
         mine.mkdir(exist_ok=True)
-        save(_messages_path(run, epoch, world.rank), {"kept": kept})
-        epochs = sorted(int(path.name.partition("-")[0]) for path in mine.glob(f"*-{world.rank}.pt"))
-        for old in epochs[:-2]:
-            _messages_path(run, old, world.rank).unlink()
+        with h5.replacing(_messages_path(run, epoch, world.rank)) as temporary:
+            torch.save(content, temporary)  # not by way of memory: it may be as much as all rows that travel
+        epochs = {int(path.name.partition("-")[0]) for path in mine.glob(f"*-{world.rank}.pt")}
+        before = max((found for found in epochs if found < epoch), default=epoch)
+        for other in epochs - {epoch, before}:
+            _messages_path(run, other, world.rank).unlink()
 
 
 def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
@@ -79,7 +81,7 @@ def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] |
     if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
         return None
     with world.together(f"read {path}"):
-        return torch.load(io.BytesIO(_read_bytes(path)), weights_only=True)["kept"]
+        return _load(path, path)
 
 
 def _messages_path(run: str | Path, epoch: int, rank: int) -> Path:
@@ -90,11 +92,17 @@ def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise HpcgnnError(f"there is no checkpoint {path}")
     payload = path.read_bytes()
+    _load(io.BytesIO(payload), path)
+    return payload
+
+
+def _load(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
     try:
-        torch.load(io.BytesIO(payload), weights_only=True)
+        return torch.load(source, weights_only=True)
+    except OSError:
+        raise
     except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
         raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
-    return payload
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ class Trainer:
     """Trains ``model`` on ``graph``. Collective: every rank makes one and calls the same methods.
 
     A graph in another node order (:meth:`LocalGraph.reordered`) trains the same model: weights, metrics and checkpoints
-    know nothing of nodes.
+    know nothing of its order.
 
     Args:
         model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
@@ -99,6 +99,7 @@ class Trainer:
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
+        self._saved_epoch = -1
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self.features = with_dtype(graph.features, next(model.parameters()).dtype)
@@ -155,8 +156,7 @@ class Trainer:
     def step(self, epoch: int) -> tuple[float, float]:
         """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
         self.model.train()
-        self.model.keys.epoch = epoch
-        self.model.messages.begin_epoch(epoch)
+        self.model.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
@@ -217,10 +217,12 @@ class Trainer:
 
         Collective where messages are coded as differences, as every rank then writes what it keeps.
         """
-        if self.run is None:
+        if self.run is None or self._saved_epoch == self.next_epoch:
             return
+        self._saved_epoch = self.next_epoch
         if self.model.messages.kept:
-            checkpoint.save_messages(self.world, self.run.path, self.next_epoch, self.model.messages.kept)
+            content = {"kept": self.model.messages.kept, "rows": self._rows_that_travel()}
+            checkpoint.save_messages(self.world, self.run.path, self.next_epoch, content)
         if self.world.rank != 0:
             return
         common = {"model_config": self._model_description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
@@ -262,11 +264,19 @@ class Trainer:
             self.run.keep_epochs(self.next_epoch)
 
     def _resume_messages(self, same_parts: bool) -> None:
+        """Take up what was sent before, if every rank knows it for this very plan. Collective."""
         assert self.run is not None
-        kept = checkpoint.read_messages(self.world, self.run.path, self.next_epoch) if same_parts else None
-        if kept is None:
-            _LOG.warning("what was sent before is not known for these parts: differences start from zero")
-        self.model.messages.kept = kept or {}
+        content = checkpoint.read_messages(self.world, self.run.path, self.next_epoch) if same_parts else None
+        fits = content is not None and torch.equal(content["rows"], self._rows_that_travel())
+        if self.world.allreduce(np.array([fits], np.int64), "min")[0] and content is not None:
+            self.model.messages.kept = content["kept"]
+        else:
+            _LOG.warning("what was sent before is not known for these parts and strategy: differences start from zero")
+
+    def _rows_that_travel(self) -> torch.Tensor:
+        """(2, P) int64 rows to and from each rank: what is kept is of these."""
+        exchange = self.model.aggregator.exchange
+        return torch.from_numpy(np.stack((exchange.send_counts, exchange.receive_counts)))
 
     def _model_description(self) -> dict[str, Any]:
         return checkpoint.describe(self.model.config, self.graph.meta)

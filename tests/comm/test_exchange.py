@@ -41,7 +41,12 @@ class TestExchange:
             assert errors[-1] <= 1e-3 * errors[0]
 
     def test_what_the_noise_depends_on(self, found):
-        assert found["repeats"] == {"again": True, "threads": True, "numba": True, "seed": False, "epoch": False}
+        same = dict.fromkeys(("again", "threads", "numba"), True)
+        other = dict.fromkeys(("seed", "epoch", "layer", "call", "direction", "evaluation"), False)
+        assert found["repeats"] == same | other
+
+    def test_both_sides_keep_the_same(self, found):
+        assert found["kept"]
 
     def test_decoding_in_registers_changes_no_bit(self, found):
         assert found["fused"]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World, codec
-from hpcgnn.comm.layout import make_layout
 from hpcgnn.kernels import Csr
 
 WIDTHS = (1, 3, 40, 256)
@@ -123,20 +122,46 @@ def delta(world: World, bits: int) -> list[float]:
     return found
 
 
+def kept(world: World) -> bool:
+    """Whether senders and receivers hold the same after epochs of changing rows, with evaluations in between."""
+    exchange = make(world, bits=2, message_coding="delta")
+    for epoch in range(5):
+        exchange.messages.begin_epoch(epoch)
+        exchange.messages.training = True
+        moved(exchange, outgoing(world, 40) * (1 + epoch))
+        exchange.messages.training = False
+        moved(exchange, outgoing(world, 40))
+    ((sent, received),) = exchange.messages.kept.values()
+    equal = torch.equal(moved(make(world), sent), received) and bool(received.any())
+    return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
+
+
 def repeats(world: World) -> dict[str, bool]:
     """Which runs give the same bits."""
 
-    def run(seed: int = 0, epoch: int = 0, threads: int = 1, backend: str = "auto") -> torch.Tensor:
+    def run(
+        seed: int = 0,
+        epoch: int = 0,
+        threads: int = 1,
+        backend: str = "auto",
+        layer: int = 0,
+        calls: int = 1,
+        **how: bool,
+    ) -> torch.Tensor:
         torch.set_num_threads(threads)
-        exchange = make(world, backend, seed, bits=2)
+        exchange = make(world, backend, seed, bits=2, eval_precision="training").for_layer(layer)
+        exchange = exchange.reverse() if how.get("backward") else exchange
         exchange.messages.begin_epoch(epoch)
-        found = moved(exchange, outgoing(world, 256))
+        exchange.messages.training = not how.get("evaluation")
+        for _ in range(calls):
+            found = moved(exchange, outgoing(world, 256))
         torch.set_num_threads(1)
         return found
 
     first = run()
     same = {"again": run(), "threads": run(threads=2), "numba": run(backend="jit")}
-    other = {"seed": run(seed=1), "epoch": run(epoch=1)}
+    other = {"seed": run(seed=1), "epoch": run(epoch=1), "layer": run(layer=1), "call": run(calls=2)}
+    other |= {"direction": run(backward=True), "evaluation": run(evaluation=True)}
     equal = {name: torch.equal(first, value) for name, value in (same | other).items()}
     return {name: bool(world.allreduce(np.array([value], np.int64), "min")[0]) for name, value in equal.items()}
 
@@ -184,12 +209,12 @@ def main() -> None:
         "mixed": mixed(world),
         "mean_errors": {bits: mean_error(world, bits) for bits in (1, 2, 4, 8)},
         "delta": {bits: delta(world, bits) for bits in (1, 2, 4)},
+        "kept": kept(world),
         "repeats": repeats(world),
         "fused": fused(world),
         "bytes": counted_bytes(world),
         "evaluation": evaluation(world),
     }
-    assert make_layout(counts(world), np.zeros(int(counts(world).sum()), np.uint8) + 2, 256).num_bytes % 64 == 0
     if world.rank == 0:
         print(json.dumps(found))
 

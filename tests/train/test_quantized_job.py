@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+from hpcgnn.train import checkpoint
 
 pytestmark = pytest.mark.mpi
 
@@ -42,6 +46,25 @@ def test_a_run_repeats_and_resumes_bit_for_bit(train, tmp_path, flags):
     assert last(tmp_path / "broken") == last(tmp_path / "whole")
     exact, _ = last(tmp_path / "whole")
     assert exact[-1] < exact[0]
+
+
+def test_differences_start_from_zero_with_another_strategy(train, tmp_path):
+    """What is kept is of the rows of one plan, and would be nonsense, or outside of memory, for another's."""
+    flags = ["--bits", "2", "--message-coding", "delta", "--dropout", "0"]
+    train("run", *flags, "--epochs", "5")
+    train("run", "--resume", "--strategy", "pre", "--epochs", "10")
+    losses, _ = last(tmp_path / "run")
+    assert losses[-1] < losses[0]
+
+
+def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
+    """Also when a killed run left the files of a checkpoint that was never finished."""
+    world = SimpleNamespace(rank=0, together=lambda doing: contextlib.nullcontext())
+    checkpoint.folder(tmp_path).mkdir()
+    for epoch in (5, 10, 20, 15):
+        checkpoint.save_messages(world, tmp_path, epoch, {"kept": {}})
+    found = sorted(path.name for path in (checkpoint.folder(tmp_path) / checkpoint.MESSAGES).iterdir())
+    assert found == ["10-0.pt", "15-0.pt"]
 
 
 def test_the_bytes_of_a_run_follow_from_its_plan(train, parts, tmp_path):
