@@ -29,6 +29,7 @@ from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
 EPOCHS, LR = 20, 0.01
+FEW_EPOCHS = 5  # to compare runs of ours with each other, which would differ from the first epoch on
 RANDOM_GRAPHS = ("multigraph", "weighted")  # where the last of three or more ranks is empty
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
 CONFIGS = {
@@ -71,11 +72,11 @@ def make_cases(world: World, folder: Path, cora: Path | None) -> list[Case]:
     return cases
 
 
-def run(graph: LocalGraph, model: GNN) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+def run(graph: LocalGraph, model: GNN, epochs: int = EPOCHS) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
     """Losses, first gradients by PyG's names, and all scores in original order (gathered: the graphs are tiny)."""
-    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS, lr=LR))
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, lr=LR))
     losses, gradients = [], {}
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         loss, _ = trainer.step(epoch)
         losses.append(loss)
         if epoch == 0:
@@ -175,19 +176,19 @@ def sabotages(case: Case, world: World) -> Iterator[tuple[str, float]]:
 def dropout_losses(case: Case, name: str, world: World) -> list[float]:
     graph = hpcgnn.load(case.path, world)
     model = hpcgnn.build_model(CONFIGS[name], graph, backend="reference", dtype=torch.float64, seed=3)
-    return run(graph, model)[0]
+    return run(graph, model, FEW_EPOCHS)[0]
 
 
 def node_orders(case: Case, name: str, world: World) -> dict[str, dict[str, object]]:
     """What training in each node order finds beside the file's order, and whether its aggregations have the same bits."""
     loaded = hpcgnn.load(case.path, world)
     model = hpcgnn.build_model(CONFIGS[name], loaded, dtype=torch.float64, seed=3)
-    losses, gradients, scores = run(loaded, model)
+    losses, gradients, scores = run(loaded, model, FEW_EPOCHS)
     found = {}
     for method in METHODS:
         graph = loaded.reordered(method, 16)
         model = hpcgnn.build_model(CONFIGS[name], graph, dtype=torch.float64, seed=3)
-        other_losses, other_gradients, other_scores = run(graph, model)
+        other_losses, other_gradients, other_scores = run(graph, model, FEW_EPOCHS)
         same_bits = all(
             _same_bits(loaded, graph, kind, strategy) for kind in ("gcn", "mean") for strategy in STRATEGIES
         )
