@@ -134,6 +134,8 @@ _SYSTEM = _options(
     click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
                  help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
                       "lost is lost for good; it keeps all rows sent and received in memory."),
+    click.option("--overlap", type=click.Choice(["on", "off"]), default="on", show_default=True,
+                 help="Compute while messages travel; off shows what that saves. Results are the same, bit for bit."),
     click.option("--compute", type=click.Choice(COMPUTES), default="float32", show_default=True,
                  help="Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and "
                       "add in float32; weights, optimiser and everything else stay float32, and so do checkpoints."),
@@ -247,7 +249,8 @@ def _message_config(settings: dict[str, Any]) -> MessageConfig:
         raise HpcgnnError(
             "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
         )
-    return MessageConfig(**_pick(MessageConfig, settings | {"bits": int(settings["bits"])}))
+    typed = {"bits": int(settings["bits"]), "overlap": settings["overlap"] == "on"}
+    return MessageConfig(**_pick(MessageConfig, settings | typed))
 
 
 def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:

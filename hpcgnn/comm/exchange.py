@@ -94,18 +94,20 @@ class Exchange:
         pending = messages.world.start_alltoallv(
             codec.send.numpy(), codec.send_counts, codec.received.numpy(), codec.receive_counts, self.name
         )
+        if messages.config.overlap:
+            messages.world.watch(pending)
+        else:
+            self._wait(pending)
         return Message(codec, pending)
-
-    def progress(self, message: Message) -> None:
-        """Let MPI move data between two pieces of computation."""
-        self.messages.world.test(message.pending)
 
     def wait(self, message: Message) -> None:
         """Wait until the received rows are there."""
-        timings = self.messages.timings
-        with timings.measure("communication_wait_seconds"):
-            self.messages.world.wait(message.pending)
-        timings.add("wire_seconds", message.pending.seconds)
+        self._wait(message.pending)
+        self.messages.timings.add("wire_seconds", message.pending.seconds)
+
+    def _wait(self, pending: Pending) -> None:
+        with self.messages.timings.measure("communication_wait_seconds"):
+            self.messages.world.wait(pending)
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""

@@ -21,11 +21,13 @@ EVAL_PRECISIONS = ("float32", "training")
 @dataclass(frozen=True)
 class MessageConfig:
     """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
-    receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does."""
+    receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does.
+    overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs."""
 
     bits: int = 32
     message_coding: str = "plain"
     eval_precision: str = "float32"
+    overlap: bool = True
 
     def check(self) -> None:
         """Raise HpcgnnError for settings that do not exist or do not go together."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcgnn.comm.progress import Progress
 from hpcgnn.errors import HpcgnnError, StalledError
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ class Pending:
     started_at: float
     seconds: float = 0.0
 
+    def test(self) -> bool:
+        """Give MPI a chance to make progress; true once this is complete."""
+        if not self.seconds and self.request.Test():
+            self.seconds = time.perf_counter() - self.started_at
+        return self.seconds > 0
+
 
 class World:
     """A communicator with the few operations hpcgnn uses.
@@ -91,11 +98,18 @@ class World:
 
     def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._mpi = _mpi()
-        self._comm = self._mpi.COMM_WORLD if comm is None else comm
-        self.rank: int = self._comm.rank
-        self.size: int = self._comm.size
+        self._communicator = self._mpi.COMM_WORLD if comm is None else comm
+        self._progress = Progress()
+        self.rank: int = self._communicator.rank
+        self.size: int = self._communicator.size
         self.timeout_seconds = timeout_seconds
         self._row_types: dict[int, Any] = {}
+
+    @property
+    def _comm(self) -> Any:
+        """The communicator, for a call from this thread: the progress thread leaves MPI alone from now on."""
+        self._progress.take_over()
+        return self._communicator
 
     @property
     def library(self) -> str:
@@ -116,11 +130,13 @@ class World:
 
     def test(self, pending: Pending) -> bool:
         """Give MPI a chance to make progress; true once ``pending`` is complete. Not collective."""
-        if pending.seconds:
-            return True
-        if pending.request.Test():
-            pending.seconds = time.perf_counter() - pending.started_at
-        return pending.seconds > 0
+        self._progress.take_over()
+        return pending.test()
+
+    def watch(self, pending: Pending) -> None:
+        """Let a thread make progress with ``pending`` until this rank calls MPI again. Not collective."""
+        if self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
+            self._progress.watch(pending.test)
 
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""

@@ -5,7 +5,6 @@ from hpcgnn.kernels.backend import BACKENDS, resolve
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.dropout import dropout
 from hpcgnn.kernels.quantize import dequantize, pack_bf16, pack_int8, quantize, unpack_bf16
-from hpcgnn.kernels.spmm import spmm_in_blocks
 
 __all__ = [
     "BACKENDS",
@@ -23,6 +22,5 @@ __all__ = [
     "scatter_rows",
     "sddmm",
     "spmm",
-    "spmm_in_blocks",
     "unpack_bf16",
 ]

@@ -5,8 +5,6 @@ These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from hpcgnn.kernels import buffers
@@ -64,23 +62,6 @@ def spmm(
     prepared = kernels.prepare(csr, weight, x, reduce)
     kernels.spmm(csr, (0, csr.num_rows), weight, x, scale, reduce, accumulate, out, prepared)
     return out
-
-
-def spmm_in_blocks(
-    csr: Csr, x: torch.Tensor, out: torch.Tensor, count: int, reduce: str = "sum", backend: str = "auto"
-) -> Iterator[tuple[int, int]]:
-    """Overwrite ``out`` (R, F) with ``csr @ x``, row block by row block; yields each block ``(first, last)`` when done.
-
-    For overlapping it with something that must be called now and then, as MPI must. At most ``count`` blocks, of about
-    equal work. Arguments, types and errors as for :func:`spmm`.
-    """
-    _check_spmm(csr, x, csr.weight, reduce, out, None)
-    x = x.contiguous()
-    kernels = implementation("spmm", backend)
-    prepared = kernels.prepare(csr, csr.weight, x, reduce)
-    for rows in csr.row_blocks(count):
-        kernels.spmm(csr, rows, csr.weight, x, None, reduce, False, out, prepared)
-        yield rows
 
 
 def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:

@@ -15,12 +15,10 @@ import torch
 from hpcgnn.comm import Exchange, Messages
 from hpcgnn.comm.exchange import Message
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, buffers, spmm, spmm_in_blocks
+from hpcgnn.kernels import Csr, spmm
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")
-# MPI moves little without being called, so local aggregation stops this often to let it; each stop costs microseconds.
-_LOCAL_BLOCKS = 16
 
 
 class Aggregator:
@@ -45,7 +43,15 @@ class Aggregator:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
-        return _Aggregate.apply(x, self)
+        return self.begin(x).finish()
+
+    def begin(self, x: torch.Tensor) -> Passage:
+        """Start to aggregate (n, F) features; what is done before :meth:`Passage.finish` runs while bytes travel.
+
+        In backward the same holds in reverse: what came between is differentiated while gradients travel. Collective;
+        no other aggregation may begin before this one is finished.
+        """
+        return Passage(self, x)
 
     @cached_property
     def reverse(self) -> Aggregator:
@@ -56,36 +62,79 @@ class Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
         return Aggregator(self.plan, self.exchange.for_layer(layer), self.left, self.right, self.backend)
 
-    def step(self, x: torch.Tensor) -> torch.Tensor:
-        """One aggregation, not differentiable. Collective."""
+    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message]:
+        """The first half of an aggregation, not differentiable: what is sent is under way. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
             x = (x if self.right is None else x * self.right).contiguous()
             spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
-        message = exchange.start(rows)  # encode, start
+        return x, exchange.start(rows)  # encode, start
+
+    def finish_step(self, x: torch.Tensor, message: Message) -> torch.Tensor:
+        """The other half, from what :meth:`start_step` returned. Collective."""
+        exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
-            z = self._aggregate_local(x, message)
+            z = spmm(self.plan.local, x, backend=self.backend)  # aggregate locally, while rows travel
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         return z if self.left is None else z.mul_(self.left)
 
-    def _aggregate_local(self, x: torch.Tensor, message: Message) -> torch.Tensor:
-        z = buffers.empty(self.plan.local.num_rows, x.shape[1], x.dtype)
-        for _ in spmm_in_blocks(self.plan.local, x, z, _LOCAL_BLOCKS, backend=self.backend):
-            self.exchange.progress(message)
-        return z
+
+class Passage:
+    """One aggregation under way, forward and then backward: see :meth:`Aggregator.begin`."""
+
+    def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
+        self.aggregator = aggregator
+        self.under_way: tuple[torch.Tensor, Message] | None = None
+        self._begun: torch.Tensor | None = _Begin.apply(x, self)
+
+    def finish(self) -> torch.Tensor:
+        """(n, F) aggregated features."""
+        begun, self._begun = self._begun, None  # autograd's nodes know this passage: a cycle would keep their memory
+        return _Finish.apply(begun, self)
+
+    def start(self, aggregator: Aggregator, x: torch.Tensor) -> None:
+        """The first half of a direction."""
+        assert self.under_way is None, "a passage is begun once"
+        self.under_way = aggregator.start_step(x)
+
+    def end(self, aggregator: Aggregator) -> torch.Tensor:
+        """Its second half."""
+        assert self.under_way is not None, "a passage is finished once, after it has begun"
+        under_way, self.under_way = self.under_way, None
+        return aggregator.finish_step(*under_way)
 
 
-class _Aggregate(torch.autograd.Function):
+class _Begin(torch.autograd.Function):
+    """Sends what is aggregated; in backward, receives gradients. The result has no elements: it ties the two halves.
+
+    Autograd goes back in the order in which it came: first to _Finish, then through what was done in between, then here.
+    """
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, aggregator: Aggregator) -> torch.Tensor:
-        ctx.aggregator = aggregator
-        return aggregator.step(x)
+    def forward(ctx: Any, x: torch.Tensor, passage: Passage) -> torch.Tensor:
+        ctx.passage = passage
+        passage.start(passage.aggregator, x)
+        return x.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.aggregator.reverse.step(gradients[0]), None
+        return ctx.passage.end(ctx.passage.aggregator.reverse), None
+
+
+class _Finish(torch.autograd.Function):
+    """Receives what is aggregated; in backward, sends gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, begun: torch.Tensor, passage: Passage) -> torch.Tensor:
+        ctx.passage = passage
+        return passage.end(passage.aggregator)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.passage.start(ctx.passage.aggregator.reverse, gradients[0])
+        return gradients[0].new_empty(0), None
 
 
 def make_aggregator(

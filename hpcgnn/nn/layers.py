@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.linear import Features, LabelledFeatures, Operand, matmul, operand
+from hpcgnn.nn.linear import Features, LabelledFeatures, matmul, operand
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -40,7 +40,7 @@ class GCNLayer(torch.nn.Module):
         """(n, F_in) to (n, F_out). Collective."""
         if self.transform_first:
             return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
-        return matmul(_aggregated(x, self.aggregator, self.compute), self.weight) + self.bias
+        return matmul(operand(self.aggregator(_dense(x)), self.compute), self.weight) + self.bias
 
 
 class SAGELayer(torch.nn.Module):
@@ -66,14 +66,17 @@ class SAGELayer(torch.nn.Module):
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
         own = operand(x, self.compute)  # rounded once for both products, where it is rounded
-        if self.transform_first:
-            neighbours = self.aggregator(matmul(own, self.weight_neighbour, self.aggregator.backend))
-        else:
-            neighbours = matmul(_aggregated(x, self.aggregator, self.compute), self.weight_neighbour)
-        return neighbours + matmul(own, self.weight_root, self.aggregator.backend) + self.bias
+        backend = self.aggregator.backend
+        sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
+        under_way = self.aggregator.begin(sent)
+        root = matmul(own, self.weight_root, backend)  # while rows travel, and its gradients while gradients do
+        neighbours = under_way.finish()
+        if not self.transform_first:
+            neighbours = matmul(operand(neighbours, self.compute), self.weight_neighbour)
+        return neighbours + root + self.bias
 
 
-def _aggregated(x: Features | LabelledFeatures, aggregator: Aggregator, compute: str) -> Operand:
+def _dense(x: Features | LabelledFeatures) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError("sparse features must be transformed before they are aggregated")
-    return operand(aggregator(x), compute)
+    return x

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.kernels import Csr, index_add, resolve, spmm, spmm_in_blocks
+from hpcgnn.kernels import Csr, index_add, resolve, spmm
 from hpcgnn.kernels.csr import as_columns
 from hpcgnn.kernels.native import spmm as native_spmm
 from hpcgnn.kernels.native.spmm import Tuning, segment_entries
@@ -68,17 +68,6 @@ def test_accumulates_into_out_or_overwrites_it(backend):
     x, start = torch.randn(40, 9), torch.randn(50, 9)
     torch.testing.assert_close(spmm(csr, x, out=start.clone(), backend=backend), start + ones @ x)
     torch.testing.assert_close(spmm(csr, x, out=start.clone(), backend=backend, accumulate=False), ones @ x)
-
-
-def test_blocks_together_are_the_whole(backend):
-    csr, _, ones, _ = random_csr(50, 40, 300)
-    x, out = torch.randn(40, 5), torch.full((50, 5), 7.0)
-    done = []
-    for first, last in spmm_in_blocks(csr, x, out, 4, backend=backend):
-        torch.testing.assert_close(out[first:last], (ones @ x)[first:last])
-        assert (out[last:] == 7).all()
-        done += range(first, last)
-    assert done == list(range(50))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
