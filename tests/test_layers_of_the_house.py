@@ -14,8 +14,8 @@ FLOORS = [
     {"comm", "data", "node_order"},
     {"shared_file"},
     {"graph", "partition"},
-    {"nn", "study"},
-    {"train"},
+    {"nn"},
+    {"study", "train"},
     {"cli"},
 ]
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}

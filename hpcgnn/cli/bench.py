@@ -16,6 +16,10 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.cli import console
+from hpcgnn.comm.links import COLLECTIVES
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.packing import MESSAGE_BITS
+from hpcgnn.plan import STRATEGIES
 from hpcgnn.study import plot as pictures
 from hpcgnn.study import quantize as quantization
 from hpcgnn.study.aggregate import MODES
@@ -120,6 +124,58 @@ def quantize(rows: int, width: int, bits: tuple[str, ...], threads: int | None, 
         shown.add_row(
             name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
         )
+    console.stdout().print(shown)
+    _show_requirements(found["requirements"])
+
+
+@bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
+@click.argument("parts", type=click.Path(path_type=Path))
+@click.option(
+    "--width", type=click.IntRange(1), default=_WIDTH, show_default=True, help="Columns of the rows that travel."
+)
+@click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
+              help="Bits of a value that travels.")  # fmt: skip
+@click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
+              help="Aggregate cut edges before or after they travel.")  # fmt: skip
+@click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True, help="MPI's call.")
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True,
+              help="Interleaved rounds; the median counts.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+              help="Seconds to wait for another rank before giving up.")  # fmt: skip
+@_json
+def exchange(parts: Path, timeout: float, as_json: bool, **settings: Any) -> None:
+    """How much of the time that boundary rows travel local aggregation hides, forward and backward.
+
+    Start it under mpirun or srun, one rank a part, on the hosts that are to train.
+    """
+    from hpcgnn.comm import World
+    from hpcgnn.comm.threads import use_threads
+    from hpcgnn.graph import load
+    from hpcgnn.study import exchange as study
+
+    world = World(timeout_seconds=timeout)
+    console.set_up_logging("warning", world.rank)
+    use_threads(world)
+    with world.together("measure an exchange"):
+        if world.size == 1:
+            raise HpcgnnError(f"one rank exchanges nothing: start `mpirun -n P hpcgnn bench exchange {parts}`")
+    graph = load(parts, world)
+    chosen = study.Settings(**settings | {"bits": int(settings["bits"])})
+    with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
+        found = study.run(graph, chosen, advance)
+    if world.rank == 0:
+        print(json.dumps(found)) if as_json else _show_exchange(found)
+
+
+def _show_exchange(found: dict[str, Any]) -> None:
+    title = (
+        f"{found['ranks']} ranks, {found['width']} columns, {found['bits']} bits, {found['collective']}: milliseconds"
+    )
+    shown = _table(title, "", "aggregation", "exchange", "both", "hidden of the shorter", "bytes", "largest of a rank")
+    for name, line in found["directions"].items():
+        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in ("aggregate", "exchange", "both"))
+        hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
+        shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)
     _show_requirements(found["requirements"])
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.messages import CODINGS, EVAL_PRECISIONS, MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
@@ -134,8 +135,14 @@ _SYSTEM = _options(
     click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
                  help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
                       "lost is lost for good; it keeps all rows sent and received in memory."),
+    click.option("--cache-input-aggregation", is_flag=True,
+                 help="Aggregate the features once, with float32 messages, and keep the result: the first layer then sends "
+                      "nothing. Not to be used on one side of a comparison only."),
     click.option("--overlap", type=click.Choice(["on", "off"]), default="on", show_default=True,
                  help="Compute while messages travel; off shows what that saves. Results are the same, bit for bit."),
+    click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True,
+                 help="MPI's call for boundary messages: over all ranks, or over those that have some for each other. auto "
+                      "measures both where that may pay."),
     click.option("--compute", type=click.Choice(COMPUTES), default="float32", show_default=True,
                  help="Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and "
                       "add in float32; weights, optimiser and everything else stay float32, and so do checkpoints."),
@@ -230,6 +237,7 @@ def _make_trainer(
     graph = _in_order(graph, settings["node_order"], config.hidden)
     messages = Messages(world, _message_config(settings))
     how = {name: settings[name] for name in ("strategy", "seed", "compute")}
+    how["keep_input_aggregation"] = settings["cache_input_aggregation"]
     model = build_model(config, graph, messages=messages, **how)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
     trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | nested)), run=run, stop=stop)

@@ -10,6 +10,7 @@ import torch
 
 from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
 from hpcgnn.comm.layout import Layout, make_layout
+from hpcgnn.comm.links import Links
 from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.world import Pending
 from hpcgnn.errors import HpcgnnError
@@ -32,7 +33,8 @@ class Exchange:
     """The exchange of one layer in one direction, forward or backward.
 
     messages: what it shares with the model's other exchanges. send_counts, receive_counts: (P,) int64 rows to and from
-    each rank. layer: number of the exchange within a pass. is_backward: gradients travel, by the reversed plan.
+    each rank. layer: number of the exchange within a pass. is_backward: gradients travel, by the reversed plan. links: the
+    graph of ranks to exchange over; None: all ranks.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class Exchange:
         *,
         is_backward: bool = False,
         backend: str = "auto",
+        links: Links | None = None,
     ) -> None:
-        self.messages, self.backend = messages, backend
+        self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.layer, self.is_backward = layer, is_backward
         self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
@@ -61,11 +64,13 @@ class Exchange:
             self.layer,
             is_backward=not self.is_backward,
             backend=self.backend,
+            links=None if self.links is None else self.links.reverse(),
         )
 
     def for_layer(self, layer: int) -> Exchange:
         """The same exchange of another layer."""
-        return Exchange(self.messages, self.send_counts, self.receive_counts, layer, backend=self.backend)
+        counts = (self.send_counts, self.receive_counts)
+        return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links)
 
     def assign_bits(self, bits: np.ndarray) -> None:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
@@ -91,9 +96,9 @@ class Exchange:
         codec = self._codec(rows, call)
         trouble = codec.encode(rows, self._key(call))
         messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
-        pending = messages.world.start_alltoallv(
-            codec.send.numpy(), codec.send_counts, codec.received.numpy(), codec.receive_counts, self.name
-        )
+        send, received = (codec.send.numpy(), codec.send_counts), (codec.received.numpy(), codec.receive_counts)
+        neighbours = None if self.links is None else self.links.there
+        pending = messages.world.start_alltoallv(*send, *received, self.name, neighbours)
         if messages.config.overlap:
             messages.world.watch(pending)
         else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
@@ -22,12 +23,14 @@ EVAL_PRECISIONS = ("float32", "training")
 class MessageConfig:
     """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
     receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does.
-    overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs."""
+    overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs.
+    collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`)."""
 
     bits: int = 32
     message_coding: str = "plain"
     eval_precision: str = "float32"
     overlap: bool = True
+    collective: str = "auto"
 
     def check(self) -> None:
         """Raise HpcgnnError for settings that do not exist or do not go together."""
@@ -38,6 +41,8 @@ class MessageConfig:
                 f"message_coding must be one of {', '.join(CODINGS)} and eval_precision one of "
                 f"{', '.join(EVAL_PRECISIONS)}, not {self.message_coding!r} and {self.eval_precision!r}"
             )
+        if self.collective not in COLLECTIVES:
+            raise HpcgnnError(f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}")
         if self.message_coding == "delta" and self.bits == 32:
             raise HpcgnnError(
                 "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"

@@ -89,6 +89,15 @@ class Pending:
         return self.seconds > 0
 
 
+@dataclass(frozen=True)
+class Neighbours:
+    """A communicator that knows who sends to whom. sources, destinations: (k,) ranks that send to this one, and get from it."""
+
+    comm: Any
+    sources: np.ndarray
+    destinations: np.ndarray
+
+
 class World:
     """A communicator with the few operations hpcgnn uses.
 
@@ -215,20 +224,35 @@ class World:
 
     # -- moving rows --------------------------------------------------------------------------------------------------
 
+    def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
+        """The graph of ranks that move rows: (P,) bools, which ranks send to this one and which get rows from it."""
+        ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
+        return Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
+
     def start_alltoallv(
-        self, send: np.ndarray, send_rows: np.ndarray, recv: np.ndarray, recv_rows: np.ndarray, what: str
+        self,
+        send: np.ndarray,
+        send_rows: np.ndarray,
+        recv: np.ndarray,
+        recv_rows: np.ndarray,
+        what: str,
+        neighbours: Neighbours | None = None,
     ) -> Pending:
         """Start moving whole rows: the first ``send_rows[0]`` rows of ``send`` go to rank 0, the next to rank 1, ...
 
         ``send`` and ``recv`` are C-contiguous with the same row size in bytes; ``send_rows`` and ``recv_rows`` are
-        ``(size,)`` counts. Counts and displacements are in rows, so 2**31 rows, not bytes, is the limit.
+        ``(size,)`` counts. Counts and displacements are in rows, so 2**31 rows, not bytes, is the limit. With
+        ``neighbours``, only ranks that are linked there look at each other; all others' counts must be 0.
         """
         row_type = self._row_type(send)
-        request = self._comm.Ialltoallv(
-            [send, (send_rows, _displacements(send_rows)), row_type],
-            [recv, (recv_rows, _displacements(recv_rows)), row_type],
-        )
-        return self._start(request, what, send, recv)
+        there = (send_rows, _displacements(send_rows))
+        back = (recv_rows, _displacements(recv_rows))
+        start = self._comm.Ialltoallv
+        if neighbours is not None:
+            start = neighbours.comm.Ineighbor_alltoallv
+            there = tuple(each[neighbours.destinations] for each in there)
+            back = tuple(each[neighbours.sources] for each in back)
+        return self._start(start([send, there, row_type], [recv, back, row_type]), what, send, recv)
 
     def alltoallv(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Send ``counts[d]`` consecutive rows of ``rows`` to each rank ``d``; for the setup phase.

@@ -10,9 +10,10 @@ import logging
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, Messages
+from hpcgnn.comm import Exchange, Messages, choose_links
 from hpcgnn.comm.exchange import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, spmm
@@ -79,6 +80,40 @@ class Aggregator:
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         return z if self.left is None else z.mul_(self.left)
+
+
+class KeptAggregator:
+    """Aggregates features that never change: once, with float32 messages, and keeps the (n, F) result.
+
+    In place of an :class:`Aggregator` in a layer whose input needs no gradient.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        exchange = aggregator.exchange
+        self._messages = Messages(exchange.messages.world, timings=exchange.messages.timings)
+        exact = Exchange(self._messages, exchange.send_counts, exchange.receive_counts, links=exchange.links)
+        self._aggregator = Aggregator(aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend)
+        self.backend, self.exchange = aggregator.backend, exchange
+        self._features: torch.Tensor | None = None
+        self._kept: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, F) aggregated features. Collective when they are not those of the last call."""
+        return self.begin(x).finish()
+
+    def begin(self, x: torch.Tensor) -> KeptAggregator:
+        """As :meth:`Aggregator.begin`."""
+        if self._features is not x:
+            with torch.no_grad():
+                self._features, self._kept = x, self._aggregator(x)
+            troubled = np.array([float(self._messages.in_trouble)])
+            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)[0]))
+        return self
+
+    def finish(self) -> torch.Tensor:
+        """As :meth:`Passage.finish`."""
+        assert self._kept is not None
+        return self._kept
 
 
 class Passage:
@@ -169,12 +204,10 @@ def make_aggregator(
     if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
         plan = plan.in_order(nodes)
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
-    exchange = Exchange(
-        messages or Messages(graph.world),
-        plan.send_to.counts(graph.world.size),
-        plan.receive_from.counts(graph.world.size),
-        backend=backend,
-    )
+    messages = messages or Messages(graph.world)
+    counts = plan.send_to.counts(graph.world.size), plan.receive_from.counts(graph.world.size)
+    links = choose_links(graph.world, *counts, messages.config.collective)
+    exchange = Exchange(messages, *counts, backend=backend, links=links)
     return Aggregator(plan, exchange, left, right, backend)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
 from hpcgnn.nn.linear import Features, LabelledFeatures, matmul, operand
 
 
@@ -25,7 +25,7 @@ class GCNLayer(torch.nn.Module):
         self,
         in_width: int,
         out_width: int,
-        aggregator: Aggregator,
+        aggregator: Aggregator | KeptAggregator,
         *,
         transform_first: bool,
         compute: str = "float32",
@@ -50,7 +50,7 @@ class SAGELayer(torch.nn.Module):
         self,
         in_width: int,
         out_width: int,
-        aggregator: Aggregator,
+        aggregator: Aggregator | KeptAggregator,
         *,
         transform_first: bool,
         compute: str = "float32",

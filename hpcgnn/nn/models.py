@@ -12,7 +12,7 @@ from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.aggregate import Aggregator, KeptAggregator, make_aggregator
 from hpcgnn.nn.compute import check_compute
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.label_embedding import LabelEmbedding
@@ -56,7 +56,8 @@ class GNN(torch.nn.Module):
 
     ``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
     Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
-    (n, C) ones; their embedding is added to the features behind the dropout.
+    (n, C) ones; their embedding is added to the features behind the dropout. keep_input_aggregation: aggregate the features
+    once and not in each pass, which needs dense ones without dropout or labels.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class GNN(torch.nn.Module):
         *,
         is_sparse: bool,
         compute: str = "float32",
+        keep_input_aggregation: bool = False,
     ) -> None:
         super().__init__()
         config.check()
@@ -83,7 +85,9 @@ class GNN(torch.nn.Module):
             is_input = depth == 0
             needs_gradient = config.label_inputs or not is_input
             first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=is_sparse and is_input)
-            own = aggregator.for_layer(depth)
+            own: Aggregator | KeptAggregator = aggregator.for_layer(depth)
+            if is_input and keep_input_aggregation:
+                own, first = KeptAggregator(aggregator), False
             self.layers.append(layer_type(width, next_width, own, transform_first=first, compute=compute))
             rate = config.input_dropout if is_input else config.dropout
             self.dropouts.append(KeyedDropout(keys, depth, rate, aggregator.backend))
@@ -121,12 +125,15 @@ def build_model(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     compute: str = "float32",
+    keep_input_aggregation: bool = False,
 ) -> GNN:
     """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
 
     ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is.
     """
     config.check()
+    if keep_input_aggregation:
+        _check_input_is_constant(config, graph)
     with graph.world.together(f"compute in {compute}"):
         warning = check_compute(compute, dtype)
     if warning:
@@ -148,8 +155,21 @@ def build_model(
             keys,
             is_sparse=isinstance(graph.features, Csr),
             compute=compute,
+            keep_input_aggregation=keep_input_aggregation,
         )
     return model.to(dtype)
+
+
+def _check_input_is_constant(config: ModelConfig, graph: LocalGraph) -> None:
+    """Raise the same error on every rank where the aggregation of the input cannot be kept."""
+    reasons = {
+        "dropout of the features draws them anew in each epoch (--input-dropout)": config.input_dropout > 0,
+        "labels are added to the features (--label-propagation)": config.label_inputs,
+        "sparse features are transformed before they are aggregated": isinstance(graph.features, Csr),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise HpcgnnError(f"the aggregation of the input cannot be kept: {reason}", agreed=True)
 
 
 def _norm(name: str, width: int, aggregator: Aggregator) -> torch.nn.Module:

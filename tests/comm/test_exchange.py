@@ -95,3 +95,10 @@ def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
     counts = np.array([0, 5000, 3000])
     two = make_layout(counts, np.full(8000, 2, np.uint8), 256)
     assert 8000 * 256 * 4 / two.num_bytes >= 15
+
+
+@pytest.mark.mpi
+def test_exchanges_over_neighbours_alone_move_the_same_rows(mpirun):
+    """There and back on a directed graph of 6 ranks, one of which sends nothing; all ranks choose the same collective."""
+    found = json.loads(mpirun(6, [PROGRAM.with_name("links.py")]).stdout)
+    assert all(found.values()), found

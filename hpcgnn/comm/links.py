@@ -1,0 +1,66 @@
+"""Which collective moves an exchange's rows: over all ranks, or over the graph of those that have rows for each other.
+
+With P ranks, of which each talks to k, MPI's ``Ialltoallv`` may look at P counts in each call and its neighbourhood form at
+k. Which is faster depends on the library as well: it is measured, with the rows of the plan, before training starts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm.world import Neighbours, World
+
+COLLECTIVES = ("auto", "alltoallv", "neighbour")
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Links:
+    """Who sends to whom in an exchange and, reversed, in the one of the backward pass."""
+
+    there: Neighbours
+    back: Neighbours
+
+    def reverse(self) -> Links:
+        """Of the exchange in the other direction."""
+        return Links(self.back, self.there)
+
+
+def choose_links(
+    world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", width: int = 256
+) -> Links | None:
+    """The graph of ranks to exchange over, or None where ``Ialltoallv`` is as fast. Collective.
+
+    send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: one of :data:`COLLECTIVES`; ``auto``
+    measures rows of ``width`` float32 where no rank sends to, or receives from, more than half of the others.
+    """
+    if collective == "alltoallv":
+        return None
+    peers = np.array([np.count_nonzero(send_counts), np.count_nonzero(receive_counts)])
+    most = int(world.allreduce(peers, "max").max())
+    if collective == "auto" and 2 * most > world.size - 1:
+        return None
+    there = world.neighbours(receive_counts > 0, send_counts > 0)
+    if collective == "auto" and not _is_faster(world, there, send_counts, receive_counts, width):
+        return None
+    return Links(there, world.neighbours(send_counts > 0, receive_counts > 0))
+
+
+def _is_faster(
+    world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, width: int
+) -> bool:
+    """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
+    send = np.zeros((int(send_counts.sum()), width), np.float32)
+    received = np.empty((int(receive_counts.sum()), width), np.float32)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(_ROUNDS):
+        for over_neighbours, times in seconds.items():
+            pending = world.start_alltoallv(
+                send, send_counts, received, receive_counts, "a trial exchange", there if over_neighbours else None
+            )
+            world.wait(pending)
+            times.append(float(world.allreduce(np.array([pending.seconds]), "max")[0]))
+    return statistics.median(seconds[True]) < statistics.median(seconds[False])
