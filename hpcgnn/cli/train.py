@@ -289,7 +289,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         return "not measured" if value is None else f"{100 * value:.2f} %"
 
     name = summary["metric_name"]
-    breakdown = summary["breakdown_seconds_median"]
+    largest, means = summary["breakdown_seconds_median"], summary["breakdown_seconds_mean_median"]
     beside = {"wire_seconds": "wire (beside the others)"}
     rows: list[tuple[str, object]] = [
         (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
@@ -297,8 +297,11 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
         ("seconds an epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
         *[
-            (f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}", f"{value:.4f}")
-            for phase, value in breakdown.items()
+            (
+                f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
+                f"{value:.4f} on the slowest rank, mean {means[phase]:.4f}",
+            )
+            for phase, value in largest.items()
         ],
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
         ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),

@@ -31,7 +31,7 @@ def versions(world: World) -> dict[str, str]:
 
 def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]:
     """The content of ``summary.json`` from the epochs' ``records``. Collective."""
-    best = trainer.best
+    best, phases = trainer.best, (*PHASES, "other_seconds")
 
     def median(name: str) -> float:
         return float(np.median([record[name] for record in records])) if records else 0.0
@@ -46,7 +46,8 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "stop_reason": trainer.stop_reason,
         "epoch_seconds_median": median("seconds"),
         "bytes_sent_per_epoch": median("bytes_sent"),
-        "breakdown_seconds_median": {name: median(name) for name in (*PHASES, "other_seconds")},
+        "breakdown_seconds_median": {name: median(name) for name in phases},
+        "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
         "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
         "compute": trainer.model.compute,
         "label_propagation": trainer.config.labels.rate,
