@@ -2,6 +2,10 @@
 
 usage: performance.py                                   measure with this Python, which should have the other libraries
        performance.py --from AGGREGATE.json [...] QUANTIZE.json    write from what `hpcgnn bench ... --json` printed
+       performance.py --exchange 1gbit=EXCHANGE.json [...]         replace the part about exchanges; the rest stays
+
+An exchange is measured where ranks and links are, such as
+  tools/virtual_cluster run --hosts 4 --rate 1gbit -t 1 -- hpcgnn bench exchange parts.h5 --json > EXCHANGE.json
 """
 
 from __future__ import annotations
@@ -42,14 +46,27 @@ lines). *order*: the whole graph with its nodes in another order (METIS: sorted 
 scrambled). The three *pool* lines run with default allocators: with the buffer pool, with it but without huge pages,
 and without it; compare them with each other."""
 
+EXCHANGE = """\
+`tools/virtual_cluster run --hosts 4 --rate RATE -t 1 -- hpcgnn bench exchange parts.h5 --bits B --json`, where parts.h5 is the
+R-MAT graph of scale 17 in 4 METIS parts (see [ablation.md](ablation.md), which has whole epochs; what few bits do to accuracy is
+in [messages.md](messages.md)). Local aggregation alone, the exchange alone and both as in training take turns; medians of the
+slowest rank. *hidden* is (aggregation + exchange - both) / min(aggregation, exchange): what runs beside the other of what
+could."""
+
 
 def main() -> None:
     """Measure, or read measurements, and write the documents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="files", nargs="+", type=Path, metavar="JSON")
+    parser.add_argument("--exchange", dest="exchanges", nargs="+", metavar="RATE=JSON")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    if arguments.files:
+    kept = json.loads((measure.DOCS / "performance.json").read_text())
+    exchanges = kept.get("exchange", [])
+    if arguments.exchanges:
+        aggregation, quantization = kept["aggregate"], kept["quantize"]
+        exchanges = [_named(*name.split("=", 1)) for name in arguments.exchanges]
+    elif arguments.files:
         *runs, quantization = (json.loads(path.read_text()) for path in arguments.files)
         aggregation = joined(runs)
     else:
@@ -57,7 +74,11 @@ def main() -> None:
         aggregation = measure.run([*measure.HPCGNN, "bench", "aggregate", "--ablation", *rounds])
         bits = [word for number in (1, 2, 4, 8) for word in ("--bits", str(number))]
         quantization = measure.run([*measure.HPCGNN, "bench", "quantize", *bits, *rounds])
-    write(aggregation, quantization, measure.DOCS)
+    write(aggregation, quantization, exchanges, measure.DOCS)
+
+
+def _named(rate: str, path: str) -> dict[str, Any]:
+    return json.loads(Path(path).read_text()) | {"rate": rate}
 
 
 def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -66,11 +87,12 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return runs[0] | lists
 
 
-def write(aggregation: dict[str, Any], quantization: dict[str, Any], folder: Path) -> None:
+def write(
+    aggregation: dict[str, Any], quantization: dict[str, Any], exchanges: list[dict[str, Any]], folder: Path
+) -> None:
     """Write everything that ``folder`` holds about performance."""
-    (folder / "performance.json").write_text(
-        json.dumps({"aggregate": aggregation, "quantize": quantization}, indent=1) + "\n"
-    )
+    found = {"aggregate": aggregation, "quantize": quantization, "exchange": exchanges}
+    (folder / "performance.json").write_text(json.dumps(found, indent=1) + "\n")
     roofline(aggregation, folder / "roofline.svg")
     lines = ["# Performance", "", *_machine(aggregation["machine"]), "", ABOUT.format(**aggregation), ""]
     lines += _requirements(aggregation["requirements"] + quantization["requirements"])
@@ -78,6 +100,8 @@ def write(aggregation: dict[str, Any], quantization: dict[str, Any], folder: Pat
     for graph in aggregation["graphs"]:
         lines += _graph(graph)
     lines += _quantization(quantization)
+    if exchanges:
+        lines += _exchanges(exchanges)
     if "ablation" in aggregation:
         found = aggregation["ablation"]
         lines += ["## What each optimisation gives", "", f"{found['graph']}. {ABLATION}", "", *_timings(found), ""]
@@ -153,6 +177,20 @@ def _quantization(found: dict[str, Any]) -> list[str]:
         "once: the rows on one side, payload and parameters on the other; a copy reads and writes. The number is the bits."
     )
     return ["## Quantization", "", about, "", *table, ""]
+
+
+def _exchanges(exchanges: list[dict[str, Any]]) -> list[str]:
+    table = _table(
+        ["rate", "bits", "strategy", "direction", "aggregation ms", "exchange ms", "both ms", "hidden", "required"]
+    )
+    for found in exchanges:
+        required = {line["direction"]: line["required"] for line in found["requirements"]}
+        for direction, line in found["directions"].items():
+            seconds = [f"{line[f'{what}_seconds'] * 1e3:.1f}" for what in ("aggregate", "exchange", "both")]
+            hidden = f"{line['hidden_of_shorter']:.0%}"
+            about = [found["rate"], str(found["bits"]), found["strategy"], direction]
+            table.append(_row([*about, *seconds, hidden, f"≥ {required[direction]:.0%}"]))
+    return ["## Exchanges behind local aggregation", "", EXCHANGE, "", *table, ""]
 
 
 def _table(header: list[str]) -> list[str]:
