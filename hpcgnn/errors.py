@@ -21,4 +21,11 @@ class HpcgnnError(Exception):
 
 
 class StalledError(HpcgnnError):
-    """A wait ran into its deadline; every rank that waits may find this at the same time."""
+    """A wait ran into its deadline.
+
+    ``grace_seconds``: how long to leave the others, which wait as well, until theirs, before the job is aborted.
+    """
+
+    def __init__(self, message: str, grace_seconds: float) -> None:
+        super().__init__(message)
+        self.grace_seconds = grace_seconds

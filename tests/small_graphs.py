@@ -54,6 +54,13 @@ def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weigh
     return Arrays(edge_index, x, y, _random_masks(rng, nodes), weight)
 
 
+def even_graph(nodes: int, edges: int) -> Arrays:
+    """No hubs: cut at random, about each node is a row that travels."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((nodes, 9)).astype(np.float32)
+    return Arrays(rng.integers(0, nodes, (2, edges)), x, rng.integers(0, 4, nodes), _random_masks(rng, nodes))
+
+
 def from_npz(path: Path) -> Arrays:
     """A graph of the shared folder."""
     z = np.load(path, allow_pickle=False)

@@ -8,18 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import small_graphs
 from requires import require
+from virtual_clusters import COMMAND, LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, str(ROOT / "tools" / "virtual_cluster")]
 TRANSFER = ROOT / "tests" / "ranks" / "transfer.py"
-LONGEST_SECONDS = 60.0
 HOSTS = 4
 
 pytestmark = pytest.mark.virtual_cluster
@@ -27,12 +23,7 @@ pytestmark = pytest.mark.virtual_cluster
 
 @pytest.fixture(scope="module", autouse=True)
 def _rights() -> None:
-    capabilities = int(Path("/proc/self/status").read_text().partition("CapEff:\t")[2].split()[0], 16)
-    require(os.geteuid() == 0 and capabilities >> 12 & 1 and capabilities >> 21 & 1, "root, to make network namespaces")
-    require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
-    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI")
-    version = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
-    require("Open MPI" in version or "OpenRTE" in version, "Open MPI")
+    require_rights()
 
 
 @pytest.fixture(scope="module")
@@ -58,28 +49,6 @@ def passing_name(name: str) -> str:
     return f"{name}-other"
 
 
-def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-    )
-
-
-def virtual_cluster(*arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, **environment)
-    try:
-        stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        pytest.fail(f"no end within {LONGEST_SECONDS:.0f} s: {arguments}\n{process.communicate()}", pytrace=False)
-    assert process.returncode == expect, f"{arguments}: exit code {process.returncode}\n{stdout}\n{stderr}"
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-
 def remains(name: str) -> list[str]:
     """Everything on the machine that belongs to the cluster, or to a job on it."""
     found = [
@@ -95,13 +64,6 @@ def remains(name: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.05)
 
 
 def transfer_seconds(cluster: str, size_bytes: int) -> float:
@@ -132,7 +94,7 @@ def test_each_rank_has_a_host_and_the_jobs_environment(cluster: str) -> None:
     script = 'echo "$(hostname) $OMPI_COMM_WORLD_RANK $OMP_NUM_THREADS $HPCGNN_ISA $PYTHONPATH $(command -v python)"'
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     arguments = ("run", "--name", cluster, "-t", 3, "--", "bash", "-c", script)
-    lines = virtual_cluster(*arguments, HPCGNN_ISA="scalar", PATH=path).stdout.splitlines()
+    lines = virtual_cluster(*arguments, HPCGNN_ISA="scalar", PATH=path, PYTHONPATH=str(ROOT)).stdout.splitlines()
     python = shutil.which("python", path=path)
     assert sorted(lines) == [f"{cluster}-{i} {i} 3 scalar {ROOT} {python}" for i in range(HOSTS)]
 
@@ -198,31 +160,6 @@ def test_a_second_cluster_is_apart(passing_name: str, tmp_path: Path) -> None:
     moved = json.loads(report.read_text())
     assert set(moved) == {f"{passing_name}-0", f"{passing_name}-1"}
     assert moved[f"{passing_name}-0"]["tx_payload_bytes"] >= 1_000_000
-
-
-# -- a job whose link is cut -------------------------------------------------------------------------------------------
-
-
-def test_training_says_what_it_waited_for_when_a_link_is_cut(cluster: str, tmp_path: Path) -> None:
-    parts = tmp_path / "parts.h5"
-    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    small_graphs.write_parts(parts, graph, small_graphs.random_parts(300, 2), 2)
-    flags = ["--out", tmp_path / "run", "--epochs", 1_000_000, "--hidden", 16, "--timeout", 5, "--quiet"]
-    job = start(
-        "run", "--name", cluster, "-n", 2, "-t", 1, "--", sys.executable, "-m", "hpcgnn", "train", parts, *flags
-    )
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    try:
-        wait_until(lambda: job.poll() is not None or (metrics.exists() and metrics.stat().st_size), "first epoch")
-        virtual_cluster("cut", 1, "--name", cluster)
-        _, stderr = job.communicate(timeout=LONGEST_SECONDS)
-    finally:
-        job.terminate()
-        virtual_cluster("heal", 1, "--name", cluster)
-    assert job.returncode == 1, stderr
-    assert "rank 0 of 2 waited 5 s for " in stderr
-    assert "a peer or a link has stopped" in stderr
-    assert virtual_cluster("status", "--name", cluster).stdout.splitlines()[0].endswith(" 0 processes")
 
 
 # -- nothing is left ---------------------------------------------------------------------------------------------------

@@ -102,12 +102,10 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
         if rank == 0:
             print(f"hpcgnn: error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)  # through MPI_Finalize, where the ranks meet
-    if isinstance(error, StalledError):
-        time.sleep(
-            min(rank, 10) * _GRACE_SECONDS / 2
-        )  # all that wait find this at once: the first one tells, and aborts
     where = f" on rank {rank}" if mpi.is_parallel() or rank else ""
     print(f"hpcgnn: error{where}: {error}", file=sys.stderr, flush=True)
+    if isinstance(error, StalledError):
+        time.sleep(error.grace_seconds)  # the first rank to abort ends all, and each is to say what it waited for
     mpi.abort_if_parallel(1)
     sys.exit(1)
 

@@ -97,6 +97,7 @@ class PackedCodec:
         wire, trouble = self.send.view(-1), 0
         with self.timings.measure("quantization_seconds"):
             rows = rows.float()
+            wire.index_fill_(0, self.layouts[0].padding, 0)
             for group in self.layouts[0].groups:
                 trouble += encode_rows(
                     rows, group.rows, group.bits, key, wire, group.payload_at, group.params_at,

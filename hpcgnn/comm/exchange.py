@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
-from hpcgnn.comm.layout import Layout, make_layout
+from hpcgnn.comm.layout import BLOCK_BYTES, Layout, make_layout
 from hpcgnn.comm.links import Links
 from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.world import Pending
@@ -54,6 +54,7 @@ class Exchange:
         self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
         self._bits: tuple[np.ndarray, np.ndarray] | None = None
         self._layouts: dict[tuple[int, int], tuple[Layout, Layout]] = {}
+        self._rows_fit = False
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: what was received is sent back."""
@@ -128,6 +129,7 @@ class Exchange:
     def _codec(self, rows: torch.Tensor, call: int) -> Codec:
         messages, width = self.messages, rows.shape[1]
         if messages.bits == 32 and not self._is_mixed:
+            self._check_rows()
             received = messages.scratch("rows received", int(self.receive_counts.sum()), width, rows.dtype)
             counts = (self.send_counts, self.receive_counts)
             return PlainCodec(rows, received, *counts, messages.timings, self.backend)
@@ -150,11 +152,20 @@ class Exchange:
         decoded = partial(self.messages.scratch, "rows received", int(self.receive_counts.sum()), width, torch.float32)
         return PackedCodec(send, received, layouts, decoded, self.messages.timings, self.backend)
 
+    def _check_rows(self) -> None:
+        """Before the first message, that MPI can count its rows. Collective."""
+        if not self._rows_fit:
+            self.messages.world.check_counts(self.send_counts, self.receive_counts, self.name)
+            self._rows_fit = True
+
     def _make_layouts(self, width: int, bits: int) -> tuple[Layout, Layout]:
+        self._check_rows()
         counts = (self.send_counts, self.receive_counts)
         each = self._bits if bits == _MIXED else tuple(np.full(int(rows.sum()), bits, np.uint8) for rows in counts)
         assert each is not None
-        return make_layout(counts[0], each[0], width), make_layout(counts[1], each[1], width)
+        send, received = (make_layout(rows, row_bits, width) for rows, row_bits in zip(counts, each, strict=True))
+        self.messages.world.check_counts(send.blocks, received.blocks, f"{self.name} in blocks of {BLOCK_BYTES} bytes")
+        return send, received
 
     def _kept_rows(self, width: int, call: int) -> tuple[torch.Tensor, torch.Tensor]:
         kept, name = self.messages.kept, f"{self.layer}/{int(self.is_backward)}/{call}/{width}"

@@ -29,10 +29,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """One rank's buffer in one direction. blocks: (P,) int64 per peer. groups: one for each bit-width that occurs."""
+    """One rank's buffer in one direction.
+
+    blocks: (P,) int64 per peer. groups: one for each bit-width that occurs. padding: (n,) int64, the bytes of no row: as
+    they travel too, senders clear them.
+    """
 
     blocks: np.ndarray
     groups: tuple[Group, ...]
+    padding: torch.Tensor
 
     @property
     def num_bytes(self) -> int:
@@ -47,7 +52,8 @@ def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
     sizes = np.array([payload_bytes(width, int(b)) for b in range(max(MESSAGE_BITS) + 1)])[bits[order]]
     has_params = bits[order] <= max(QUANTIZED_BITS)
     # From here on rows are in the buffer's order, which has the same peers.
-    payload = _padded(np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64), PARAMS_BYTES)
+    unpadded = np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64)
+    payload = _padded(unpadded, PARAMS_BYTES)
     params = np.bincount(peer[has_params], minlength=counts.size) * PARAMS_BYTES
     blocks = _padded(payload + params, BLOCK_BYTES) // BLOCK_BYTES
     starts = _starts(blocks) * BLOCK_BYTES
@@ -59,7 +65,9 @@ def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
         ascending = chosen[np.argsort(order[chosen])]
         arrays = (order[ascending], payload_at[ascending], params_at[ascending])
         groups.append(Group(int(found), *(torch.from_numpy(array.astype(np.int64)) for array in arrays)))
-    return Layout(blocks, tuple(groups))
+    gaps = [(starts + unpadded, starts + payload), (starts + payload + params, starts + blocks * BLOCK_BYTES)]
+    padding = np.concatenate([_ranges(first, last) for first, last in gaps])
+    return Layout(blocks, tuple(groups), torch.from_numpy(padding))
 
 
 def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
@@ -68,6 +76,12 @@ def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
     return np.cumsum(sizes) - sizes
+
+
+def _ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """All numbers from ``first`` (n,) to before ``last`` (n,)."""
+    lengths = last - first
+    return np.repeat(first - _starts(lengths), lengths) + np.arange(lengths.sum())
 
 
 def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -53,6 +53,7 @@ def _is_faster(
     world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, width: int
 ) -> bool:
     """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
+    world.check_counts(send_counts, receive_counts, "a trial exchange")
     send = np.zeros((int(send_counts.sum()), width), np.float32)
     received = np.empty((int(receive_counts.sum()), width), np.float32)
     seconds: dict[bool, list[float]] = {False: [], True: []}

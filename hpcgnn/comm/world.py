@@ -29,6 +29,9 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 _EAGER_SECONDS = 0.01
 _PAUSE_SECONDS = 5e-5
 _PRINTED_BEFORE_ABORT_SECONDS = 0.25  # MPICH's launcher drops what a rank printed just before it aborts
+# Ranks come to what they wait for in vain as far apart as they compute, and so do their deadlines.
+_LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
+MOST_ROWS = 2**31 - 1  # of one rank in one exchange: counts and displacements are C ints
 _BROADCAST_BYTES = 1 << 30  # counts are C ints
 
 
@@ -159,7 +162,8 @@ class World:
             if waited > self.timeout_seconds:
                 raise StalledError(
                     f"rank {self.rank} of {self.size} waited {self.timeout_seconds:.0f} s for {pending.what}: "
-                    "a peer or a link has stopped (raise --timeout if the step can really take that long)"
+                    "a peer or a link has stopped (raise --timeout if the step can really take that long)",
+                    grace_seconds=min(max(self.timeout_seconds / 2, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
                 )
 
     def _start(self, request: Any, what: str, *buffers: Any) -> Pending:
@@ -194,25 +198,25 @@ class World:
         self.wait(self._start(self._comm.Iallgather(array, result), "a gather of sizes", array, result))
         return result
 
-    def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+    def broadcast_array(self, array: np.ndarray, root: int = 0, what: str = "a broadcast") -> np.ndarray:
         """Overwrite ``array`` (contiguous, same shape and dtype everywhere) with rank ``root``'s."""
         flat = array.reshape(-1)
         step = max(_BROADCAST_BYTES // array.itemsize, 1)
         for first in range(0, flat.size, step):
             piece = flat[first : first + step]
-            self.wait(self._start(self._comm.Ibcast(piece, root=root), "a broadcast", piece))
+            self.wait(self._start(self._comm.Ibcast(piece, root=root), what, piece))
         return array
 
-    def broadcast(self, value: Any, root: int = 0) -> Any:
+    def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
         """Rank ``root``'s picklable ``value`` on every rank; for the setup phase."""
         import pickle
 
         payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy() if self.rank == root else None
         length = np.array([0 if payload is None else payload.size], dtype=np.int64)
-        self.broadcast_array(length, root)
+        self.broadcast_array(length, root, what)
         if payload is None:
             payload = np.empty(int(length[0]), dtype=np.uint8)
-        return pickle.loads(self.broadcast_array(payload, root).tobytes())
+        return pickle.loads(self.broadcast_array(payload, root, what).tobytes())
 
     def ranks_on_my_cores(self) -> int:
         """How many ranks of this host may run on exactly the cores that this one may run on, itself included."""
@@ -241,8 +245,9 @@ class World:
         """Start moving whole rows: the first ``send_rows[0]`` rows of ``send`` go to rank 0, the next to rank 1, ...
 
         ``send`` and ``recv`` are C-contiguous with the same row size in bytes; ``send_rows`` and ``recv_rows`` are
-        ``(size,)`` counts. Counts and displacements are in rows, so 2**31 rows, not bytes, is the limit. With
-        ``neighbours``, only ranks that are linked there look at each other; all others' counts must be 0.
+        ``(size,)`` counts. Counts and displacements are in rows, so 2**31 rows, not bytes, is the limit, which
+        :meth:`check_counts` checks: here it would be found by one rank alone. With ``neighbours``, only ranks that are linked
+        there look at each other; all others' counts must be 0.
         """
         row_type = self._row_type(send)
         there = (send_rows, _displacements(send_rows))
@@ -253,6 +258,19 @@ class World:
             there = tuple(each[neighbours.destinations] for each in there)
             back = tuple(each[neighbours.sources] for each in back)
         return self._start(start([send, there, row_type], [recv, back, row_type]), what, send, recv)
+
+    def check_counts(self, send_rows: np.ndarray, recv_rows: np.ndarray, what: str) -> None:
+        """Raise on every rank where a rank's rows are more than MPI can count, before they are moved as ``what``.
+
+        ``send_rows``, ``recv_rows``: ``(size,)`` of whatever :meth:`start_alltoallv` is to be given.
+        """
+        with self.together(f"count {what}"):
+            most = max(int(send_rows.sum()), int(recv_rows.sum()))
+            if most > MOST_ROWS:
+                raise HpcgnnError(
+                    f"{what} of rank {self.rank} would be {most} items in one step, more than MPI's 2**31 - 1: "
+                    f"use more than {self.size} ranks"
+                )
 
     def alltoallv(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Send ``counts[d]`` consecutive rows of ``rows`` to each rank ``d``; for the setup phase.
@@ -266,12 +284,7 @@ class World:
         request = self._comm.Ialltoall(counts, received_counts)
         self.wait(self._start(request, "a swap of row counts", counts, received_counts))
         received = np.empty((int(received_counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
-        with self.together("redistribute rows"):
-            if max(rows.shape[0], received.shape[0]) > np.iinfo(np.int32).max:
-                raise HpcgnnError(
-                    f"rank {self.rank} would move {max(rows.shape[0], received.shape[0])} items in one step, "
-                    f"more than MPI's 2**31 - 1: use more than {self.size} ranks"
-                )
+        self.check_counts(counts, received_counts, "redistributed rows")
         self.wait(self.start_alltoallv(rows, counts, received, received_counts, "redistributed rows"))
         return received, received_counts
 
@@ -312,7 +325,7 @@ class World:
         failing = np.array([self.size if error is None else self.rank], dtype=np.int64)
         first = int(self.allreduce(failing, "min", f"every rank to {doing}")[0])
         if first < self.size:
-            raise HpcgnnError(self.broadcast(str(error), root=first), agreed=True) from error
+            raise HpcgnnError(self.broadcast(str(error), first, f"rank {first}'s problem"), agreed=True) from error
 
 
 @dataclass

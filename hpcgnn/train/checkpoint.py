@@ -47,7 +47,7 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
     """
     with world.together(f"read checkpoint {path}"):
         payload = _read_bytes(path) if world.rank == 0 else b""
-    content = torch.load(io.BytesIO(world.broadcast(payload)), weights_only=True)
+    content = torch.load(io.BytesIO(world.broadcast(payload, what="the checkpoint")), weights_only=True)
     with world.together(f"use checkpoint {path}"):
         if content.get("version") != CHECKPOINT_VERSION:
             raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")

@@ -40,7 +40,7 @@ def evaluate(
     Every rank gets rank 0's numbers, bit for bit: early stopping and schedules follow from them.
     """
     measure = {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric]
-    return world.broadcast(measure(world, scores, y, masks))
+    return world.broadcast(measure(world, scores, y, masks), what="the metrics")
 
 
 def _accuracy(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
@@ -99,8 +99,8 @@ def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> f
     _, positives, negatives = _counted(received).T
     totals = np.array([positives.sum(), negatives.sum()])
     below = world.exscan(totals)[1] + np.cumsum(negatives) - negatives
-    won = world.allreduce(np.array([(positives * (below + negatives / 2)).sum()]))[0]
-    all_positive, all_negative = world.allreduce(totals)
+    won = world.allreduce(np.array([(positives * (below + negatives / 2)).sum()]), what="metric counts")[0]
+    all_positive, all_negative = world.allreduce(totals, what="metric counts")
     return float(won / (all_positive * all_negative)) if all_positive and all_negative else None
 
 

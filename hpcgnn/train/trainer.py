@@ -180,7 +180,7 @@ class Trainer:
     def _over_ranks(self, mine: list[float]) -> dict[str, Any]:
         """Maximum and mean of the breakdown over ranks, and the sum of bytes."""
         values = np.array(mine)
-        largest, total = self.world.allreduce(values, "max"), self.world.allreduce(values, "sum")
+        largest, total = (self.world.allreduce(values, op, "the times of the epoch") for op in ("max", "sum"))
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
@@ -244,7 +244,7 @@ class Trainer:
         """Continue from ``last.pt``, or start anew where the run was stopped before its first checkpoint. Collective."""
         assert self.run is not None
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
-        if self.world.broadcast(path.exists() if self.world.rank == 0 else None):
+        if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self._model_description())
             with self.world.together(f"resume from {path}"):
                 for name, value in (("seed", self.model.keys.seed), ("metric", self.metric)):
@@ -287,7 +287,7 @@ class Trainer:
         records = self.records
         if self.run is not None and self.world.rank == 0:
             records = self.run.records()
-        summary = self.world.broadcast(summarise(self, records))
+        summary = self.world.broadcast(summarise(self, records), what="the summary")
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
         return summary

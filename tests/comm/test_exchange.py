@@ -51,6 +51,24 @@ class TestExchange:
     def test_decoding_in_registers_changes_no_bit(self, found):
         assert found["fused"]
 
+    def test_wire_bytes_depend_on_neither_threads_nor_timing(self, found):
+        assert len(found["wires"]) == 3
+        for settings, equal in found["wires"].items():
+            assert equal, settings
+
+    def test_trouble_is_told_with_layer_and_rank(self, found):
+        """The same at any bits: of the first exchange that held it, and of the lowest rank that sent it in that one."""
+        assert len(found["troubles"]) == 6
+        for sentence in found["troubles"]:
+            assert sentence.startswith(f"layer 2's gradients of rank {found['ranks'] - 1} held NaN or infinite values")
+            assert "in epoch 7" in sentence
+
+    def test_more_than_mpi_can_count_is_refused_on_every_rank(self, found):
+        rows, rows_in_few_bits, blocks = found["too_many"]
+        for sentence in (rows, rows_in_few_bits):
+            assert sentence.startswith("layer 3's boundary rows of rank 0 would be 2147483648 items")
+        assert blocks.startswith("layer 3's boundary rows in blocks of 64 bytes of rank 0 would be 2147483648 items")
+
     def test_bytes_are_counted_as_they_leave(self, found):
         for bits, (sent, expected) in found["bytes"].items():
             assert sent == expected, bits
@@ -88,13 +106,31 @@ def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
             seen.append(row)
     assert sorted(seen) == list(range(counts.sum()))
     assert used.max(initial=0) <= 1
+    assert np.flatnonzero(used == 0).tolist() == sorted(layout.padding.tolist())
     assert layout.num_bytes - used.sum() < (BLOCK_BYTES + PARAMS_BYTES) * counts.size
 
 
 def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
-    counts = np.array([0, 5000, 3000])
-    two = make_layout(counts, np.full(8000, 2, np.uint8), 256)
-    assert 8000 * 256 * 4 / two.num_bytes >= 15
+    """Whatever the ranks' shares are, from 120 rows a peer on; padding to 64 bytes makes it less for a handful of rows."""
+
+    def ratio(*counts: int) -> float:
+        total = sum(counts)
+        return total * 256 * 4 / make_layout(np.array(counts), np.full(total, 2, np.uint8), 256).num_bytes
+
+    assert ratio(0, 5000, 3000) >= 15
+    assert min(ratio(count) for count in range(237, 400)) >= 15
+    assert ratio(*range(120, 360)) >= 15
+    assert min(ratio(count) for count in range(1, 17)) == ratio(1) == 8
+
+
+def test_layouts_reach_beyond_2_gib():
+    """Displacements in blocks fit MPI's ints where those in bytes would not, and rows lie behind them."""
+    counts = np.array([40_000, 0, 1000])
+    layout = make_layout(counts, np.full(41_000, 16, np.uint8), 32_768)  # rows of 64 KiB
+    assert layout.num_bytes == 41_000 << 16 > 2**31
+    assert layout.blocks.sum() < 2**31
+    (group,) = layout.groups
+    assert group.payload_at.tolist() == [row << 16 for row in range(41_000)]
 
 
 @pytest.mark.mpi

@@ -6,11 +6,16 @@ Rank i sends ``i + d + 1`` rows to rank d, none to itself; row k of them holds `
 from __future__ import annotations
 
 import json
+import random
+import time
 
 import numpy as np
 import torch
 
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World, codec
+from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.world import MOST_ROWS
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 
 WIDTHS = (1, 3, 40, 256)
@@ -43,11 +48,15 @@ def make(world: World, backend: str = "auto", seed: int = 0, **settings: object)
     return Exchange(messages, counts(world), counts(world), backend=backend)
 
 
-def moved(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
-    """What arrives when ``rows`` are sent."""
+def started(exchange: Exchange, rows: torch.Tensor) -> Message:
     send = exchange.rows_to_send(rows.shape[1], rows.dtype)
     send.copy_(rows)
-    message = exchange.start(send)
+    return exchange.start(send)
+
+
+def moved(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
+    """What arrives when ``rows`` are sent."""
+    message = started(exchange, rows)
     exchange.wait(message)
     count = int(exchange.receive_counts.sum())
     one_hot = Csr(torch.arange(count + 1), torch.arange(count), count)
@@ -166,6 +175,73 @@ def repeats(world: World) -> dict[str, bool]:
     return {name: bool(world.allreduce(np.array([value], np.int64), "min")[0]) for name, value in equal.items()}
 
 
+def wire(world: World, seed: int, **settings: object) -> bytes:
+    """The bytes that leave this rank in three epochs; with a seed, ranks begin and progress at moments drawn from it."""
+    pause = random.Random(seed + world.rank)
+    exchange, sent = make(world, **settings), []
+    for epoch in range(3):
+        exchange.messages.begin_epoch(epoch)
+        time.sleep(seed and pause.uniform(0, 0.02))
+        message = started(exchange, outgoing(world, 256) * (1 + epoch))
+        time.sleep(seed and pause.uniform(0, 0.02))
+        sent.append(message.codec.send.numpy().tobytes())
+        exchange.wait(message)
+        time.sleep(seed and pause.uniform(0, 0.02))
+    return b"".join(sent)
+
+
+def wires(world: World) -> dict[str, bool]:
+    """Whether the bytes that leave are the same for any threads and timing, by settings."""
+    found = {}
+    for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
+        first = wire(world, 0, **settings)
+        torch.set_num_threads(2)
+        equal = first == wire(world, 0, **settings)
+        torch.set_num_threads(1)
+        equal = equal and first == wire(world, 1, **settings) and len(set(first)) > 4
+        found[str(settings)] = bool(world.allreduce(np.array([equal], np.int64), "min")[0])
+    return found
+
+
+def troubles(world: World) -> list[str]:
+    """What is said of a NaN, or an infinity, in one value that the last rank sends in the second exchange of a step."""
+    found = []
+    for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
+        for value in (np.nan, np.inf):
+            exchange, rows = make(world, **settings), outgoing(world, 40)
+            exchange.messages.begin_epoch(7)
+            moved(exchange, rows)
+            rows[-1, 3] = value if world.rank == world.size - 1 else 0
+            moved(exchange.for_layer(1).reverse(), rows)
+            moved(exchange, rows)
+            in_trouble = world.allreduce(np.array([float(exchange.messages.in_trouble)]))
+            try:
+                exchange.messages.raise_if_trouble(float(in_trouble[0]))
+            except HpcgnnError as error:
+                found.append(str(error))
+    return found
+
+
+def too_many(world: World) -> list[str]:
+    """What is said on every rank where the last one would send more than MPI can count: rows, and blocks of few rows."""
+    counts_by_case = {32: MOST_ROWS + 1, 2: MOST_ROWS + 1, 16: 65536}
+    found = []
+    for bits, count in counts_by_case.items():
+        send, receive = np.zeros(world.size, np.int64), np.zeros(world.size, np.int64)
+        if world.rank == world.size - 1:
+            send[0] = count
+        if world.rank == 0:
+            receive[-1] = count
+        exchange = Exchange(Messages(world, MessageConfig(bits=bits)), send, receive, layer=2)
+        width = 1 << 20 if bits == 16 else 4  # rows of 2 MiB, or any
+        try:
+            exchange.start(torch.zeros(0, width))
+        except HpcgnnError as error:
+            found.append(str(error) if error.agreed else "not agreed")
+    everyone = world.allreduce(np.array([len(found)]), "min")
+    return found if int(everyone[0]) == len(counts_by_case) else []
+
+
 def fused(world: World) -> bool:
     """Whether decoding in registers and decoding to a matrix first give the same bits."""
     chosen, results = codec.fuses, []
@@ -205,12 +281,16 @@ def evaluation(world: World) -> dict[str, bool]:
 def main() -> None:
     world = World(timeout_seconds=60)
     found = {
+        "ranks": world.size,
         "errors": errors(world),
         "mixed": mixed(world),
         "mean_errors": {bits: mean_error(world, bits) for bits in (1, 2, 4, 8)},
         "delta": {bits: delta(world, bits) for bits in (1, 2, 4)},
         "kept": kept(world),
         "repeats": repeats(world),
+        "wires": wires(world),
+        "troubles": troubles(world),
+        "too_many": too_many(world),
         "fused": fused(world),
         "bytes": counted_bytes(world),
         "evaluation": evaluation(world),

@@ -1,9 +1,6 @@
-"""Run under mpirun: rank 1 raises, or with ``stall`` stops answering, while the others wait for it."""
+"""Run under mpirun: rank 1 raises while the others wait for it."""
 
 from __future__ import annotations
-
-import sys
-import time
 
 import numpy as np
 
@@ -12,10 +9,8 @@ from hpcgnn.comm import World
 
 
 def job(*_: object, **__: object) -> None:
-    world = World(timeout_seconds=2 if "stall" in sys.argv else 300)
-    if world.rank == 1 and "stall" in sys.argv:
-        time.sleep(20)
-    elif world.rank == 1:
+    world = World(timeout_seconds=300)
+    if world.rank == 1:
         raise ValueError("only rank 1 knows")
     world.allreduce(np.ones(1), what="the others' numbers")
 

@@ -1,0 +1,77 @@
+"""Run on a virtual cluster, a rank a host: the bytes that a model counts, and what the hosts' interfaces report meanwhile.
+
+usage: bytes_on_the_wire.py PARTS.h5      rank 0 prints {settings: {"training": [counted, reported], "evaluation": ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from virtual_network import HEADER_BYTES_PER_PACKET
+
+import hpcgnn
+from hpcgnn.comm import MessageConfig, Messages, World
+
+SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
+INTERFACE = Path("/sys/class/net/eth0/statistics")
+STEPS = 3
+_DRAINED_SECONDS = 0.2  # what was sent may still lie in a queue
+
+
+def sent_payload() -> int:
+    """Bytes that left this host's interface, less the headers of their packets; as `virtual_cluster bytes` tells them."""
+    count, packets = (int((INTERFACE / name).read_text()) for name in ("tx_bytes", "tx_packets"))
+    return count - packets * HEADER_BYTES_PER_PACKET
+
+
+def reported(world: World, step: Callable[[int], object]) -> int:
+    """What all interfaces sent in some calls of ``step``."""
+    step(0)  # connects
+    world.allreduce(np.zeros(1))
+    time.sleep(_DRAINED_SECONDS)
+    before = sent_payload()
+    for number in range(1, 1 + STEPS):
+        step(number)
+    world.allreduce(np.zeros(1))
+    time.sleep(_DRAINED_SECONDS)
+    return int(world.allreduce(np.array([sent_payload() - before]))[0])
+
+
+def measure(graph: hpcgnn.LocalGraph, settings: MessageConfig) -> dict[str, tuple[int, int]]:
+    world, messages = graph.world, Messages(graph.world, settings)
+    model = hpcgnn.build_model(hpcgnn.ModelConfig(layers=3, hidden=256, dropout=0), graph, messages=messages)
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig())
+
+    def counted() -> int:
+        return int(world.allreduce(np.array([messages.bytes_sent.total()]))[0])
+
+    reduction = reported(world, lambda _: trainer.bucket.reduce([0.0, 0.0, 0.0], 1))
+    start = counted()
+    trained = reported(world, trainer.step)
+    middle = counted()
+    evaluated = reported(world, lambda _: trainer.evaluate())
+    end = counted()
+    per_call = STEPS / (1 + STEPS)
+    return {
+        "training": (round((middle - start) * per_call), trained - reduction),
+        "evaluation": (round((end - middle) * per_call), evaluated),
+    }
+
+
+def main() -> None:
+    world = World(timeout_seconds=60)
+    graph = hpcgnn.load(sys.argv[1], world)
+    found = {name: measure(graph, settings) for name, settings in SETTINGS.items()}
+    if world.rank == 0:
+        print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,212 @@
+"""What faults do to a training job: a cut link, a rank that stops answering, a rank that dies; and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import small_graphs
+import torch
+from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
+
+HPCGNN = [sys.executable, "-m", "hpcgnn"]
+TIMEOUT_SECONDS = 5
+SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for (.+): a peer or a link has stopped"
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """``parts(P)``: the path of a graph in P parts, whose boundary rows are most of what travels."""
+    folder, graph = tmp_path_factory.mktemp("graph"), small_graphs.even_graph(nodes=6000, edges=30_000)
+
+    def write(ranks: int) -> Path:
+        path = folder / f"parts-{ranks}.h5"
+        if not path.exists():
+            small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks), ranks)
+        return path
+
+    return write
+
+
+def train(parts: Path, out: Path, *flags: object) -> list[str]:
+    """The command."""
+    return [*HPCGNN, "train", *map(str, (parts, "--out", out, "--hidden", 32, "--quiet", *flags))]
+
+
+def records(out: Path) -> list[dict]:
+    """The whole lines of metrics.jsonl so far."""
+    path = out / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def wait_for_epochs(out: Path, count: int, job: subprocess.Popen) -> None:
+    wait_until(lambda: job.poll() is not None or len(records(out)) >= count, f"{count} epochs")
+    assert job.poll() is None, job.communicate()
+
+
+def process_of(out: Path, rank: int) -> int:
+    """The rank's process, by the run folder on its command line and what its launcher told it."""
+    told = {f"{name}={rank}" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_text().split("\0")
+            environment = set((entry / "environ").read_text().split("\0"))
+        except (OSError, UnicodeDecodeError):
+            continue
+        if str(out) in command and "hpcgnn" in command and told & environment and "python" in command[0]:
+            return int(entry.name)
+    pytest.fail(f"rank {rank} does not run")
+
+
+def waited_for(stderr: str) -> dict[int, str]:
+    """What each rank says that it waited for."""
+    found = re.findall(SENTENCE, stderr)
+    assert len(found) == len({rank for rank, _ in found}), stderr
+    return {int(rank): what for rank, what in found}
+
+
+def assert_named(stderr: str, ranks: set[int]) -> None:
+    """Each of ``ranks`` says what it waited for, and each of these is something of a training epoch."""
+    found = waited_for(stderr)
+    assert ranks <= found.keys(), stderr
+    for what in found.values():
+        assert re.fullmatch(
+            r"layer \d's (boundary rows|gradients)|gradients|the times of the epoch|metric counts|the metrics", what
+        )
+
+
+# -- a rank that stops answering ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi
+def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
+    parts: Callable[[int], Path], tmp_path: Path
+) -> None:
+    command = train(parts(4), tmp_path / "run", "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
+    job = subprocess.Popen(
+        [ROOT / "tools" / "mpiexec.sh", "-n", "4", "-t", "1", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for_epochs(tmp_path / "run", 2, job)
+        stopped = process_of(tmp_path / "run", 2)
+        os.kill(stopped, signal.SIGSTOP)
+        _, stderr = job.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        job.terminate()
+    assert job.returncode != 0
+    assert_named(stderr, {0, 1, 3})
+    wait_until(lambda: not Path(f"/proc/{stopped}").exists(), "end of the stopped rank")
+
+
+# -- on a virtual cluster ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The name of a cluster of four hosts with 1 Gbit/s links."""
+    require_rights()
+    name = f"faults{os.getpid()}"
+    virtual_cluster("up", 4, "--rate", "1gbit", "--name", name)
+    try:
+        yield name
+    finally:
+        virtual_cluster("down", "--name", name)
+
+
+def start_on(cluster: str, ranks: int, command: list[str]) -> subprocess.Popen[str]:
+    return start("run", "--name", cluster, "-n", ranks, "-t", 1, "--", *command)
+
+
+@pytest.mark.virtual_cluster
+def test_all_ranks_say_what_they_waited_for_when_a_link_is_cut(
+    cluster: str, parts: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The rank behind the cut link too: what it prints goes another way."""
+    out = tmp_path / "run"
+    job = start_on(cluster, 4, train(parts(4), out, "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS))
+    try:
+        wait_for_epochs(out, 2, job)
+        virtual_cluster("cut", 1, "--name", cluster)
+        _, stderr = job.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        job.terminate()
+        virtual_cluster("heal", 1, "--name", cluster)
+    assert job.returncode == 1, stderr
+    assert_named(stderr, {0, 1, 2, 3})
+    assert virtual_cluster("status", "--name", cluster).stdout.splitlines()[0].endswith(" 0 processes")
+
+
+def most_of_it_exchanges(record: dict) -> bool:
+    """Whether a moment of the epoch is most likely one at which boundary rows are under way."""
+    return record["communication_wait_seconds"] > max(0.3, 0.6 * record["seconds"])
+
+
+CODINGS = {"plain": (), "delta": ("--message-coding", "delta", "--dropout", 0)}
+
+
+@pytest.mark.virtual_cluster
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
+    cluster: str, parts: Callable[[int], Path], tmp_path: Path, mpirun: Callable, coding: str
+) -> None:
+    """The run that goes on, and one that nothing happened to, were on a fast network: that changes no bit either."""
+    flags = ["--bits", 2, *CODINGS[coding], "--checkpoint-every", 3, "--eval-every", 4]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    job = start_on(cluster, 2, train(parts(2), broken, *flags, "--epochs", 10**6))
+    try:
+        wait_for_epochs(broken, 6, job)  # the last of two checkpoints knows of an evaluation
+        virtual_cluster("rate", "1mbit", "--name", cluster)
+        wait_until(lambda: most_of_it_exchanges(records(broken)[-1]), "slow epoch")
+        killed_at = time.monotonic()
+        os.kill(process_of(broken, 1), signal.SIGKILL)
+        _, stderr = job.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        job.terminate()
+        virtual_cluster("rate", "1gbit", "--name", cluster)
+    assert job.returncode > 0, stderr
+    assert time.monotonic() - killed_at < 20, "the launcher ends the job; nobody waits for --timeout"
+    epochs = len(records(broken)) + 3
+    for name in ("last.pt", "best.pt"):
+        assert 0 < torch.load(broken / "checkpoints" / name, weights_only=True)["next_epoch"] <= epochs - 3
+    mpirun(2, train(parts(2), broken, "--resume", "--epochs", epochs)[1:])
+    mpirun(2, train(parts(2), whole, *flags, "--epochs", epochs)[1:])
+    assert [record["loss"] for record in records(broken)] == [record["loss"] for record in records(whole)]
+    for name in ("last.pt", "best.pt"):
+        assert weights(broken, name) == weights(whole, name)
+
+
+def weights(out: Path, name: str) -> dict[str, bytes]:
+    content = torch.load(out / "checkpoints" / name, weights_only=True)
+    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.virtual_cluster
+def test_counted_bytes_are_those_that_the_interfaces_report(
+    cluster: str, parts: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Training and evaluation, less the reduction of gradients, which is no message and is measured by itself."""
+    program = ROOT / "tests" / "ranks" / "bytes_on_the_wire.py"
+    output = virtual_cluster("run", "--name", cluster, "-n", 2, "-t", 1, "--", sys.executable, program, parts(2)).stdout
+    found = json.loads(output)
+    assert set(found) == {"32", "2", "2 delta"}
+    for name, counted in found.items():
+        for step in ("training", "evaluation"):
+            bytes_sent, wire = counted[step]
+            assert bytes_sent > 200_000, (name, step)
+            assert wire == pytest.approx(bytes_sent, rel=0.02), (name, step)

@@ -1,0 +1,60 @@
+"""Starting `tools/virtual_cluster` from tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from requires import require
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, str(ROOT / "tools" / "virtual_cluster")]
+LONGEST_SECONDS = 60.0
+
+
+def require_rights() -> None:
+    """Skip or fail the test where no cluster can be made."""
+    capabilities = int(Path("/proc/self/status").read_text().partition("CapEff:\t")[2].split()[0], 16)
+    require(os.geteuid() == 0 and capabilities >> 12 & 1 and capabilities >> 21 & 1, "root, to make network namespaces")
+    require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
+    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI")
+    version = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
+    require("Open MPI" in version or "OpenRTE" in version, "Open MPI")
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start ``tools/virtual_cluster *arguments``."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])} | environment,
+    )
+
+
+def virtual_cluster(*arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``tools/virtual_cluster *arguments`` to its end."""
+    process = start(*arguments, **environment)
+    try:
+        stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        pytest.fail(f"no end within {LONGEST_SECONDS:.0f} s: {arguments}\n{process.communicate()}", pytrace=False)
+    assert process.returncode == expect, f"{arguments}: exit code {process.returncode}\n{stdout}\n{stderr}"
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait for ``condition``; the test fails when it takes too long."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.05)
