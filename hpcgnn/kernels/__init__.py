@@ -1,5 +1,6 @@
-"""Sparse kernels behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
+"""Sparse kernels, and dense products, behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
 
+from hpcgnn.kernels.autograd import dense as dense_product
 from hpcgnn.kernels.autograd import edge_softmax, edge_sum, gather_rows, index_add, scatter_rows, sddmm, spmm
 from hpcgnn.kernels.backend import BACKENDS, resolve
 from hpcgnn.kernels.csr import Csr
@@ -10,6 +11,7 @@ from hpcgnn.kernels.spmm import spmm_in_blocks
 __all__ = [
     "BACKENDS",
     "Csr",
+    "dense_product",
     "dequantize",
     "dropout",
     "edge_softmax",
