@@ -19,7 +19,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits.
+# No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits. Dense products say
+# where they fuse.
 COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
 
 # Instruction set -> (bytes in a vector register, flags). A release has all those of its machine; isa.cpp chooses.
@@ -27,7 +28,7 @@ _SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}
 ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
     "x86_64": {
         **_SCALAR,
-        "avx2": (32, ["-mavx2", "-mbmi2"]),
+        "avx2": (32, ["-mavx2", "-mbmi2", "-mfma"]),
         "avx512": (64, ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]),
     },
     "aarch64": {

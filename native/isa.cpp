@@ -26,7 +26,8 @@ std::atomic<const char*> last_isa{""};
 std::vector<std::string> supported() {
     std::vector<std::string> names{"scalar"};
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) names.push_back("avx2");
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma"))
+        names.push_back("avx2");
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         names.push_back("avx512");
@@ -57,7 +58,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 5;
+    return 6;
 }
 
 const char* hpcgnn_isas() {

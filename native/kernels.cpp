@@ -1,6 +1,7 @@
 // All kernels, for one instruction set (see hpcgnn.h): HPCGNN_ISA is its name, HPCGNN_VECTOR_BYTES its registers' size.
 
 #include "ceiling.h"
+#include "dense.h"
 #include "dropout.h"
 #include "edges.h"
 #include "max_gradient.h"

@@ -1,9 +1,10 @@
-"""Dense products in float32 and in bfloat16, by turns: milliseconds and errors. Writes docs/compute.json and docs/compute.md.
+"""Dense products in float32 and in bfloat16, by turns: speeds and errors. Writes docs/compute.json and docs/compute.md.
 
     python tools/bench_compute.py --threads 1 2
 
-A line is one product with a weight and its two gradients, as a layer does them, conversions included. The rule in
-hpcgnn/nn/compute.py (`pays`) follows from it; the last column says what it chooses.
+A line is one product with a weight and its two gradients: alone in float32, by torch.mm and by the native kernel, and as a
+layer does them in float32 and in bfloat16, conversions included. The rules in hpcgnn/kernels/native/dense.py and
+hpcgnn/nn/compute.py (both `pays`) follow from it; the last columns say what they choose.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import measure
 import numpy as np
 import torch
 
+from hpcgnn.kernels.native import dense
 from hpcgnn.nn import compute
 from hpcgnn.nn.linear import matmul, operand
 
 ROWS = (256, 4096, 32768)
-WIDTHS = ((8, 256), (16, 16), (32, 32), (64, 64), (256, 40), (128, 256), (256, 256))
+WIDTHS = ((8, 256), (16, 16), (32, 32), (64, 64), (256, 40), (128, 256), (256, 256), (602, 256))
 _LEAST_ROUNDS, _MOST_ROUNDS, _MULTIPLICATIONS = 7, 100, 3 * 10**9
 
 
@@ -32,6 +34,43 @@ def products(name: str, x: torch.Tensor, weight: torch.Tensor, upstream: torch.T
         return torch.autograd.grad(y, (x, weight), upstream)
 
     return lambda: matmul(operand(x, name), weight), backward
+
+
+def float32_products(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor) -> dict[str, dict[str, Callable]]:
+    """Each product alone, into memory that is there: by torch.mm and by the native kernel whatever the size."""
+    y, dx, dweight = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(weight)
+    return {
+        "y": {
+            "torch": lambda: torch.mm(x, weight, out=y),
+            "native": lambda: dense.multiply(x, weight, None, False, y),
+        },
+        "dx": {
+            "torch": lambda: torch.mm(dy, weight.T, out=dx),
+            "native": lambda: dense.multiply(dy, weight.T, None, False, dx),
+        },
+        "dweight": {
+            "torch": lambda: torch.mm(x.T, dy, out=dweight),
+            "native": lambda: dense.contract(x, dy, dweight, None),
+        },
+    }
+
+
+def rates(rows: int, in_width: int, out_width: int) -> dict[str, dict[str, float]]:
+    """Medians of the float32 products alone, by turns, in 10^9 additions and multiplications a second."""
+    torch.manual_seed(0)
+    operands = torch.randn(rows, in_width), torch.randn(in_width, out_width), torch.randn(rows, out_width)
+    multiplications = rows * in_width * out_width
+    rounds = min(_MOST_ROUNDS, max(_LEAST_ROUNDS, _MULTIPLICATIONS // multiplications))
+    found: dict[str, dict[str, float]] = {}
+    for product, ways in float32_products(*operands).items():
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(1 + rounds):
+            for way, call in ways.items():
+                started = time.perf_counter()
+                call()
+                seconds[way].append(time.perf_counter() - started)
+        found[product] = {way: 2e-9 * multiplications / np.median(times[1:]) for way, times in seconds.items()}
+    return found
 
 
 def compare(rows: int, in_width: int, out_width: int) -> dict[str, object]:
@@ -68,9 +107,14 @@ def line(case: dict) -> list[str]:
     return [
         str(case["threads"]),
         "{} x {} x {}".format(*shape),
+        *(
+            f"{case['gflops'][name]['torch']:.0f} / {case['gflops'][name]['native']:.0f}"
+            for name in ("y", "dx", "dweight")
+        ),
         *(f"{a:.3f} / {b:.3f}" for a, b in zip(plain, rounded, strict=True)),
         f"{sum(plain) / sum(rounded):.2f}",
         ", ".join(f"{100 * error:.2f}" for error in case["bf16_errors"]),
+        "native" if dense.pays(*shape) else "torch",
         "bf16" if compute.pays(*shape) else "float32",
     ]
 
@@ -84,18 +128,18 @@ def main() -> None:
     with mock.patch.object(compute, "pays", return_value=True):
         for threads in arguments.threads:
             torch.set_num_threads(threads)
-            for rows in ROWS:
-                cases += [{"threads": threads} | compare(rows, *widths) for widths in WIDTHS]
-    header = ["threads", "rows x in x out", "y: float32 / bf16 ms", "dx and dW: float32 / bf16 ms", "speedup"]
-    header += ["errors of y, dx, dW in %", "`--compute bf16` takes"]
+            for shape in ((rows, *widths) for rows in ROWS for widths in WIDTHS):
+                cases.append({"threads": threads, "gflops": rates(*shape)} | compare(*shape))
+    header = ["threads", "rows x in x out", *(f"{name}: torch.mm / native GFLOPS" for name in ("y", "dx", "dW"))]
+    header += ["y: float32 / bf16 ms", "dx and dW: float32 / bf16 ms", "speedup"]
+    header += ["errors of y, dx, dW in %", "float32 is by", "`--compute bf16` takes"]
     about = (
-        "Medians of turns, conversions of operands and results included; errors are root mean squares relative to float64. "
+        "Medians of turns. GFLOPS are those of single float32 products; milliseconds and errors those of a layer's, conversions "
+        "of operands and results included; errors are root mean squares relative to float64. "
         f"The CPU multiplies bfloat16 {'in hardware' if compute.is_native() else 'by emulation only'}."
     )
     command = f"python tools/bench_compute.py --threads {' '.join(map(str, arguments.threads))}"
-    measure.write(
-        "compute", "Dense products in bfloat16", command, about, header, [line(case) for case in cases], cases
-    )
+    measure.write("compute", "Dense products", command, about, header, [line(case) for case in cases], cases)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Sparse kernels behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
+"""Sparse kernels, and dense products, behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
 
+from hpcgnn.kernels.autograd import dense as dense_product
 from hpcgnn.kernels.autograd import edge_softmax, edge_sum, gather_rows, index_add, scatter_rows, sddmm, spmm
 from hpcgnn.kernels.backend import BACKENDS, resolve
 from hpcgnn.kernels.csr import Csr
@@ -9,6 +10,7 @@ from hpcgnn.kernels.quantize import dequantize, pack_bf16, pack_int8, quantize, 
 __all__ = [
     "BACKENDS",
     "Csr",
+    "dense_product",
     "dequantize",
     "dropout",
     "edge_softmax",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
 from hpcgnn.kernels.csr import Csr, as_columns
@@ -83,6 +84,23 @@ def sddmm(
     if not _tracked(a, b):
         return plain_edges.sddmm(csr, a, b, op, heads, backend)
     return _Sddmm.apply(a, b, csr, op, heads, backend)
+
+
+def dense(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    plus: torch.Tensor | None = None,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """``x @ weight + bias + plus`` in one pass, differentiable in all four; see :func:`hpcgnn.kernels.dense.product`.
+
+    ``plus`` (n, H) is added, and its memory may become the result's: its values are not to be used afterwards. torch refuses
+    the gradients of anything that has kept it for them.
+    """
+    if not _tracked(x, weight, bias, plus):
+        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend)
+    return _Dense.apply(x, weight, bias, plus, backend)
 
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -241,6 +259,47 @@ class _Sddmm(torch.autograd.Function):
                 transposed = _to_transpose(csr, gradient, backend)
                 db = plain_edges.edge_sum(csr.structure.transpose(), transposed, backend)
         return da, db, None, None, None, None
+
+
+class _Dense(torch.autograd.Function):
+    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, which is ``dp``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        plus: torch.Tensor | None,
+        backend: str,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.backend = backend
+        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
+        dy = dy.contiguous()
+        dx = plain_dense.product(dy, weight.T, backend=ctx.backend) if needs_x else None
+        dweight = dbias = None
+        if needs_weight:
+            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, backend=ctx.backend)
+        elif needs_bias:
+            dbias = dy.sum(0)
+        return dx, dweight, dbias, dy if needs_plus else None, None
+
+
+def _reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """A tensor over the memory of ``plus`` that may be written to, of a copy where someone else reads it."""
+    if plus is None or plus.dtype != dtype:
+        return plus
+    if not plus.is_contiguous() or (plus.is_leaf and plus.requires_grad):
+        return plus.detach().clone(memory_format=torch.contiguous_format)
+    torch.autograd.graph.increment_version(plus)
+    return plus.detach()
 
 
 class _EdgeSoftmax(torch.autograd.Function):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import buffers, pack_bf16, unpack_bf16
+from hpcgnn.kernels import buffers, dense_product, pack_bf16, unpack_bf16
 
 COMPUTES = ("float32", "bf16")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md.
@@ -30,13 +30,26 @@ class Rounded:
         self.x = x
         self._rounded: torch.Tensor | None = None
 
-    def times(self, weight: torch.Tensor) -> torch.Tensor:
-        """``x @ weight``, (n, F) times (F, H); differentiable."""
+    def times(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        plus: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> torch.Tensor:
+        """``x @ weight + bias + plus``, (n, F) times (F, H), see :func:`hpcgnn.nn.linear.matmul`; differentiable."""
         if not pays(self.x.shape[0], *weight.shape):
-            return self.x @ weight
+            return dense_product(self.x, weight, bias, plus, backend)
         if self._rounded is None:
             self._rounded = _round(self.x)
-        return _Product.apply(self.x, self._rounded, weight)
+        return sum_of(_Product.apply(self.x, self._rounded, weight), bias, plus)
+
+
+def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+    """``y`` plus those of the others that there are."""
+    for other in others:
+        y = y if other is None else y + other
+    return y
 
 
 def pays(rows: int, in_width: int, out_width: int) -> bool:

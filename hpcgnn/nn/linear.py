@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.kernels import Csr, spmm
-from hpcgnn.nn.compute import Rounded
+from hpcgnn.kernels import Csr, dense_product, spmm
+from hpcgnn.nn.compute import Rounded, sum_of
 
 Features = torch.Tensor | Csr
 
@@ -32,11 +32,23 @@ def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
     return Rounded(x) if compute == "bf16" and isinstance(x, torch.Tensor) else x
 
 
-def matmul(x: Operand, weight: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """``x @ weight``: (n, F) times (F, H); differentiable, for a Csr in ``weight`` only."""
+def matmul(
+    x: Operand,
+    weight: torch.Tensor,
+    backend: str = "auto",
+    *,
+    bias: torch.Tensor | None = None,
+    plus: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x @ weight + bias + plus``: (n, F) times (F, H); differentiable, for a Csr in all but ``x``.
+
+    bias: (H,). plus: (n, H) that is added and whose memory may be reused for the result.
+    """
+    if isinstance(x, torch.Tensor):
+        return dense_product(x, weight, bias, plus, backend)
     if isinstance(x, Rounded):
-        return x.times(weight)
+        return x.times(weight, bias, plus, backend)
     if isinstance(x, LabelledFeatures):
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
-        return spmm(x.x, weight, backend=backend) + given
-    return spmm(x, weight, backend=backend) if isinstance(x, Csr) else x @ weight
+        return sum_of(spmm(x.x, weight, backend=backend) + given, bias, plus)
+    return sum_of(spmm(x, weight, backend=backend), bias, plus)

@@ -47,6 +47,7 @@ int main(int count, char** arguments) {
     require(!isas.empty(), "the library has no instruction set for this CPU");
 
     run_part("spmm", test_spmm, isas);
+    run_part("dense", test_dense, isas);
     run_part("dropout", test_dropout, isas);
     run_part("edges", test_edges, isas);
     run_part("max_gradient", test_max_gradient, isas);

@@ -1,0 +1,87 @@
+"""Products of tall, narrow matrices with weights, and the gradients of the weights: one entry to every backend.
+
+These are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.backend import implementation
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """``x @ weight``, plus ``bias`` in each row.
+
+    ``native`` does large float32 products itself: each element is one sum in the order of x's columns, so its bits depend
+    neither on threads nor on the instruction set. All others are torch's.
+
+    Args:
+        x: (n, F) float32 or float64.
+        weight: (F, H), of x's type; may be transposed.
+        bias: (H,), of x's type.
+        out: (n, H) that is added to, contiguous and of x's type; a new tensor if None.
+        backend: ``auto``, ``native``, ``jit`` or ``reference``.
+
+    Returns:
+        ``out``, or the new (n, H) tensor.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix("x", x, x.dtype)
+    _check_matrix("weight", weight, x.dtype)
+    if weight.shape[0] != x.shape[1]:
+        raise ValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}")
+    if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
+        raise ValueError(
+            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
+        )
+    shape = x.shape[0], weight.shape[1]
+    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
+        raise ValueError(f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}")
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias), ("out", out)):
+        buffers.check_cpu(name, tensor)
+    accumulate = out is not None
+    if out is None:
+        out = buffers.empty(*shape, x.dtype)
+    bias = None if bias is None else bias.contiguous()
+    implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
+    return out
+
+
+def weight_gradient(
+    x: torch.Tensor, dy: torch.Tensor, *, sums: bool = False, backend: str = "auto"
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of dy's columns (H,) if ``sums``.
+
+    ``native`` adds the sums of every 1,024 rows in their order: the same bits for any threads. See :func:`product`.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix("x", x, x.dtype)
+    _check_matrix("dy", dy, x.dtype)
+    if dy.shape[0] != x.shape[0]:
+        raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
+    buffers.check_cpu("x", x)
+    buffers.check_cpu("dy", dy)
+    dweight = torch.empty(x.shape[1], dy.shape[1], dtype=x.dtype)
+    column_sums = torch.empty(dy.shape[1], dtype=x.dtype) if sums else None
+    implementation("dense", backend).weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums)
+    return dweight, column_sums
+
+
+def _check_matrix(name: str, matrix: torch.Tensor, dtype: torch.dtype) -> None:
+    if matrix.dim() != 2 or matrix.dtype not in _DTYPES or matrix.dtype != dtype:
+        wanted = "float32 or float64" if dtype not in _DTYPES else str(dtype)
+        raise ValueError(f"{name} must be two-dimensional {wanted}, not {matrix.dtype} of shape {tuple(matrix.shape)}")

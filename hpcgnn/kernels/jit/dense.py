@@ -1,0 +1,5 @@
+"""See :mod:`hpcgnn.kernels.dense`: torch's products are faster than any that numba could make."""
+
+from hpcgnn.kernels.reference.dense import product, weight_gradient
+
+__all__ = ["product", "weight_gradient"]

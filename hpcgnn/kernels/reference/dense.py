@@ -1,0 +1,26 @@
+"""See :mod:`hpcgnn.kernels.dense`."""
+
+from __future__ import annotations
+
+import torch
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, accumulate: bool, out: torch.Tensor
+) -> None:
+    """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
+    if accumulate:
+        if bias is not None:
+            out += bias
+        torch.addmm(out, x, weight, out=out)
+    elif bias is not None:
+        torch.addmm(bias, x, weight, out=out)
+    else:
+        torch.mm(x, weight, out=out)
+
+
+def weight_gradient(x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None) -> None:
+    """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
+    torch.mm(x.T, dy, out=dweight)
+    if sums is not None:
+        torch.sum(dy, 0, out=sums)
