@@ -57,7 +57,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 5;
+    return 6;
 }
 
 const char* hpcgnn_isas() {
