@@ -44,6 +44,22 @@ struct hpcgnn_csr {
     int64_t num_hot;
 };
 
+// What lies between two layers: dropout(relu(norm(x))) of x (rows, width). gamma, beta (width,): of the norm, null:
+// none. statistics (rows, 2): the mean of each row and 1 / sqrt(variance + eps), for the pass backward. ids (rows,):
+// null: no dropout; a value is dropped where its draw is below `threshold` (see keyed.h), and multiplied by `scale`
+// elsewhere.
+struct hpcgnn_activation {
+    int64_t rows, width;
+    const float* x;
+    const float* gamma;
+    const float* beta;
+    float* statistics;
+    const int64_t* ids;
+    uint64_t key;
+    uint32_t threshold;
+    float scale, eps;
+};
+
 // A row is summed in segments of this many entries, and then its segments in order: a rule of the result, not of the
 // schedule, so that a row can be shared by threads and still have the same bits for any number of them.
 HPCGNN_API int64_t hpcgnn_segment_entries();

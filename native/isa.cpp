@@ -58,7 +58,7 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 6;
+    return 7;
 }
 
 const char* hpcgnn_isas() {

@@ -1,5 +1,6 @@
 // All kernels, for one instruction set (see hpcgnn.h): HPCGNN_ISA is its name, HPCGNN_VECTOR_BYTES its registers' size.
 
+#include "activation.h"
 #include "ceiling.h"
 #include "dense.h"
 #include "dropout.h"

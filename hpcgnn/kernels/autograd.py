@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
+from hpcgnn.kernels.activation import DropoutMask, Norm, activate, activate_backward
 from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.spmm import index_add as plain_index_add
 from hpcgnn.kernels.spmm import spmm as plain_spmm
@@ -115,6 +116,22 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     if not _tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
     return _EdgeSum.apply(values, csr, backend)
+
+
+def activation(
+    x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
+) -> torch.Tensor:
+    """``dropout(relu(norm(x)))`` of (n, F) float32 or float64 ``x``, differentiable in ``x`` and in norm's weight and bias.
+
+    Natively it is one pass, and one backward, for which ``x`` is kept. Without ``norm`` or ``mask`` that step is left out.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    if not _tracked(x, weight, bias):
+        return activate(x, norm, mask, backend)[0]
+    return _Activation.apply(x, weight, bias, eps, mask, backend)
 
 
 def _tracked(*tensors: torch.Tensor | None) -> bool:
@@ -327,3 +344,33 @@ class _EdgeSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None
+
+
+class _Activation(torch.autograd.Function):
+    """ReLU's and dropout's masks are made again in backward instead of being kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        mask: DropoutMask | None,
+        backend: str,
+    ) -> torch.Tensor:
+        y, kept = activate(x, _norm(weight, bias, eps), mask, backend)
+        ctx.save_for_backward(x, weight, bias, kept)
+        ctx.eps, ctx.mask, ctx.backend = eps, mask, backend
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, bias, kept = ctx.saved_tensors
+        gradients = activate_backward(dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask, ctx.backend)
+        return (*gradients, None, None, None)
+
+
+def _norm(weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> Norm | None:
+    return None if weight is None or bias is None else Norm(weight, bias, eps)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.kernels import Csr, dropout, keyed
+from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed
 
 
 @dataclass
@@ -35,12 +35,19 @@ class KeyedDropout(torch.nn.Module):
 
     def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
         """x: (n, F)."""
-        if not self.training or self.probability == 0:
+        mask = self.mask()
+        if mask is None:
             return x
-        key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
         if isinstance(x, Csr):
-            return _drop_sparse(x, self.keys.ids, key, self.probability)
-        return _Dropout.apply(x, self.keys.ids, key, self.probability, self.backend)
+            return _drop_sparse(x, mask)
+        return _Dropout.apply(x, mask, self.backend)
+
+    def mask(self) -> DropoutMask | None:
+        """What is dropped now, for those who do it themselves; None where nothing is."""
+        if not self.training or self.probability == 0:
+            return None
+        key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
+        return DropoutMask(self.keys.ids, key, self.probability)
 
     def extra_repr(self) -> str:
         """Shown when the model is printed."""
@@ -51,19 +58,17 @@ class _Dropout(torch.autograd.Function):
     """The mask is made again in backward instead of being kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str
-    ) -> torch.Tensor:
-        ctx.arguments = (ids, key, probability, backend)
+    def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
+        ctx.arguments = (mask.ids, mask.key, mask.probability, backend)
         return dropout(x, *ctx.arguments)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return dropout(gradients[0], *ctx.arguments), None, None, None, None
+        return dropout(gradients[0], *ctx.arguments), None, None
 
 
-def _drop_sparse(x: Csr, ids: torch.Tensor, key: int, probability: float) -> Csr:
+def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
     assert x.weight is not None, "sparse features have values"
-    hashes = np.repeat(keyed.row_hashes(key, ids.numpy()), x.row_lengths().numpy())
-    kept = keyed.draws(hashes, x.indices.numpy()) >= np.uint32(keyed.threshold(probability))
-    return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - probability), 0))
+    hashes = np.repeat(keyed.row_hashes(mask.key, mask.ids.numpy()), x.row_lengths().numpy())
+    kept = keyed.draws(hashes, x.indices.numpy()) >= np.uint32(mask.threshold)
+    return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - mask.probability), 0))

@@ -11,7 +11,7 @@ import torch
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr
+from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator, make_aggregator
 from hpcgnn.nn.compute import check_compute
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
@@ -104,15 +104,23 @@ class GNN(torch.nn.Module):
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
         self.messages.training = self.training
-        for depth, (drop, layer) in enumerate(zip(self.dropouts, self.layers, strict=True)):
-            x = drop(x)
-            if depth == 0 and self.embed_labels is not None:
-                x = self.embed_labels(x, labels)
-            x = layer(x)
-            if depth < len(self.norms):
-                x = self.norms[depth](x).relu()
-        assert isinstance(x, torch.Tensor)
-        return x
+        x = self.dropouts[0](x)
+        if self.embed_labels is not None:
+            x = self.embed_labels(x, labels)
+        y = self.layers[0](x)
+        for norm, drop, layer in zip(self.norms, self.dropouts[1:], self.layers[1:], strict=True):
+            y = layer(self._between(y, norm, drop))
+        return y
+
+    def _between(self, x: torch.Tensor, norm: torch.nn.Module, drop: torch.nn.Module) -> torch.Tensor:
+        """Norm, ReLU, and dropout for the next layer, in as few passes over (n, F) ``x`` as there may be. Collective."""
+        assert isinstance(drop, KeyedDropout)
+        fused = None
+        if isinstance(norm, torch.nn.LayerNorm):
+            fused = Norm(norm.weight, norm.bias, norm.eps)
+        else:
+            x = norm(x)
+        return activation(x, fused, drop.mask(), self.aggregator.backend)
 
 
 def build_model(

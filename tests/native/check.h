@@ -192,6 +192,7 @@ std::vector<T> same_everywhere(std::vector<Isa>& isas, const int64_t size, const
 // The parts of the program: one for each header of native/.
 void test_spmm(std::vector<Isa>& isas);
 void test_dense(std::vector<Isa>& isas);
+void test_activation(std::vector<Isa>& isas);
 void test_dropout(std::vector<Isa>& isas);
 void test_edges(std::vector<Isa>& isas);
 void test_ceiling(std::vector<Isa>& isas);

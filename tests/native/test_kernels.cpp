@@ -46,6 +46,7 @@ int main(int count, char** arguments) {
     }
     require(!isas.empty(), "the library has no instruction set for this CPU");
 
+    run_part("activation", test_activation, isas);
     run_part("spmm", test_spmm, isas);
     run_part("dense", test_dense, isas);
     run_part("dropout", test_dropout, isas);

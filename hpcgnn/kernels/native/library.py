@@ -11,7 +11,7 @@ import torch  # torch's OpenMP runtime must be in the process before ours is loo
 
 from hpcgnn.errors import HpcgnnError
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.int8: "i8"}
 
 

@@ -1,0 +1,58 @@
+"""See :mod:`hpcgnn.kernels.activation`: the operations one after the other, and torch's own gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.reference.dropout import dropout
+
+Drop = Callable[[torch.Tensor, torch.Tensor, int, int, float, torch.Tensor], None]
+
+
+def activate_with(drop: Drop, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> None:
+    """Write ``drop(relu(norm(x)))`` to ``out``."""
+    y = _normalised(x, norm).relu()
+    if mask is None:
+        out.copy_(y)
+    else:
+        drop(y, mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, out)
+
+
+def activate_backward_with(
+    drop: Drop,
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    kept: None,
+    norm: Norm | None,
+    mask: DropoutMask | None,
+    dx: torch.Tensor,
+    dweight: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> None:
+    """Write the gradients of ``x``, weight and bias. Nothing was kept: norm and ReLU are done again."""
+    given = dy
+    if mask is not None:
+        drop(dy.contiguous(), mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, dx)
+        given = dx
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        wanted, results = [leaf], [dx]
+        if norm is not None and dweight is not None and dbias is not None:
+            norm = Norm(norm.weight.detach().requires_grad_(), norm.bias.detach().requires_grad_(), norm.eps)
+            wanted, results = [leaf, norm.weight, norm.bias], [dx, dweight, dbias]
+        y = _normalised(leaf, norm).relu()
+    for result, gradient in zip(results, torch.autograd.grad(y, wanted, given), strict=True):
+        result.copy_(gradient)
+
+
+def _normalised(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    return x if norm is None else F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
+
+
+activate = partial(activate_with, dropout)
+activate_backward = partial(activate_backward_with, dropout)

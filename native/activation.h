@@ -1,0 +1,299 @@
+// What lies between two layers, y = dropout(relu(norm(x))), in one pass forward and one backward. norm is torch's
+// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, or nothing; dropout is dropout.h's, or
+// nothing.
+//
+// Sums over a row have the order of pack.h. The gradients of gamma and beta are sums over all rows: first over those of
+// a segment in order, then over the segments in order, and how many segments there are depends on the rows alone.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "hpcgnn.h"
+#include "keyed.h"
+#include "pack.h"
+#include "quantize.h"
+
+namespace {
+
+constexpr int kRowsTogether = 2;         // so that one's sums need not wait for another's
+constexpr int64_t kRowsOfASegment = 64;  // at least, while there are fewer than kMostSegments
+constexpr int64_t kMostSegments = 128;
+
+// each(c, count) for packs of columns. `count` is a constant where it is 16, for an `each` that is inlined.
+template <typename Each>
+inline __attribute__((always_inline)) void for_packs(const int64_t width, const Each& each) {
+    int64_t c = 0;
+    for (; c + 16 <= width; c += 16) each(c, 16);
+    if (c < width) each(c, static_cast<int>(width - c));
+}
+
+// R rows from number `first` on: kNorm, whether they are normalised, and kDrop, whether some of their values are
+// dropped.
+template <bool kNorm, bool kDrop, int R>
+struct ActivatedRows {
+    static constexpr int n = kLanes<float>;
+    using P = Pack<float>;
+    using V = Lanes<float, n>;
+    using U = Lanes<uint32_t, n>;
+
+    const hpcgnn_activation job;  // a copy: what is written to a matrix cannot change it
+    const int64_t first;
+    float mean[R], per_std[R];  // per_std: 1 / sqrt(variance + eps)
+    uint32_t low[R], high[R];   // of the rows' hashes
+
+    ActivatedRows(const hpcgnn_activation& of, const int64_t from) : job(of), first(from) {
+        if constexpr (kDrop) {
+            for (int r = 0; r < R; ++r) {
+                const uint64_t hash = row_hash(job.key, job.ids[first + r]);
+                low[r] = static_cast<uint32_t>(hash);
+                high[r] = static_cast<uint32_t>(hash >> 32);
+            }
+        }
+    }
+
+    const float* row(const float* matrix, const int r) const { return matrix + (first + r) * job.width; }
+
+    // Rows that are read side by side hide from the hardware what comes next.
+    void fetch_after(const float* matrix, const int64_t c, const int r) const {
+        __builtin_prefetch(row(matrix, R) + R * c + 16 * r);
+    }
+
+    // The mean is the first value and the mean distance to it, so that the variance of equal values is 0.
+    void measure() {
+        P sum[R], squares[R];
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                const float start = *row(job.x, r);
+                fetch_after(job.x, c, r);
+                const P x = P::read(row(job.x, r) + c, count, start);
+                sum[r].each([&](const V part, const int k) { return part + (x.part[k] - start); });
+            }
+        });
+        const float width = static_cast<float>(job.width);
+        for (int r = 0; r < R; ++r) mean[r] = *row(job.x, r) + sum_lanes(sum[r]) / width;
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                const P x = P::read(row(job.x, r) + c, count, mean[r]);
+                squares[r].each([&](const V part, const int k) {
+                    const V distance = x.part[k] - mean[r];
+                    return part + distance * distance;
+                });
+            }
+        });
+        for (int r = 0; r < R; ++r) {
+            per_std[r] = 1 / std::sqrt(sum_lanes(squares[r]) / width + job.eps);
+            job.statistics[2 * (first + r)] = mean[r];
+            job.statistics[2 * (first + r) + 1] = per_std[r];
+        }
+    }
+
+    // What measure() found, in the pass forward.
+    void remember() {
+        for (int r = 0; r < R; ++r) {
+            mean[r] = job.statistics[2 * (first + r)];
+            per_std[r] = job.statistics[2 * (first + r) + 1];
+        }
+    }
+
+    V normalised(const V x, const int r) const {
+        if constexpr (kNorm) return (x - mean[r]) * per_std[r];
+        return x;
+    }
+
+    // `values` times the scale of dropout where they are kept, from column c on; 0 where they are dropped, and where
+    // `before`, what ReLU is given, is not above 0. A NaN in `before` is.
+    V masked(const V values, const V before, const int64_t c, const int r) const {
+        V kept = values;
+        if constexpr (kDrop) kept = values * job.scale;
+        kept = before <= V{} ? V{} : kept;
+        if constexpr (kDrop) {
+            const U lane = lane_numbers<uint32_t, n>();
+            // draw32(low, high, c + lane)
+            const U draw = mix32(lane * kGolden + (low[r] + static_cast<uint32_t>(c) * kGolden)) ^ high[r];
+            kept = draw < job.threshold ? V{} : kept;
+        }
+        return kept;
+    }
+
+    void forward(float* out, const bool past_caches) {
+        if constexpr (kNorm) measure();
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+            P gamma, beta;
+            if constexpr (kNorm) {
+                gamma = P::read(job.gamma + c, count);
+                beta = P::read(job.beta + c, count);
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                if constexpr (!kNorm) fetch_after(job.x, c, r);
+                P y = P::read(row(job.x, r) + c, count);
+                y.each([&](const V x, const int k) {
+                    V before = normalised(x, r);
+                    if constexpr (kNorm) before = before * gamma.part[k] + beta.part[k];
+                    return masked(before, before, c + k * n, r);
+                });
+                put_pack(y, out + (first + r) * job.width + c, count, past_caches);
+            }
+        });
+    }
+
+    // Adds these rows to the gradients of gamma and beta. `scratch`: R rows.
+    void backward(const float* dy, float* dx, float* dgamma, float* dbeta, float* scratch, const bool past_caches) {
+        remember();
+        P sum[R], product[R];  // of the gradients of the normalised rows; and of those times the rows
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+            const P gamma = P::read(job.gamma + c, count), beta = P::read(job.beta + c, count);
+            P to_gamma = P::read(dgamma + c, count), to_beta = P::read(dbeta + c, count);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                fetch_after(job.x, c, r);
+                fetch_after(dy, c, r);
+                const P x = P::read(row(job.x, r) + c, count);
+                P gradient = P::read(row(dy, r) + c, count);
+                gradient.each([&](const V given, const int k) {
+                    const V u = normalised(x.part[k], r);
+                    const V after = masked(given, u * gamma.part[k] + beta.part[k], c + k * n, r);
+                    to_gamma.part[k] += after * u;
+                    to_beta.part[k] += after;
+                    const V du = after * gamma.part[k];
+                    sum[r].part[k] += du;
+                    product[r].part[k] += du * u;
+                    return du;
+                });
+                gradient.write(scratch + r * job.width + c, count);
+            }
+            to_gamma.write(dgamma + c, count);
+            to_beta.write(dbeta + c, count);
+        });
+        float mean_du[R], mean_product[R];
+        for (int r = 0; r < R; ++r) {
+            mean_du[r] = sum_lanes(sum[r]) / static_cast<float>(job.width);
+            mean_product[r] = sum_lanes(product[r]) / static_cast<float>(job.width);
+        }
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                const P x = P::read(row(job.x, r) + c, count);
+                P gradient = P::read(scratch + r * job.width + c, count);
+                gradient.each([&](const V du, const int k) {
+                    return ((du - mean_du[r]) - normalised(x.part[k], r) * mean_product[r]) * per_std[r];
+                });
+                put_pack(gradient, dx + (first + r) * job.width + c, count, past_caches);
+            }
+        });
+    }
+
+    void backward_without_norm(const float* dy, float* dx, const bool past_caches) {
+        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                fetch_after(job.x, c, r);
+                fetch_after(dy, c, r);
+                const P x = P::read(row(job.x, r) + c, count);
+                P gradient = P::read(row(dy, r) + c, count);
+                gradient.each([&](const V given, const int k) { return masked(given, x.part[k], c + k * n, r); });
+                put_pack(gradient, dx + (first + r) * job.width + c, count, past_caches);
+            }
+        });
+    }
+
+    static void put_pack(const P& values, float* to, const int count, const bool past_caches) {
+        if (!past_caches) return values.write(to, count);
+#pragma GCC unroll 16
+        for (int k = 0; k < P::kRegisters; ++k)
+            if (k * n < count) stream<float, n>(to + k * n, values.part[k]);
+    }
+};
+
+// each(rows) for ActivatedRows from `begin` to `end`, several at a time.
+template <bool kNorm, bool kDrop, typename Each>
+inline void for_rows(const hpcgnn_activation& job, int64_t begin, const int64_t end, const Each& each) {
+    for (; begin + kRowsTogether <= end; begin += kRowsTogether)
+        each(ActivatedRows<kNorm, kDrop, kRowsTogether>(job, begin));
+    for (; begin < end; ++begin) each(ActivatedRows<kNorm, kDrop, 1>(job, begin));
+}
+
+inline int64_t num_segments(const int64_t rows) {
+    return std::clamp<int64_t>(rows / kRowsOfASegment, 1, kMostSegments);
+}
+
+template <bool kNorm, bool kDrop>
+void activate(const hpcgnn_activation& job, float* out, const int threads) {
+    const bool past_caches = goes_past_caches(job.rows, job.width, out);
+    const int64_t segments = num_segments(job.rows);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t s = 0; s < segments; ++s)
+            for_rows<kNorm, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments,
+                                   [&](auto&& rows) { rows.forward(out, past_caches); });
+        finish_streams();
+    }
+}
+
+template <bool kDrop>
+void activate_backward(const hpcgnn_activation& job, const float* dy, float* dx, float* dgamma, float* dbeta,
+                       const int threads) {
+    const bool past_caches = goes_past_caches(job.rows, job.width, dx);
+    const int64_t segments = num_segments(job.rows), width = job.width;
+    const std::unique_ptr<float[]> partial(new float[2 * segments * width]());  // dgamma and dbeta of each segment
+#pragma omp parallel num_threads(threads)
+    {
+        const std::unique_ptr<float[]> scratch(new float[kRowsTogether * width]);
+#pragma omp for schedule(static)
+        for (int64_t s = 0; s < segments; ++s) {
+            float* own = partial.get() + 2 * s * width;
+            for_rows<true, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments, [&](auto&& rows) {
+                rows.backward(dy, dx, own, own + width, scratch.get(), past_caches);
+            });
+        }
+        finish_streams();
+    }
+    std::copy_n(partial.get(), width, dgamma);
+    std::copy_n(partial.get() + width, width, dbeta);
+    for (int64_t s = 1; s < segments; ++s) {
+        const float* own = partial.get() + 2 * s * width;
+        for (int64_t c = 0; c < width; ++c) dgamma[c] += own[c];
+        for (int64_t c = 0; c < width; ++c) dbeta[c] += own[width + c];
+    }
+}
+
+template <bool kDrop>
+void activate_backward_without_norm(const hpcgnn_activation& job, const float* dy, float* dx, const int threads) {
+    const bool past_caches = goes_past_caches(job.rows, job.width, dx);
+    const int64_t segments = num_segments(job.rows);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t s = 0; s < segments; ++s)
+            for_rows<false, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments,
+                                   [&](auto&& rows) { rows.backward_without_norm(dy, dx, past_caches); });
+        finish_streams();
+    }
+}
+
+}  // namespace
+
+// out (rows, width); with gamma also writes job->statistics.
+HPCGNN_KERNEL(activate)(const hpcgnn_activation* job, float* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    if (job->width == 0) return;
+    const auto run = job->gamma ? (job->ids ? activate<true, true> : activate<true, false>)
+                                : (job->ids ? activate<false, true> : activate<false, false>);
+    run(*job, out, threads);
+}
+
+// The gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics. Without gamma,
+// dgamma and dbeta are not looked at.
+HPCGNN_KERNEL(activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma, float* dbeta,
+                                 int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    if (job->gamma == nullptr)
+        return job->ids ? activate_backward_without_norm<true>(*job, dy, dx, threads)
+                        : activate_backward_without_norm<false>(*job, dy, dx, threads);
+    (job->ids ? activate_backward<true> : activate_backward<false>)(*job, dy, dx, dgamma, dbeta, threads);
+}
