@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import buffers, dense_product, pack_bf16, unpack_bf16
+from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
 
 COMPUTES = ("float32", "bf16")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md.
@@ -43,6 +43,12 @@ class Rounded:
         if self._rounded is None:
             self._rounded = _round(self.x)
         return sum_of(_Product.apply(self.x, self._rounded, weight), bias, plus)
+
+    def weight_gradient(self, dy: torch.Tensor) -> torch.Tensor:
+        """``x.T @ dy`` (F, H), from dy (n, H)."""
+        if self._rounded is None:
+            return dense.weight_gradient(self.x.detach(), dy)[0]
+        return _multiply(self._rounded.T, _round(dy))
 
 
 def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:

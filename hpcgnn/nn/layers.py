@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
-from hpcgnn.nn.linear import Features, LabelledFeatures, matmul, operand
+from hpcgnn.nn.linear import Features, LabelledFeatures, LateWeight, matmul, operand
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -40,7 +40,9 @@ class GCNLayer(torch.nn.Module):
         """(n, F_in) to (n, F_out). Collective."""
         if self.transform_first:
             return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
-        return matmul(operand(self.aggregator(_dense(x)), self.compute), self.weight) + self.bias
+        under_way = self.aggregator.begin(_dense(x))
+        late = LateWeight(self.weight, self.aggregator.backend)  # its gradient while gradients travel
+        return late.multiply(operand(under_way.finish(), self.compute), bias=self.bias)
 
 
 class SAGELayer(torch.nn.Module):
@@ -68,12 +70,14 @@ class SAGELayer(torch.nn.Module):
         own = operand(x, self.compute)  # rounded once for both products, where it is rounded
         backend = self.aggregator.backend
         sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
-        under_way = self.aggregator.begin(sent)
-        root = matmul(own, self.weight_root, backend)  # while rows travel, and its gradients while gradients do
-        neighbours = under_way.finish()
-        if not self.transform_first:
-            neighbours = matmul(operand(neighbours, self.compute), self.weight_neighbour)
-        return neighbours + root + self.bias
+        under_way = self.aggregator.begin(
+            sent
+        )  # from here to its end: while rows travel, and in backward while gradients do
+        root = matmul(own, self.weight_root, backend, bias=self.bias)
+        if self.transform_first:
+            return under_way.finish() + root
+        late = LateWeight(self.weight_neighbour, backend)
+        return late.multiply(operand(under_way.finish(), self.compute), plus=root)
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

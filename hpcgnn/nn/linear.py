@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, overload
 
 import torch
 
-from hpcgnn.kernels import Csr, dense_product, spmm
+from hpcgnn.kernels import Csr, dense, dense_product, spmm
 from hpcgnn.nn.compute import Rounded, sum_of
 
 Features = torch.Tensor | Csr
@@ -27,6 +28,10 @@ class LabelledFeatures:
 Operand = Features | LabelledFeatures | Rounded
 
 
+@overload
+def operand(x: torch.Tensor, compute: str) -> torch.Tensor | Rounded: ...
+@overload
+def operand(x: Features | LabelledFeatures, compute: str) -> Operand: ...
 def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
     """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
     return Rounded(x) if compute == "bf16" and isinstance(x, torch.Tensor) else x
@@ -52,3 +57,60 @@ def matmul(
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
         return sum_of(spmm(x.x, weight, backend=backend) + given, bias, plus)
     return sum_of(spmm(x, weight, backend=backend), bias, plus)
+
+
+class LateWeight:
+    """A weight (F, H) for one product whose gradient is computed later than the product's other ones.
+
+    Autograd goes back in the order in which functions were called, so dW = xᵀ dy is computed when it comes to where this was
+    made. Made between the halves of an aggregation, that is while gradients travel, which need dy Wᵀ only.
+    """
+
+    def __init__(self, weight: torch.Tensor, backend: str = "auto") -> None:
+        self.weight, self.backend = weight.detach(), backend
+        self.waiting: tuple[torch.Tensor | Rounded, torch.Tensor] | None = None
+        self._made: torch.Tensor | None = _Made.apply(weight, self)
+
+    def multiply(
+        self, x: torch.Tensor | Rounded, *, bias: torch.Tensor | None = None, plus: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x @ weight + bias + plus``: :func:`matmul`, to be called once."""
+        made, self._made = self._made, None  # autograd's nodes know this weight: a cycle would keep their memory
+        return _Used.apply(matmul(x, self.weight, self.backend, bias=bias, plus=plus), made, self, x)
+
+    def gradient(self) -> torch.Tensor:
+        """(F, H), once autograd has been where the product was."""
+        assert self.waiting is not None, "the product's gradients come before its weight's"
+        (x, dy), self.waiting = self.waiting, None
+        return (
+            x.weight_gradient(dy) if isinstance(x, Rounded) else dense.weight_gradient(x, dy, backend=self.backend)[0]
+        )
+
+
+class _Made(torch.autograd.Function):
+    """Where a weight's gradient is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, late: LateWeight) -> torch.Tensor:
+        ctx.late = late
+        return weight.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.late.gradient(), None
+
+
+class _Used(torch.autograd.Function):
+    """Where the factors of a weight's gradient are kept for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, made: torch.Tensor, late: LateWeight, x: torch.Tensor | Rounded
+    ) -> torch.Tensor:
+        ctx.late, ctx.x = late, x.detach() if isinstance(x, torch.Tensor) else x
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        ctx.late.waiting, ctx.x = (ctx.x, gradients[0]), None
+        return gradients[0], gradients[0].new_empty(0), None, None
