@@ -57,9 +57,10 @@ $(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-# Half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds of the
-# time. What the first half says is shown when the other one has ended.
-ONE_PROCESS := tests/kernels tests/native tests/study
+# Most of one half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds
+# of the time. What the first half says is shown when the other one has ended. Label propagation is there to even them out.
+ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
+    tests/train/test_label_propagation.py
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	@mkdir -p build; \
@@ -82,6 +83,8 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 # Equal on all ranks for reasons that have nothing to do with MPI, and slow.
 NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/test_compute.py
 
+# Of 1 to 4 ranks, what is to be equal to one process is tried on these with this MPI.
+test-mpich: export HPCGNN_TEST_RANKS := 1 4
 test-mpich: ## the first run and the rank tests in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
 	.venv-mpich/bin/python -m pytest -m "mpi and not system_mpi" $(PYTEST_FLAGS) tests $(addprefix --ignore=,$(NOT_ABOUT_MPI))

@@ -163,7 +163,7 @@ class World:
                 raise StalledError(
                     f"rank {self.rank} of {self.size} waited {self.timeout_seconds:.0f} s for {pending.what}: "
                     "a peer or a link has stopped (raise --timeout if the step can really take that long)",
-                    grace_seconds=min(max(self.timeout_seconds / 2, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
+                    grace_seconds=min(max(self.timeout_seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
                 )
 
     def _start(self, request: Any, what: str, *buffers: Any) -> Pending:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,3 +139,12 @@ def test_exchanges_over_neighbours_alone_move_the_same_rows(mpirun):
     """There and back on a directed graph of 6 ranks, one of which sends nothing; all ranks choose the same collective."""
     found = json.loads(mpirun(6, [PROGRAM.with_name("links.py")]).stdout)
     assert all(found.values()), found
+
+
+@pytest.mark.mpi
+def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpirun, tmp_path):
+    """Losses, weights and all bytes sent, of runs with one seed, P and number of threads."""
+    graph = small_graphs.even_graph(nodes=3000, edges=15_000)
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(3000, 2), 2)
+    found = json.loads(mpirun(2, [PROGRAM.with_name("repeats.py"), tmp_path / "parts.h5"], threads=2).stdout)
+    assert found == {"differing": [], "counts": [0, 0]}

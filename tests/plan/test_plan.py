@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcgnn.comm.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
 from hpcgnn.plan.cover import sources_in_cover
 from hpcgnn.plan.plan import SparseMatrix
@@ -122,6 +123,32 @@ def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
             assert sum(counts["hybrid", sender, receiver]) == matching
             assert counts["post", sender, receiver] == (np.unique(sources[cut]).size, 0)
             assert counts["pre", sender, receiver] == (0, np.unique(targets[cut]).size)
+
+
+def bytes_by_pair(indptr, sources, offsets, strategy):
+    """{(sender, receiver): (rows, bytes in 2 bits, bytes in 32)} of 256 columns."""
+    found = {}
+    for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
+        for peer, rows in zip(plan.receive_from.peers, plan.receive_from.rows, strict=True):
+            packed = make_layout(np.array([rows]), np.full(rows, 2, np.uint8), 256).num_bytes
+            found[int(peer), part] = (int(rows), packed, int(rows) * 256 * 4)
+    return found
+
+
+@pytest.mark.parametrize("name", ["cora", "debian-tags", "amazon-computers"])
+def test_hybrid_sends_no_pair_more_than_pre_or_post_on_real_graphs(shared_data, name):
+    edges = np.load(shared_data(f"{name}.npz"))["edge_index"].astype(np.int64)
+    nodes = int(edges.max()) + 1
+    position = np.random.default_rng(0).permutation(nodes)
+    offsets = np.array([0, nodes // 2, nodes // 2, 3 * nodes // 4, nodes])
+    sources, targets = position[edges]
+    order = np.lexsort((sources, targets))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=nodes))))
+    pre, post, hybrid = (bytes_by_pair(indptr, sources[order], offsets, name) for name in ("pre", "post", "hybrid"))
+    assert pre.keys() == post.keys() == hybrid.keys() == {(i, j) for i in (0, 2, 3) for j in (0, 2, 3) if i != j}
+    fewer = [np.array(hybrid[pair]) - np.minimum(pre[pair], post[pair]) for pair in hybrid]
+    assert np.max(fewer) <= 0
+    assert np.min(fewer) < 0, "hybrid is more than the better of the two"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -1,0 +1,68 @@
+"""Run under mpirun: the same training of a few epochs again and again; prints which runs differ from the first as JSON.
+
+usage: repeats.py PARTS.h5
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import time
+
+import numpy as np
+import torch
+
+import hpcgnn
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.comm.exchange import Message
+
+_start, _wait = Exchange.start, Exchange.wait
+EPOCHS = 4
+
+
+def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) -> tuple[str, list[float], bytes]:
+    """A hash of all bytes that this rank sent, the losses, and the weights; with pauses before each start and wait."""
+    sent = hashlib.sha256()
+
+    def pause() -> None:
+        if pauses:
+            time.sleep(pauses.uniform(0, 0.01))
+
+    def start(self: Exchange, rows: torch.Tensor) -> Message:
+        pause()
+        message = _start(self, rows)
+        sent.update(message.codec.send.numpy())
+        return message
+
+    def wait(self: Exchange, message: Message) -> None:
+        pause()
+        _wait(self, message)
+
+    Exchange.start, Exchange.wait = start, wait
+    torch.set_num_threads(threads)
+    config = hpcgnn.ModelConfig(layers=2, hidden=64, dropout=0.5)
+    model = hpcgnn.build_model(config, graph, messages=Messages(graph.world, MessageConfig(2)), seed=3)
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS))
+    losses = [trainer.step(epoch)[0] for epoch in range(EPOCHS)]
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    return sent.hexdigest(), losses, weights
+
+
+def main() -> None:
+    world = World(timeout_seconds=120)
+    graph = hpcgnn.load(sys.argv[1], world)
+    differing = []
+    for threads in (1, 2):
+        first = run(graph, threads, None)
+        for name, pauses in (("again", None), ("with pauses", random.Random(world.rank))):
+            if run(graph, threads, pauses) != first:
+                differing.append(f"{threads} threads {name}")
+
+    counts = world.allgather(np.array([len(differing)]))
+    if world.rank == 0:
+        print(json.dumps({"differing": differing, "counts": counts.ravel().tolist()}))
+
+
+main()

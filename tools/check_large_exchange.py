@@ -1,0 +1,78 @@
+"""Moves more than 2 GiB from one rank in one exchange and looks at what arrives: too much memory for every test run.
+
+usage: tools/mpiexec.sh -n 3 python tools/check_large_exchange.py [GIB]      prints one JSON object; exit code 1: wrong
+
+Rank 0 sends almost all to rank 1, and a few rows to rank 2 that lie behind it: past 2 GiB in its buffer. Rank 2 sends a few
+rows to rank 1, which lie past 2 GiB in what that receives. First as float32 rows of 1 KiB, then in packed blocks. It takes
+about three times GIB (default 2.2) of memory in all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.kernels import Csr
+
+WIDTH, FEW = 256, 1000
+
+
+def rows_between(world: World, gib: float) -> np.ndarray:
+    """(P, P) rows from each rank to each."""
+    rows = np.zeros((world.size, world.size), np.int64)
+    rows[0, 1], rows[0, 2], rows[2, 1] = int(gib * 2**30) // (WIDTH * 4), FEW, FEW
+    return rows
+
+
+def fill(out: torch.Tensor, first: int, sender: int) -> None:
+    """Rows ``first``, ... of a sender: each is its number in its sender's buffer, in a float's exact range, in all columns."""
+    numbers = torch.arange(first, first + out.shape[0])
+    out.copy_((numbers % 65_537 + 65_537.0 * sender)[:, None].expand_as(out))
+
+
+def moved_right(world: World, rows: np.ndarray, packed: bool) -> bool:
+    """Whether the first and last rows of each sender, and some between, came as they were sent. Collective."""
+    exchange = Exchange(Messages(world, MessageConfig()), rows[world.rank], rows[:, world.rank].copy())
+    if packed:
+        exchange.assign_bits(np.full(int(rows[world.rank].sum()), 32, np.uint8))
+    send = exchange.rows_to_send(WIDTH, torch.float32)
+    fill(send, 0, world.rank)
+    message = exchange.start(send)
+    exchange.wait(message)
+    numbers, senders, places = [], [], []
+    start = 0
+    for sender, count in enumerate(rows[:, world.rank].tolist()):
+        looked_at = torch.arange(0, count, max(count // 1000, 1)).clamp(max=max(count - 1, 0))
+        looked_at = torch.cat((looked_at, torch.arange(max(count - FEW, 0), count)))
+        places.append(start + looked_at)
+        numbers.append(looked_at + int(rows[sender, : world.rank].sum()))
+        senders.append(torch.full_like(looked_at, sender))
+        start += count
+    place, number, sender_of = torch.cat(places), torch.cat(numbers), torch.cat(senders)
+    matrix = Csr(torch.arange(place.numel() + 1), place, start)
+    found = torch.zeros(place.numel(), WIDTH)
+    exchange.add_received(message, matrix, found)
+    wanted = (number % 65_537 + 65_537.0 * sender_of)[:, None].expand_as(found)
+    return bool(world.allreduce(np.array([torch.equal(found, wanted)], np.int64), "min")[0])
+
+
+def main() -> None:
+    """Run both; never returns."""
+    world = World(timeout_seconds=600)
+    if world.size != 3:
+        sys.exit("needs 3 ranks")
+    rows = rows_between(world, float(sys.argv[1]) if len(sys.argv) > 1 else 2.2)
+    result: dict[str, object] = {"bytes_from_rank_0": int(rows[0].sum()) * WIDTH * 4}
+    for name, packed in (("rows of 1 KiB", False), ("packed blocks", True)):
+        result[name] = moved_right(world, rows, packed)
+    if world.rank == 0:
+        print(json.dumps(result))
+    sys.exit(not (result["rows of 1 KiB"] and result["packed blocks"]))
+
+
+if __name__ == "__main__":
+    main()
