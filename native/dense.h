@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kStepsAtOnce = 512;      // of a panel, and
 constexpr int64_t kPanelsAtOnce = 6;       // panels of the weight, stay in the second-level cache
 constexpr int64_t kRowsOfATask = 128;      // of y
-constexpr int64_t kRowsOfASegment = 1024;  // whose products are summed on their own: a rule of the result
+constexpr int64_t kRowsOfAProduct = 1024;  // whose products are summed on their own: a rule of the result
 constexpr int64_t kRowsPacked = 256;       // of a segment at a time
 constexpr int64_t kColumnsPacked = 256;    // of x at a time
 // From one packed tile of columns to the next; a line more than it has, or all would meet in the same set of a cache.
@@ -253,13 +253,13 @@ inline void weight_gradient(const int64_t rows, const int64_t depth, const int64
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     std::fill_n(dweight, depth * width, 0.0F);
     if (sums != nullptr) std::fill_n(sums, width, 0.0F);
-    const int64_t segments = (rows + kRowsOfASegment - 1) / kRowsOfASegment;
+    const int64_t segments = (rows + kRowsOfAProduct - 1) / kRowsOfASegment;
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         SegmentSums own(depth, width);
 #pragma omp for ordered schedule(dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
-            sum_segment(own, x, dy, s * kRowsOfASegment, std::min((s + 1) * kRowsOfASegment, rows));
+            sum_segment(own, x, dy, s * kRowsOfAProduct, std::min((s + 1) * kRowsOfASegment, rows));
 #pragma omp ordered
             add_segment(own, dweight, sums);
         }

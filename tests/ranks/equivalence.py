@@ -30,6 +30,8 @@ from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
 EPOCHS, LR = 20, 0.01
+# Of the weights. With some seeds a value comes so close to ReLU's kink that float32 and float64 take different sides of it.
+SEED = 1
 FEW_EPOCHS = 5  # to compare runs of ours with each other, which would differ from the first epoch on
 RANDOM_GRAPHS = ("multigraph", "weighted")  # where the last of three or more ranks is empty
 ORDERED = ("gcn-dropout", "sage-batch-norm")  # models that are trained in each node order
@@ -124,7 +126,7 @@ _REFERENCES: dict[tuple[str, str, str], tuple] = {}
 def compare(case: Case, name: str, strategy: str, precision: str, world: World) -> dict[str, object]:
     dtype, backend = PRECISIONS[precision]
     graph = hpcgnn.load(case.path, world)
-    model = hpcgnn.build_model(CONFIGS[name], graph, strategy=strategy, backend=backend, dtype=dtype)
+    model = hpcgnn.build_model(CONFIGS[name], graph, strategy=strategy, backend=backend, dtype=dtype, seed=SEED)
     plan = model.aggregator.plan
     rows = world.allreduce(np.array([plan.send_to.post.sum(), plan.send_to.pre.sum()]))
     state = {key: value.clone() for key, value in model.state_dict().items()}
