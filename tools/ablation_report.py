@@ -228,19 +228,23 @@ def commands(graph: dict[str, Any], ranks: int) -> list[str]:
 def _requirements(about: dict[str, Any], lines: list[Requirement]) -> list[str]:
     if not lines:
         return []
+    is_meant = about["graph"]["source"] == GRAPH and all(about[name] == value for name, value in REQUIRED_OF.items())
+    answers = {True: "yes", False: "**no**"} if is_meant else {True: "", False: ""}
     rows = [
         [line.rate, line.compute, line.what, f"{line.measured:.2f}", f"{'≤' if line.at_most else '≥'} {line.required:g}",
-         "yes" if line.reached else "**no**"]
+         answers[line.reached]]
         for line in lines
     ]  # fmt: skip
     note = (
         f"Of GraphSAGE with 3 layers of width 256 on `{GRAPH}` in 4 parts on 4 hosts, without label propagation and with "
         "overlap. *bytes*: the most that a host sent an epoch; *compute*: an unlimited epoch less its waiting."
     )
-    if about["graph"]["source"] != GRAPH or any(about[name] != value for name, value in REQUIRED_OF.items()):
-        note += " **This is another model or graph**: nothing is required of it, and the figures stand beside for comparison."
-    return ["## What is required", "", note, "",
-            *measure.table(["rate", "compute", "ratio of epochs", "measured", "required", "reached"], rows), ""]  # fmt: skip
+    if not is_meant:
+        note += (
+            " This is another model or graph, of which nothing is required; the figures stand beside for comparison."
+        )
+    header = ["rate", "compute", "ratio of epochs", "measured", "required", "reached"]
+    return ["## What is required", "", note, "", *measure.table(header, rows), ""]
 
 
 STEPS = (  # SuperGCN's figure 10
@@ -288,7 +292,7 @@ def _volume(about: dict[str, Any], found: Timings) -> list[str]:
         data = count * math.ceil(width * bits / 8)
         parameters = count * PARAMETER_BYTES if bits < 16 else 0
         waits = [_waiting(found, rate, messages) for rate in rates]
-        rows.append([messages, f"{count:,}", f"{data / 1e6:.2f}", f"{parameters / 1e6:.2f}", *waits])
+        rows.append([messages, f"{count:,}", f"{data / 1e6:.3f}", f"{parameters / 1e6:.3f}", *waits])
     header = ["messages", "rows", "data MB", "parameters MB", *(f"{rate}: wire / waiting s" for rate in rates)]
     note = (
         f"Rows, data and parameters (zero-point and scale) of one aggregation of width {width}, all ranks; seconds an epoch that "
@@ -314,7 +318,7 @@ def _all(rate: str, compute: str, found: Timings) -> list[str]:
             rows.append([
                 each.messages, f"{each.label_propagation:g}", each.overlap, f"{timing.seconds:.3f}", f"{timing.spread:.0%}",
                 "" if factor is None else f"{factor:.2f}", *(f"{value:.3f}" for value in timing.phases.values()),
-                f"{timing.bytes_sent / 1e6:.2f}", f"{100 * timing.metric:.2f}",
+                f"{timing.bytes_sent / 1e6:.3f}", f"{100 * timing.metric:.2f}",
             ])  # fmt: skip
     header = ["messages", "label propagation", "overlap", "epoch s", "spread", "speedup over post fp32", *PHASES, "MB sent",
               "test %"]  # fmt: skip
