@@ -74,7 +74,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=10)
     groups = f"of {', '.join(GROUPS)}; those joined by + are done seed by seed (default: %(default)s)"
-    default = ["bits+labels", "compute", "one bit+coding"]
+    default = ["bits+labels", "compute+one bit+coding"]
     parser.add_argument("--groups", nargs="+", default=default, metavar="GROUP[+GROUP]", help=groups)
     return parser.parse_args()
 
