@@ -9,18 +9,18 @@ from hpcgnn.comm import World
 
 
 class GradientBucket:
-    """Means of gradients and sums of a few scalars over ranks, in a single all-reduce.
+    """Means of gradients and sums of a few scalars over ranks, in two all-reduces at once.
 
-    The bucket is float64 and allocated once: sums do not lose digits to the number of ranks, and scalars such as the loss
-    and stop requests ride along exactly.
+    Gradients travel in the parameters' type: on a slow network they weigh as much as an exchange of few bits. Scalars such as
+    the loss, counts and stop requests are few, and float64. Both buffers are allocated once.
     """
 
     def __init__(self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int) -> None:
         self._world = world
         self._parameters = parameters
-        size = sum(parameter.numel() for parameter in parameters) + num_scalars + 1
-        self._mine, self._sums = np.zeros(size), np.zeros(size)
-        self._scalars = slice(size - num_scalars - 1, size)
+        size = sum(parameter.numel() for parameter in parameters)
+        self._mine, self._sums = (torch.zeros(size, dtype=parameters[0].dtype) for _ in range(2))
+        self._my_scalars, self._scalar_sums = np.zeros(num_scalars + 1), np.zeros(num_scalars + 1)
 
     def reduce(self, scalars: list[float], count: int) -> tuple[list[float], int]:
         """Replace every gradient, of a sum over ``count`` nodes of this rank, by that of the mean over all ranks' nodes.
@@ -28,17 +28,22 @@ class GradientBucket:
         No rank need know beforehand how many there are. Returns the sums of ``scalars`` and of ``count``; where the latter
         is 0, gradients are only summed. Collective.
         """
-        mine, sums = torch.from_numpy(self._mine), torch.from_numpy(self._sums)
-        for parameter, piece in zip(self._parameters, self._pieces(mine), strict=True):
+        for parameter, piece in zip(self._parameters, self._pieces(self._mine), strict=True):
             if parameter.grad is None:
                 piece.zero_()
             else:
                 piece.copy_(parameter.grad)
-        self._mine[self._scalars] = [*scalars, count]
-        self._world.wait(self._world.start_allreduce(self._mine, self._sums, "sum", "gradients"))
-        *totals, total_count = self._sums[self._scalars].tolist()
-        sums /= max(total_count, 1)
-        for parameter, piece in zip(self._parameters, self._pieces(sums), strict=True):
+        self._my_scalars[:] = [*scalars, count]
+        world, what = self._world, "gradients"
+        started = [
+            world.start_allreduce(self._my_scalars, self._scalar_sums, "sum", what),
+            world.start_allreduce(self._mine.numpy(), self._sums.numpy(), "sum", what),
+        ]
+        for pending in started:
+            world.wait(pending)
+        *totals, total_count = self._scalar_sums.tolist()
+        self._sums /= max(total_count, 1)
+        for parameter, piece in zip(self._parameters, self._pieces(self._sums), strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.copy_(piece)

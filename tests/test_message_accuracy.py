@@ -1,0 +1,80 @@
+"""What docs/messages.md says of pairs of accuracies, and the splits of its trainings."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from scipy import stats
+
+from hpcgnn.comm import World
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.partition import PartitionOptions, partition
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("message_accuracy_report")
+
+
+def runs(configuration: str, accuracies: list[float]) -> list[dict[str, Any]]:
+    return [
+        {"graph": "g", "model": "gcn", "configuration": configuration, "seed": seed, "test_metric_at_best_val": value / 100}
+        for seed, value in enumerate(accuracies)
+    ]  # fmt: skip
+
+
+def test_interval_is_that_of_scipys_paired_test(report: Any) -> None:
+    rng = np.random.default_rng(0)
+    baseline, other = rng.normal(80, 3, 10), rng.normal(79, 3, 10)
+    found = report.difference(dict(enumerate(baseline)), dict(enumerate(other)))
+    expected = stats.ttest_rel(other, baseline).confidence_interval(0.95)
+    assert found.pairs == 10
+    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high])
+
+
+def test_only_seeds_that_both_have_make_pairs(report: Any) -> None:
+    found = report.difference({0: 80.0, 1: 70.0, 2: 60.0}, {2: 61.0, 0: 79.0, 5: 0.0})
+    assert (found.pairs, found.mean) == (2, 0.0)
+    assert report.difference({0: 80.0}, {1: 80.0}) is None
+    assert math.isnan(report.difference({0: 80.0}, {0: 81.0}).low)
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ([-0.2, -0.1] * 5, "yes"),
+        ([-0.4, -0.35] * 5, "**no**"),  # the mean is too low, the interval is not
+        ([-2.0, 2.0] * 5, "**no**"),  # the interval is too wide
+        ([-0.2, -0.1] * 2, "not yet known (4 of 10 pairs)"),
+    ],
+)
+def test_verdict_needs_mean_interval_and_ten_pairs(report: Any, differences: list[float], said: str) -> None:
+    measured = runs("fp32", [80.0] * len(differences)) + runs("int2", [80 + value for value in differences])
+    comparison = report.COMPARISONS[0]
+    assert comparison[:2] == ("fp32", "int2")
+    [result] = report.differences(measured, comparison).values()
+    assert report.verdict(comparison, result) == said
+
+
+@pytest.mark.parametrize(("shift", "said"), [(-0.1, "the expectation holds"), (-1.0, "the expectation is refuted")])
+def test_expectation_of_delta_coding_is_judged_by_measurement(report: Any, shift: float, said: str) -> None:
+    plain = [80.0, 81.0, 79.5]
+    measured = runs("int2, no dropout", plain) + runs("delta 1 bit", [value + shift for value in plain])
+    assert said in report.expectation(measured)
+    assert "not been measured" in report.expectation(runs("fp32", plain))
+
+
+@pytest.mark.mpi
+def test_trainings_have_the_splits_of_convert(tmp_path: Path, mpirun: Any) -> None:
+    graph, parts, split = tmp_path / "graph.h5", tmp_path / "parts.h5", "random:0.5,0.2,0.3,7"
+    convert("digits", graph, ConvertOptions(split=split))
+    partition(World(), graph, parts, PartitionOptions(2))
+    result = mpirun(2, [ROOT / "tests" / "ranks" / "split_anew.py", parts, split, split.removesuffix("7") + "8"])
+    assert result.stdout.split() == ["True", "False"]

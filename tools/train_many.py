@@ -1,0 +1,73 @@
+"""Rank program: several trainings, one after the other in the same processes.
+
+usage: mpiexec.sh -n RANKS python train_many.py TRAININGS.json
+
+TRAININGS.json is a list of objects: `name` is given back, `parts` is the graph, `split` is as in `hpcgnn convert --split` and
+made anew for this training, `seed` is of weights, dropout and messages, `compute` is as in `build_model`, and `model`,
+`messages`, `labels`, `schedule`, `train` hold what differs from the defaults of ModelConfig, MessageConfig,
+LabelPropagationConfig, ScheduleConfig and TrainConfig. Rank 0 prints a line for each as it ends: its `name` and the content of
+`summary.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import hpcgnn
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.messages import MessageConfig
+from hpcgnn.comm.threads import use_threads
+from hpcgnn.data.split import make_split, parse_split
+from hpcgnn.graph import LocalGraph
+from hpcgnn.memory import keep_freed_memory
+from hpcgnn.stop import StopRequest
+from hpcgnn.train.label_propagation import LabelPropagationConfig
+from hpcgnn.train.schedule import ScheduleConfig
+
+
+def main() -> None:
+    """Train everything that the file asks for. Collective."""
+    trainings = json.loads(Path(sys.argv[1]).read_text())
+    world = World()
+    use_threads(world)
+    graphs = {parts: hpcgnn.load(parts, world) for parts in dict.fromkeys(training["parts"] for training in trainings)}
+    keep_freed_memory()
+    for training in trainings:
+        summary = train(split_anew(graphs[training["parts"]], training["split"]), training)
+        if world.rank == 0:
+            print(json.dumps({"name": training["name"]} | summary), flush=True)
+
+
+def split_anew(graph: LocalGraph, split: str) -> LocalGraph:
+    """The graph with the split that `hpcgnn convert` would give it; every rank holds all labels for a moment. Collective."""
+    assert graph.y is not None
+    everyones = np.zeros((graph.meta.num_nodes, *graph.y.shape[1:]), np.int64)
+    everyones[graph.original_ids] = graph.y
+    y = graph.world.allreduce(everyones)
+    masks = make_split(
+        parse_split(split), lambda first, last: y[first:last], y.shape[0], graph.meta.task, str(graph.path)
+    )
+    return replace(graph, masks={name: torch.from_numpy(mask)[graph.original_ids] for name, mask in masks.items()})
+
+
+def train(graph: LocalGraph, training: dict[str, Any]) -> dict[str, Any]:
+    """One training from the start; returns the content of ``summary.json``. Collective."""
+    labels = LabelPropagationConfig(**training.get("labels", {}))
+    config = hpcgnn.ModelConfig(**training.get("model", {}), label_inputs=labels.rate > 0)
+    messages = Messages(graph.world, MessageConfig(**training.get("messages", {})))
+    compute = training.get("compute", "float32")
+    model = hpcgnn.build_model(config, graph, messages=messages, seed=training["seed"], compute=compute)
+    schedule = ScheduleConfig(**training.get("schedule", {}))
+    settings = hpcgnn.TrainConfig(**training.get("train", {}), schedule=schedule, labels=labels)
+    return hpcgnn.Trainer(model, graph, settings, stop=StopRequest()).fit()
+
+
+if __name__ == "__main__":
+    main()
