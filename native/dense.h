@@ -253,13 +253,13 @@ inline void weight_gradient(const int64_t rows, const int64_t depth, const int64
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     std::fill_n(dweight, depth * width, 0.0F);
     if (sums != nullptr) std::fill_n(sums, width, 0.0F);
-    const int64_t segments = (rows + kRowsOfAProduct - 1) / kRowsOfASegment;
+    const int64_t segments = (rows + kRowsOfAProduct - 1) / kRowsOfAProduct;
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         SegmentSums own(depth, width);
 #pragma omp for ordered schedule(dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
-            sum_segment(own, x, dy, s * kRowsOfAProduct, std::min((s + 1) * kRowsOfASegment, rows));
+            sum_segment(own, x, dy, s * kRowsOfAProduct, std::min((s + 1) * kRowsOfAProduct, rows));
 #pragma omp ordered
             add_segment(own, dweight, sums);
         }
