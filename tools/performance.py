@@ -46,12 +46,12 @@ lines). *order*: the whole graph with its nodes in another order (METIS: sorted 
 scrambled). The three *pool* lines run with default allocators: with the buffer pool, with it but without huge pages,
 and without it; compare them with each other."""
 
+_TIMED = {"aggregation": "aggregate", "exchange": "exchange", "both": "both", "in turn": "in_turn"}
 EXCHANGE = """\
-`tools/virtual_cluster run --hosts 4 --rate RATE -t 1 -- hpcgnn bench exchange parts.h5 --bits B --json`, where parts.h5 is the
-R-MAT graph of scale 17 in 4 METIS parts (see [ablation.md](ablation.md), which has whole epochs; what few bits do to accuracy is
-in [messages.md](messages.md)). Local aggregation alone, the exchange alone and both as in training take turns; medians of the
-slowest rank. *hidden* is (aggregation + exchange - both) / min(aggregation, exchange): what runs beside the other of what
-could."""
+`tools/virtual_cluster run --hosts P --rate RATE -t 1 -- hpcgnn bench exchange PARTS --bits B --json`.
+[ablation.md](ablation.md) has whole epochs, and [messages.md](messages.md) what few bits do to accuracy. Local aggregation
+alone, the exchange alone, both as in training and one after the other take turns; medians of the slowest rank. *hidden* is
+(in turn - both) / min(aggregation, exchange): what runs beside the other of what could."""
 
 
 def main() -> None:
@@ -181,14 +181,31 @@ def _quantization(found: dict[str, Any]) -> list[str]:
 
 def _exchanges(exchanges: list[dict[str, Any]]) -> list[str]:
     table = _table(
-        ["rate", "bits", "strategy", "direction", "aggregation ms", "exchange ms", "both ms", "hidden", "required"]
+        [
+            "parts",
+            "ranks",
+            "rate",
+            "bits",
+            "strategy",
+            "direction",
+            *(f"{what} ms" for what in _TIMED),
+            "hidden",
+            "required",
+        ]
     )
     for found in exchanges:
         required = {line["direction"]: line["required"] for line in found["requirements"]}
         for direction, line in found["directions"].items():
-            seconds = [f"{line[f'{what}_seconds'] * 1e3:.1f}" for what in ("aggregate", "exchange", "both")]
+            seconds = [f"{line[f'{what}_seconds'] * 1e3:.1f}" for what in _TIMED.values()]
             hidden = f"{line['hidden_of_shorter']:.0%}"
-            about = [found["rate"], str(found["bits"]), found["strategy"], direction]
+            about = [
+                Path(found["graph"]).name,
+                str(found["ranks"]),
+                found["rate"],
+                str(found["bits"]),
+                found["strategy"],
+                direction,
+            ]
             table.append(_row([*about, *seconds, hidden, f"≥ {required[direction]:.0%}"]))
     return ["## Exchanges behind local aggregation", "", EXCHANGE, "", *table, ""]
 

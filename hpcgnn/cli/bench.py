@@ -171,9 +171,9 @@ def _show_exchange(found: dict[str, Any]) -> None:
     title = (
         f"{found['ranks']} ranks, {found['width']} columns, {found['bits']} bits, {found['collective']}: milliseconds"
     )
-    shown = _table(title, "", "aggregation", "exchange", "both", "hidden of the shorter", "bytes", "largest of a rank")
+    shown = _table(title, "", "aggregation", "exchange", "both", "in turn", "hidden", "bytes", "largest of a rank")
     for name, line in found["directions"].items():
-        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in ("aggregate", "exchange", "both"))
+        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in ("aggregate", "exchange", "both", "in_turn"))
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
         shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)

@@ -93,6 +93,7 @@ class Exchange:
     def start(self, rows: torch.Tensor) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective."""
         messages = self.messages
+        messages.occupy(self.name)
         call = messages.call(self.name)
         codec = self._codec(rows, call)
         trouble = codec.encode(rows, self._key(call))
@@ -109,6 +110,7 @@ class Exchange:
     def wait(self, message: Message) -> None:
         """Wait until the received rows are there."""
         self._wait(message.pending)
+        self.messages.vacate()
         self.messages.timings.add("wire_seconds", message.pending.seconds)
 
     def _wait(self, pending: Pending) -> None:

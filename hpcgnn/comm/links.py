@@ -30,32 +30,33 @@ class Links:
 
 
 def choose_links(
-    world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", width: int = 256
+    world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", row_bytes: int = 1024
 ) -> Links | None:
     """The graph of ranks to exchange over, or None where ``Ialltoallv`` is as fast. Collective.
 
     send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: one of :data:`COLLECTIVES`; ``auto``
-    measures rows of ``width`` float32 where no rank sends to, or receives from, more than half of the others.
+    measures rows of ``row_bytes`` where no rank sends to, or receives from, more than half of the others.
     """
     if collective == "alltoallv":
         return None
     peers = np.array([np.count_nonzero(send_counts), np.count_nonzero(receive_counts)])
     most = int(world.allreduce(peers, "max").max())
-    if collective == "auto" and 2 * most > world.size - 1:
+    if most == 0 or (collective == "auto" and 2 * most > world.size - 1):
         return None
     there = world.neighbours(receive_counts > 0, send_counts > 0)
-    if collective == "auto" and not _is_faster(world, there, send_counts, receive_counts, width):
+    if collective == "auto" and not _is_faster(world, there, send_counts, receive_counts, row_bytes):
+        world.free(there)
         return None
     return Links(there, world.neighbours(send_counts > 0, receive_counts > 0))
 
 
 def _is_faster(
-    world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, width: int
+    world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
 ) -> bool:
     """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
     world.check_counts(send_counts, receive_counts, "a trial exchange")
-    send = np.zeros((int(send_counts.sum()), width), np.float32)
-    received = np.empty((int(receive_counts.sum()), width), np.float32)
+    send = np.zeros((int(send_counts.sum()), row_bytes), np.uint8)
+    received = np.empty((int(receive_counts.sum()), row_bytes), np.uint8)
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
         for over_neighbours, times in seconds.items():

@@ -73,6 +73,7 @@ class Messages:
         self._calls: Counter[str] = Counter()
         self._started: list[str] = []
         self._first_trouble: int | None = None
+        self._under_way: str | None = None
         self._scratch: dict[str, torch.Tensor] = {}
 
     @property
@@ -103,6 +104,20 @@ class Messages:
         """How often the exchange ``name`` was started before in this step: more than once only by layers used twice."""
         self._calls[name] += 1
         return self._calls[name] - 1
+
+    def occupy(self, name: str) -> None:
+        """The exchange ``name`` begins, in memory that all exchanges share.
+
+        Raises:
+            RuntimeError: where another one has not been waited for, whose rows would be overwritten.
+        """
+        if self._under_way is not None:
+            raise RuntimeError(f"{name} cannot travel before those under way, {self._under_way}, were waited for")
+        self._under_way = name
+
+    def vacate(self) -> None:
+        """The exchange under way has ended."""
+        self._under_way = None
 
     def started(self, name: str, num_bytes: int, *, trouble: bool) -> None:
         """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""

@@ -33,6 +33,7 @@ _PRINTED_BEFORE_ABORT_SECONDS = 0.25  # MPICH's launcher drops what a rank print
 _LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
 MOST_ROWS = 2**31 - 1  # of one rank in one exchange: counts and displacements are C ints
 _BROADCAST_BYTES = 1 << 30  # counts are C ints
+_PROGRESS = Progress()  # one a process, as MPI and its rules for threads are
 
 
 def _mpi() -> Any:
@@ -69,6 +70,7 @@ def abort_if_parallel(exit_code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_PRINTED_BEFORE_ABORT_SECONDS)
+        _PROGRESS.take_over()
         sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(exit_code)
 
 
@@ -84,11 +86,20 @@ class Pending:
     buffers: tuple[Any, ...]
     started_at: float
     seconds: float = 0.0
+    error: Exception | None = None
 
     def test(self) -> bool:
-        """Give MPI a chance to make progress; true once this is complete."""
-        if not self.seconds and self.request.Test():
-            self.seconds = time.perf_counter() - self.started_at
+        """Give MPI a chance to make progress; true once this is complete. Raises what MPI has raised, each time."""
+        if self.error is not None:  # MPI itself forgets it: a request that failed is none afterwards
+            raise self.error
+        if not self.seconds:
+            try:
+                complete = self.request.Test()
+            except Exception as error:
+                self.error = error
+                raise
+            if complete:
+                self.seconds = time.perf_counter() - self.started_at
         return self.seconds > 0
 
 
@@ -111,7 +122,6 @@ class World:
     def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._mpi = _mpi()
         self._communicator = self._mpi.COMM_WORLD if comm is None else comm
-        self._progress = Progress()
         self.rank: int = self._communicator.rank
         self.size: int = self._communicator.size
         self.timeout_seconds = timeout_seconds
@@ -120,7 +130,7 @@ class World:
     @property
     def _comm(self) -> Any:
         """The communicator, for a call from this thread: the progress thread leaves MPI alone from now on."""
-        self._progress.take_over()
+        _PROGRESS.take_over()
         return self._communicator
 
     @property
@@ -142,13 +152,13 @@ class World:
 
     def test(self, pending: Pending) -> bool:
         """Give MPI a chance to make progress; true once ``pending`` is complete. Not collective."""
-        self._progress.take_over()
+        _PROGRESS.take_over()
         return pending.test()
 
     def watch(self, pending: Pending) -> None:
         """Let a thread make progress with ``pending`` until this rank calls MPI again. Not collective."""
         if self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
-            self._progress.watch(pending.test)
+            _PROGRESS.watch(pending.test)
 
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""
@@ -233,6 +243,11 @@ class World:
         ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
         return Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
 
+    def free(self, neighbours: Neighbours) -> None:
+        """Give back what :meth:`neighbours` made: a process may have some thousand of them."""
+        _PROGRESS.take_over()
+        neighbours.comm.Free()
+
     def start_alltoallv(
         self,
         send: np.ndarray,
@@ -249,10 +264,10 @@ class World:
         :meth:`check_counts` checks: here it would be found by one rank alone. With ``neighbours``, only ranks that are linked
         there look at each other; all others' counts must be 0.
         """
+        start = self._comm.Ialltoallv  # first of all, as this takes MPI back
         row_type = self._row_type(send)
         there = (send_rows, _displacements(send_rows))
         back = (recv_rows, _displacements(recv_rows))
-        start = self._comm.Ialltoallv
         if neighbours is not None:
             start = neighbours.comm.Ineighbor_alltoallv
             there = tuple(each[neighbours.destinations] for each in there)

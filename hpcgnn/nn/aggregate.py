@@ -91,7 +91,8 @@ class KeptAggregator:
     def __init__(self, aggregator: Aggregator) -> None:
         exchange = aggregator.exchange
         self._messages = Messages(exchange.messages.world, timings=exchange.messages.timings)
-        exact = Exchange(self._messages, exchange.send_counts, exchange.receive_counts, links=exchange.links)
+        counts = (exchange.send_counts, exchange.receive_counts)
+        exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
         self._aggregator = Aggregator(aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend)
         self.backend, self.exchange = aggregator.backend, exchange
         self._features: torch.Tensor | None = None
@@ -106,6 +107,8 @@ class KeptAggregator:
         if self._features is not x:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
+            self.exchange.messages.bytes_sent.update(self._messages.bytes_sent)
+            self._messages.bytes_sent.clear()
             troubled = np.array([float(self._messages.in_trouble)])
             self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)[0]))
         return self
@@ -180,11 +183,13 @@ def make_aggregator(
     messages: Messages | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
+    row_bytes: int = 1024,
 ) -> Aggregator:
     """The aggregator ``kind`` of ``graph``. Collective.
 
     Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
     ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
+    ``row_bytes`` of a message are for choosing MPI's collective (:func:`hpcgnn.comm.choose_links`).
     Rows are the graph's nodes in the graph's order, and each is summed as in any other order (large unweighted sums
     excepted, see docs/ARCHITECTURE.md): the bits are the same.
     """
@@ -206,7 +211,7 @@ def make_aggregator(
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
     messages = messages or Messages(graph.world)
     counts = plan.send_to.counts(graph.world.size), plan.receive_from.counts(graph.world.size)
-    links = choose_links(graph.world, *counts, messages.config.collective)
+    links = choose_links(graph.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     return Aggregator(plan, exchange, left, right, backend)
 

@@ -44,10 +44,10 @@ class Rounded:
             self._rounded = _round(self.x)
         return sum_of(_Product.apply(self.x, self._rounded, weight), bias, plus)
 
-    def weight_gradient(self, dy: torch.Tensor) -> torch.Tensor:
+    def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), from dy (n, H)."""
         if self._rounded is None:
-            return dense.weight_gradient(self.x.detach(), dy)[0]
+            return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
         return _multiply(self._rounded.T, _round(dy))
 
 

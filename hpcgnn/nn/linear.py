@@ -82,9 +82,9 @@ class LateWeight:
         """(F, H), once autograd has been where the product was."""
         assert self.waiting is not None, "the product's gradients come before its weight's"
         (x, dy), self.waiting = self.waiting, None
-        return (
-            x.weight_gradient(dy) if isinstance(x, Rounded) else dense.weight_gradient(x, dy, backend=self.backend)[0]
-        )
+        if isinstance(x, Rounded):
+            return x.weight_gradient(dy, self.backend)
+        return dense.weight_gradient(x, dy, backend=self.backend)[0]
 
 
 class _Made(torch.autograd.Function):
@@ -107,10 +107,15 @@ class _Used(torch.autograd.Function):
     def forward(
         ctx: Any, y: torch.Tensor, made: torch.Tensor, late: LateWeight, x: torch.Tensor | Rounded
     ) -> torch.Tensor:
-        ctx.late, ctx.x = late, x.detach() if isinstance(x, torch.Tensor) else x
+        ctx.late, ctx.rounded = late, None
+        if isinstance(x, Rounded):
+            ctx.rounded = x
+        else:
+            ctx.save_for_backward(x.detach())
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
-        ctx.late.waiting, ctx.x = (ctx.x, gradients[0]), None
+        if ctx.needs_input_grad[1]:
+            ctx.late.waiting = (ctx.rounded or ctx.saved_tensors[0], gradients[0])
         return gradients[0], gradients[0].new_empty(0), None, None

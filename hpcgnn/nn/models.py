@@ -151,7 +151,10 @@ def build_model(
     _, kind = MODELS[config.model]
     messages = messages or Messages(graph.world)
     messages.seed = seed
-    aggregator = make_aggregator(graph, kind, strategy, messages=messages, backend=backend, dtype=dtype)
+    row_bytes = -(-config.hidden * messages.config.bits // 8)
+    aggregator = make_aggregator(
+        graph, kind, strategy, messages=messages, backend=backend, dtype=dtype, row_bytes=row_bytes
+    )
     keys = DropoutKeys(graph.original_ids, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -14,6 +14,8 @@ from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
 from hpcgnn.kernels import Csr
 
 WIDTH = 40
+OVER_NEIGHBOURS: list[bool] = []  # of each exchange, as World is told
+START = World.start_alltoallv
 
 
 def sent_by(rank: int, size: int) -> np.ndarray:
@@ -30,8 +32,12 @@ def moved(world: World, collective: str, bits: int) -> list[torch.Tensor]:
     links = choose_links(world, *counts, collective)
     exchange = Exchange(Messages(world, MessageConfig(bits=bits)), *counts, links=links)
     rows = torch.sin(torch.arange(int(counts[0].sum()) * WIDTH).view(-1, WIDTH) + 100.0 * world.rank)
-    there = _move(exchange, rows)
-    return [there, _move(exchange.reverse(), there)]
+    OVER_NEIGHBOURS.clear()
+    found = [_move(exchange, rows)]
+    found.append(_move(exchange.reverse(), found[0]))
+    if collective != "auto":
+        assert [collective == "neighbour"] * 2 == OVER_NEIGHBOURS
+    return found
 
 
 def _move(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
@@ -49,7 +55,13 @@ def everywhere(world: World, value: bool) -> bool:
     return bool(world.allreduce(np.array([value], np.int64), "min")[0])
 
 
+def recorded(self: World, *arguments: object) -> object:
+    OVER_NEIGHBOURS.append(arguments[-1] is not None)
+    return START(self, *arguments)  # type: ignore[arg-type]
+
+
 def main() -> None:
+    World.start_alltoallv = recorded  # type: ignore[assignment,method-assign]
     world = World(timeout_seconds=60)
     found = {}
     for bits in (32, 2):

@@ -1,0 +1,33 @@
+"""``hpcgnn bench exchange``: what it calls hidden, and that it runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import small_graphs
+
+from hpcgnn.study.exchange import CALLS, summary
+
+
+def test_hidden_is_what_overlap_saves_of_what_it_could():
+    seconds = {"aggregate": 0.2, "exchange": 1.0, "both": 1.05, "in_turn": 1.25}
+    found = summary({name: [value, value, 9.0] for name, value in seconds.items()})
+    assert found["hidden_of_shorter"] == pytest.approx(1)
+    nothing = summary({name: [value] for name, value in (seconds | {"both": 1.25}).items()})
+    assert nothing["hidden_of_shorter"] == pytest.approx(0)
+
+
+@pytest.mark.mpi
+def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpirun, tmp_path):
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(300, 2), 2)
+    command = ["-m", "hpcgnn", "bench", "exchange", tmp_path / "parts.h5", "--bits", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpirun(2, command).stdout)
+    for direction in ("forward", "backward"):
+        line = found["directions"][direction]
+        assert all(line[f"{name}_seconds"] > 0 and len(line["rounds"][name]) == 2 for name in CALLS)
+        assert 0 < line["largest_bytes_of_a_rank"] < line["bytes"]
+    refused = mpirun(1, command, check=False)
+    assert refused.returncode == 1
+    assert "one rank exchanges nothing" in refused.stderr

@@ -1,0 +1,64 @@
+"""The thread that lets MPI move messages: it calls a test by itself, and never when MPI was taken back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpcgnn.comm.progress import Progress
+from hpcgnn.comm.world import Pending
+
+
+def _until(condition) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(1e-3)
+    return condition()
+
+
+def test_it_tests_until_the_end_by_itself():
+    progress, calls = Progress(), []
+    for _ in range(3):
+        calls.clear()
+        progress.watch(lambda: calls.append(1) or len(calls) == 5)
+        assert _until(lambda: len(calls) == 5)
+        time.sleep(0.02)
+        assert len(calls) == 5
+        progress.take_over()
+
+
+def test_it_does_not_test_once_taken_over():
+    progress, calls = Progress(), []
+    progress.watch(lambda: calls.append(1) or time.sleep(2e-3))
+    assert _until(lambda: calls)
+    for _ in range(20):
+        progress.take_over()
+        before = len(calls)
+        time.sleep(5e-3)
+        assert len(calls) == before
+        progress.watch(lambda: calls.append(1) or time.sleep(2e-3))
+    progress.take_over()
+
+
+class _Failing:
+    """A request that fails, and then, as in MPICH, is none: its next test says that it is complete."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def Test(self) -> bool:
+        if self.failed:
+            return True
+        self.failed = True
+        raise RuntimeError("broken network")
+
+
+def test_what_it_finds_broken_is_broken_for_whoever_waits():
+    progress, pending = Progress(), Pending(_Failing(), "rows", (), time.perf_counter())
+    progress.watch(pending.test)
+    assert _until(lambda: pending.error is not None)
+    progress.take_over()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken network"):
+            pending.test()
