@@ -19,7 +19,7 @@ from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtu
 
 HPCGNN = [sys.executable, "-m", "hpcgnn"]
 TIMEOUT_SECONDS = 5
-SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for (.+): a peer or a link has stopped"
+SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for ([^:]+): a peer or a link has stopped"
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,12 @@ def main() -> None:
     sys.exit(code)
 
 
+def _say(sentence: str) -> None:
+    """Print a whole line in one write (``print`` makes two): ranks that speak at once share the launcher's stderr."""
+    sys.stderr.write(f"hpcgnn: {sentence}\n")
+    sys.stderr.flush()
+
+
 def _die_quietly_on_sigterm() -> None:
     """For a rank that is leaving: the launcher's SIGTERM should end it without another message."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,10 +106,10 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
     rank = mpi.launcher_rank()
     if error.agreed:
         if rank == 0:
-            print(f"hpcgnn: error: {error}", file=sys.stderr, flush=True)
+            _say(f"error: {error}")
         sys.exit(1)  # through MPI_Finalize, where the ranks meet
     where = f" on rank {rank}" if mpi.is_parallel() or rank else ""
-    print(f"hpcgnn: error{where}: {error}", file=sys.stderr, flush=True)
+    _say(f"error{where}: {error}")
     if isinstance(error, StalledError):
         time.sleep(error.grace_seconds)  # the first rank to abort ends all, and each is to say what it waited for
     mpi.abort_if_parallel(1)
@@ -113,7 +119,7 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
 def _leave_interrupted(advice: str) -> NoReturn:
     """Leave at once, without MPI_Finalize: the other ranks may never reach it."""
     if mpi.launcher_rank() == 0:
-        print(f"hpcgnn: stopped{': ' if advice else ''}{advice}", file=sys.stderr, flush=True)
+        _say(f"stopped{': ' if advice else ''}{advice}")
     else:
         time.sleep(_GRACE_SECONDS / 2)
     os._exit(_INTERRUPTED)
