@@ -37,6 +37,8 @@ ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
         **{f"sve{8 * n}": (n, ["-march=armv8.2-a+sve", f"-msve-vector-bits={8 * n}"]) for n in (16, 32, 64)},
     },
 }
+# Kernels that need more of the CPU than their instruction set: their source and flags. isa.cpp asks the CPU for it.
+MORE = {"avx512": ("dense_bf16.cpp", ["-mavx512bf16"])}
 MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
@@ -73,6 +75,9 @@ def build(
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
+            if name in MORE:
+                source, more_flags = MORE[name]
+                jobs.append((HERE / source, Path(folder, f"{name}_more.o"), [*isa_flags, *more_flags, *defines]))
         list(pool.map(lambda job: _compile([*command, *COMMON, *job[2], *flags], job[0], job[1]), jobs))
         objects = [str(job[1]) for job in jobs]
         temporary = output.with_name(f".{output.name}.new")  # a running process may have the old file mapped

@@ -58,12 +58,21 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 7;
+    return 8;
 }
 
 const char* hpcgnn_isas() {
     static const std::string names = usable();
     return names.c_str();
+}
+
+int hpcgnn_multiplies_bf16() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return usable().find("avx512") != std::string::npos && __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
 }
 
 const char* hpcgnn_last_isa() {
