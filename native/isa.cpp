@@ -1,5 +1,5 @@
-// Which instruction sets were compiled in (HPCGNN_COMPILED: their names, from build.py), and which of them this CPU can
-// run.
+// Which instruction sets were compiled in (HPCGNN_COMPILED: their names; HPCGNN_HAS_BF16: products in bfloat16, too;
+// from build.py), and which of them this CPU can run.
 
 #include <atomic>
 #include <string>
@@ -67,7 +67,7 @@ const char* hpcgnn_isas() {
 }
 
 int hpcgnn_multiplies_bf16() {
-#if defined(__x86_64__)
+#if defined(HPCGNN_HAS_BF16)
     __builtin_cpu_init();
     return usable().find("avx512") != std::string::npos && __builtin_cpu_supports("avx512bf16");
 #else
