@@ -37,6 +37,9 @@ ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
         **{f"sve{8 * n}": (n, ["-march=armv8.2-a+sve", f"-msve-vector-bits={8 * n}"]) for n in (16, 32, 64)},
     },
 }
+# Kernels that need more of the CPU than their instruction set: their source and flags, and what tells isa.cpp that they are
+# there, which asks the CPU for it. Left out where the compiler is too old for them (GCC before 10).
+MORE = {"avx512": ("dense_bf16.cpp", ["-mavx512bf16"], "-DHPCGNN_HAS_BF16")}
 MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
@@ -69,16 +72,26 @@ def build(
     # The worst one first: of code that several objects have (the standard library's), the linker takes the first.
     isas = {name: flags for name, flags in known.items() if name in (only or known)}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), [f'-DHPCGNN_COMPILED="{" ".join(isas)}"'])]
+        told = [f'-DHPCGNN_COMPILED="{" ".join(isas)}"']
+        jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), told)]
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
+            source, more_flags, tells = MORE.get(name, ("", [], ""))
+            if source and _accepts(command, more_flags):
+                told.append(tells)
+                jobs.append((HERE / source, Path(folder, f"{name}_more.o"), [*isa_flags, *more_flags, *defines]))
         list(pool.map(lambda job: _compile([*command, *COMMON, *job[2], *flags], job[0], job[1]), jobs))
         objects = [str(job[1]) for job in jobs]
         temporary = output.with_name(f".{output.name}.new")  # a running process may have the old file mapped
         output.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([*command, "-shared", "-fopenmp", *flags, *objects, "-o", str(temporary)], check=True)
         temporary.replace(output)
+
+
+def _accepts(command: list[str], flags: list[str]) -> bool:
+    preprocess = [*command, *flags, "-E", "-x", "c++", os.devnull, "-o", os.devnull]
+    return subprocess.run(preprocess, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _compile(command: list[str], source: Path, output: Path) -> None:

@@ -1,9 +1,9 @@
 // The inner loop of dense products: a tile of the result stays in registers while a column of one operand meets a row
 // of the other, for each step of the sum; and the packing of the operand whose rows lie in registers.
 //
-// Each element of a result is one chain of fused multiply-adds in ascending order of the sum, whatever the instruction
-// set, so that all have the same bits. Fused, unlike in sparse products: those are bound by memory, these by
-// arithmetic.
+// Each element of a float32 result is one chain of fused multiply-adds in ascending order of the sum, whatever the
+// instruction set, so that all have the same bits. Fused, unlike in sparse products: those are bound by memory, these
+// by arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -35,28 +35,57 @@ inline Floats fused(const Floats a, const Floats b, const Floats c) {
 #endif
 }
 
-// Rows of a row-major matrix, and rows that were packed: kTileRows numbers, one of each row, for each step.
-struct StridedRows {
-    const float* first;
-    int64_t stride;
-    float at(const int row, const int64_t step) const { return first[row * stride + step]; }
+// An arithmetic: the numbers that a step of a sum takes, one of each row and one of each column, and how they are made.
+// A step of float32 adds one product.
+struct Float32 {
+    using Number = float;
+    static constexpr int64_t kTerms = 1;  // of the sum in a step
+
+    static Floats add(const Floats a, const Floats b, const Floats sum) { return fused(a, b, sum); }
+
+    // The number of the `terms` (at most kTerms, missing ones count as 0) values at `from`, `stride` apart.
+    static float number(const float* from, int64_t, int64_t) { return *from; }
+
+    // Lane by lane, the number of the values in kTerms registers.
+    template <int n>
+    static Lanes<float, n> numbers(const Lanes<float, n>* terms) {
+        return terms[0];
+    }
+
+    // The numbers of columns [first, last) of up to kTileRows rows of x, where they lie or in `memory`, for
+    // kRowsMemory.
+    static constexpr int64_t kRowsMemory = 1;
+    static const float* rows(const float* x, int64_t, int64_t, int64_t first, int64_t, float*) { return x + first; }
+    static int64_t row_stride(const int64_t depth) { return depth; }
 };
+
+// Rows of a row-major matrix, and rows that were packed: kTileRows numbers, one of each row, for each step.
+template <typename Number>
+struct StridedRows {
+    const Number* first;
+    int64_t stride;
+    Number at(const int64_t row, const int64_t step) const { return first[row * stride + step]; }
+    StridedRows from(const int64_t row) const { return {first + row * stride, stride}; }
+};
+template <typename Number>
 struct PackedRows {
-    const float* first;
-    float at(const int row, const int64_t step) const { return first[step * kTileRows + row]; }
+    const Number* first;
+    Number at(const int64_t row, const int64_t step) const { return first[step * kTileRows + row]; }
 };
 
 // Adds to `sum`, for each of `steps`, the products of a number of each row of `a` with `vectors` registers of
 // `columns`.
-template <int rows, int vectors, typename Rows>
+template <typename Arithmetic, int rows, int vectors, typename Rows>
 inline __attribute__((always_inline)) void add_products(Floats (&sum)[rows][vectors], const Rows a,
-                                                        const float* columns, const int64_t steps) {
+                                                        const typename Arithmetic::Number* columns,
+                                                        const int64_t steps) {
+    using Number = typename Arithmetic::Number;
     for (int64_t k = 0; k < steps; ++k) {
-        Floats b[vectors];
-        for (int v = 0; v < vectors; ++v) b[v] = load<float, kFloats>(columns + (k * vectors + v) * kFloats);
+        Lanes<Number, kFloats> b[vectors];
+        for (int v = 0; v < vectors; ++v) b[v] = load<Number, kFloats>(columns + (k * vectors + v) * kFloats);
         for (int r = 0; r < rows; ++r) {
-            const Floats number = splat<float, kFloats>(a.at(r, k));
-            for (int v = 0; v < vectors; ++v) sum[r][v] = fused(number, b[v], sum[r][v]);
+            const Lanes<Number, kFloats> number = splat<Number, kFloats>(a.at(r, k));
+            for (int v = 0; v < vectors; ++v) sum[r][v] = Arithmetic::add(number, b[v], sum[r][v]);
         }
     }
 }
@@ -82,12 +111,14 @@ struct Panels {
 };
 
 struct Aligned {
-    void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
+    void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
 };
-using Scratch = std::unique_ptr<float[], Aligned>;
+template <typename T>
+using Scratch = std::unique_ptr<T[], Aligned>;
 
-inline Scratch scratch(const int64_t count) {
-    return Scratch(new (std::align_val_t(64)) float[std::max<int64_t>(count, 1)]);
+template <typename T>
+inline Scratch<T> scratch(const int64_t count) {
+    return Scratch<T>(new (std::align_val_t(64)) T[std::max<int64_t>(count, 1)]);
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ HPCGNN_API int hpcgnn_abi_version();
 // The instruction sets that were compiled in and that this CPU can run, worst first, separated by spaces.
 HPCGNN_API const char* hpcgnn_isas();
 
+// Whether this CPU can run the kernels of AVX-512 that multiply bfloat16.
+HPCGNN_API int hpcgnn_multiplies_bf16();
+
 // The instruction set of the kernel that ran last in this process ("" before the first): proof that a forced one ran.
 HPCGNN_API const char* hpcgnn_last_isa();
 

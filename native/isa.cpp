@@ -1,5 +1,5 @@
-// Which instruction sets were compiled in (HPCGNN_COMPILED: their names, from build.py), and which of them this CPU can
-// run.
+// Which instruction sets were compiled in (HPCGNN_COMPILED: their names; HPCGNN_HAS_BF16: products in bfloat16, too;
+// from build.py), and which of them this CPU can run.
 
 #include <atomic>
 #include <string>
@@ -58,12 +58,21 @@ std::string usable() {
 }  // namespace
 
 int hpcgnn_abi_version() {
-    return 7;
+    return 8;
 }
 
 const char* hpcgnn_isas() {
     static const std::string names = usable();
     return names.c_str();
+}
+
+int hpcgnn_multiplies_bf16() {
+#if defined(HPCGNN_HAS_BF16)
+    __builtin_cpu_init();
+    return usable().find("avx512") != std::string::npos && __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
 }
 
 const char* hpcgnn_last_isa() {

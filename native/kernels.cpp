@@ -2,7 +2,7 @@
 
 #include "activation.h"
 #include "ceiling.h"
-#include "dense.h"
+#include "dense_f32.h"
 #include "dropout.h"
 #include "edges.h"
 #include "max_gradient.h"

@@ -12,6 +12,7 @@ import small_graphs
 import torch
 
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import dense
 from hpcgnn.nn import compute
 from hpcgnn.nn.compute import Rounded, check_compute
 from hpcgnn.nn.linear import matmul
@@ -19,6 +20,16 @@ from hpcgnn.nn.linear import matmul
 HPCGNN = ["-m", "hpcgnn"]
 # Rounding to 8 bits of mantissa errs by at most this, relative to the number.
 HALF_STEP = 2.0**-8
+
+
+@pytest.fixture(params=["kernels", "torch"])
+def way(request, monkeypatch):
+    """Who multiplies bfloat16."""
+    if request.param == "torch":
+        monkeypatch.setattr(dense, "has_bf16", lambda backend="auto": False)
+    elif not dense.has_bf16():
+        pytest.skip("this CPU has no AVX512_BF16")
+    return request.param
 
 
 def products(x: torch.Tensor, weight: torch.Tensor, upstream: torch.Tensor, *, rounded: bool) -> list[torch.Tensor]:
@@ -30,8 +41,8 @@ def products(x: torch.Tensor, weight: torch.Tensor, upstream: torch.Tensor, *, r
 
 
 @pytest.mark.parametrize("shape", [(32768, 256, 40), (5000, 128, 256), (16411, 67, 33)])
-def test_products_differ_by_what_rounding_allows(shape):
-    """Two operands and the result are rounded: by three half steps of the sum of magnitudes, for every element."""
+def test_products_differ_by_what_rounding_allows(shape, way):
+    """Two operands, and torch's result, are rounded: by a half step each of the sum of magnitudes, for every element."""
     rows, in_width, out_width = shape
     x, weight, upstream = torch.randn(rows, in_width), torch.randn(in_width, out_width), torch.randn(rows, out_width)
     assert compute.pays(*shape)
@@ -41,12 +52,12 @@ def test_products_differ_by_what_rounding_allows(shape):
     for one, exact, magnitude in zip(found, wanted, magnitudes, strict=True):
         assert one.dtype == torch.float32
         # 2 % more for the products of roundings and the float32 sums
-        assert bool(((one - exact).abs() <= 1.02 * 3 * HALF_STEP * magnitude).all())
+        assert bool(((one - exact).abs() <= 1.02 * (3 if way == "torch" else 2) * HALF_STEP * magnitude).all())
         assert float((one - exact).norm() / exact.norm()) < HALF_STEP  # they err both ways, so most of it cancels
     assert not torch.equal(found[0], x @ weight)
 
 
-def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums():
+def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums(way):
     """Small whole numbers: nothing is rounded, so this is the same product in every way."""
     x, weight = torch.randint(-2, 3, (32768, 64)).float(), torch.randint(-1, 2, (64, 32)).float()
     upstream = torch.zeros(32768, 32)
@@ -56,16 +67,17 @@ def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums():
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-def test_small_products_stay_float32():
+def test_small_products_stay_float32(way):
     """They are faster so; also where a rank has no nodes."""
-    for shape in ((0, 256, 256), (100, 64, 64), (10**6, 8, 8)):
+    for shape in ((0, 256, 256), (100, 64, 64)):
         assert not compute.pays(*shape)
+    assert compute.pays(10**6, 8, 8) == compute.pays(1000, 64, 64) == (way == "kernels")
     x, weight, upstream = torch.randn(100, 64), torch.randn(64, 32), torch.randn(100, 32)
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-def test_what_is_kept_for_the_gradients_is_half_as_large_and_shared():
+def test_what_is_kept_for_the_gradients_is_shared_and_for_torch_half_as_large(way):
     x, weights = torch.randn(32768, 64, requires_grad=True), torch.randn(2, 64, 64, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -73,8 +85,16 @@ def test_what_is_kept_for_the_gradients_is_half_as_large_and_shared():
         for weight in weights:
             operand.times(weight)
     large = [tensor for tensor in kept if tensor.numel() == x.numel()]
-    assert {tensor.dtype for tensor in large} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in large} == {torch.bfloat16 if way == "torch" else torch.float32}
     assert len({tensor.data_ptr() for tensor in large}) == 1
+    assert (large[0].data_ptr() == x.data_ptr()) == (way == "kernels")
+
+
+def test_a_weights_gradient_alone_is_the_one_of_the_product(way):
+    x, weight, upstream = torch.randn(32768, 64), torch.randn(64, 32), torch.randn(32768, 32)
+    wanted = products(x, weight, upstream, rounded=True)[2]
+    assert torch.equal(Rounded(x).weight_gradient(upstream), wanted)
+    assert not torch.equal(dense.weight_gradient(x, upstream)[0], wanted)
 
 
 def test_a_cpu_without_it_is_refused_and_an_emulating_one_warned(monkeypatch):
@@ -137,6 +157,7 @@ def test_a_resumed_bfloat16_run_has_the_same_bytes(mpirun, digits, tmp_path):
 
 REFUSING = """
 import sys
+from hpcgnn.kernels import dense
 from hpcgnn.nn import compute
 from hpcgnn.comm import World
 compute._multiplies = lambda: World().rank != 1  # one of the ranks is on another machine

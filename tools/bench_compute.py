@@ -2,9 +2,9 @@
 
     python tools/bench_compute.py --threads 1 2
 
-A line is one product with a weight and its two gradients: alone in float32, by torch.mm and by the native kernel, and as a
-layer does them in float32 and in bfloat16, conversions included. The rules in hpcgnn/kernels/native/dense.py and
-hpcgnn/nn/compute.py (both `pays`) follow from it; the last columns say what they choose.
+A line is one product with a weight and its two gradients: alone, in float32 by torch.mm and by the native kernels, which
+also do bfloat16 where the CPU does; and as a layer does them in float32 and in bfloat16, conversions included. The rules in
+hpcgnn/kernels/native/dense.py and hpcgnn/nn/compute.py (both `pays`) follow from it; the last columns say what they choose.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import measure
 import numpy as np
 import torch
 
+from hpcgnn.kernels.dense import has_bf16
 from hpcgnn.kernels.native import dense
 from hpcgnn.nn import compute
 from hpcgnn.nn.linear import matmul, operand
@@ -36,33 +37,29 @@ def products(name: str, x: torch.Tensor, weight: torch.Tensor, upstream: torch.T
     return lambda: matmul(operand(x, name), weight), backward
 
 
-def float32_products(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor) -> dict[str, dict[str, Callable]]:
-    """Each product alone, into memory that is there: by torch.mm and by the native kernel whatever the size."""
+def single_products(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor) -> dict[str, dict[str, Callable]]:
+    """Each product alone, into memory that is there: by torch.mm and by the native kernels whatever the size."""
     y, dx, dweight = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(weight)
-    return {
-        "y": {
-            "torch": lambda: torch.mm(x, weight, out=y),
-            "native": lambda: dense.multiply(x, weight, None, False, y),
-        },
-        "dx": {
-            "torch": lambda: torch.mm(dy, weight.T, out=dx),
-            "native": lambda: dense.multiply(dy, weight.T, None, False, dx),
-        },
-        "dweight": {
-            "torch": lambda: torch.mm(x.T, dy, out=dweight),
-            "native": lambda: dense.contract(x, dy, dweight, None),
-        },
+    ways: dict[str, dict[str, Callable]] = {
+        "y": {"torch": lambda: torch.mm(x, weight, out=y)},
+        "dx": {"torch": lambda: torch.mm(dy, weight.T, out=dx)},
+        "dweight": {"torch": lambda: torch.mm(x.T, dy, out=dweight)},
     }
+    for name in ("float32", "bf16") if has_bf16() else ("float32",):
+        ways["y"][name] = lambda name=name: dense.multiply(x, weight, None, False, y, name)
+        ways["dx"][name] = lambda name=name: dense.multiply(dy, weight.T, None, False, dx, name)
+        ways["dweight"][name] = lambda name=name: dense.contract(x, dy, dweight, None, name)
+    return ways
 
 
 def rates(rows: int, in_width: int, out_width: int) -> dict[str, dict[str, float]]:
-    """Medians of the float32 products alone, by turns, in 10^9 additions and multiplications a second."""
+    """Medians of the products alone, by turns, in 10^9 additions and multiplications a second."""
     torch.manual_seed(0)
     operands = torch.randn(rows, in_width), torch.randn(in_width, out_width), torch.randn(rows, out_width)
     multiplications = rows * in_width * out_width
     rounds = min(_MOST_ROUNDS, max(_LEAST_ROUNDS, _MULTIPLICATIONS // multiplications))
     found: dict[str, dict[str, float]] = {}
-    for product, ways in float32_products(*operands).items():
+    for product, ways in single_products(*operands).items():
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(1 + rounds):
             for way, call in ways.items():
@@ -107,10 +104,7 @@ def line(case: dict) -> list[str]:
     return [
         str(case["threads"]),
         "{} x {} x {}".format(*shape),
-        *(
-            f"{case['gflops'][name]['torch']:.0f} / {case['gflops'][name]['native']:.0f}"
-            for name in ("y", "dx", "dweight")
-        ),
+        *(" / ".join(f"{rate:.0f}" for rate in case["gflops"][product].values()) for product in ("y", "dx", "dweight")),
         *(f"{a:.3f} / {b:.3f}" for a, b in zip(plain, rounded, strict=True)),
         f"{sum(plain) / sum(rounded):.2f}",
         ", ".join(f"{100 * error:.2f}" for error in case["bf16_errors"]),
@@ -130,11 +124,12 @@ def main() -> None:
             torch.set_num_threads(threads)
             for shape in ((rows, *widths) for rows in ROWS for widths in WIDTHS):
                 cases.append({"threads": threads, "gflops": rates(*shape)} | compare(*shape))
-    header = ["threads", "rows x in x out", *(f"{name}: torch.mm / native GFLOPS" for name in ("y", "dx", "dW"))]
+    header = ["threads", "rows x in x out", *(f"{product}: GFLOPS" for product in ("y", "dx", "dW"))]
     header += ["y: float32 / bf16 ms", "dx and dW: float32 / bf16 ms", "speedup"]
     header += ["errors of y, dx, dW in %", "float32 is by", "`--compute bf16` takes"]
     about = (
-        "Medians of turns. GFLOPS are those of single float32 products; milliseconds and errors those of a layer's, conversions "
+        "Medians of turns. GFLOPS are those of single products: by torch.mm in float32, by native kernels in float32, and by "
+        "those in bfloat16 where the CPU has AVX512_BF16. Milliseconds and errors are those of a layer's products, conversions "
         "of operands and results included; errors are root mean squares relative to float64. "
         f"The CPU multiplies bfloat16 {'in hardware' if compute.is_native() else 'by emulation only'}."
     )

@@ -30,7 +30,7 @@ TRAIN = {"epochs": 50, "lr": 0.02, "eval_every": 5}
 SCHEDULE = {"schedule": "cosine"}
 _LABELS = {"labels": {"rate": LABEL_RATE}}
 _KEPT = {"model": {"dropout": 0.0}}  # differences would be mostly dropout's masks
-_WIDE = {"model": {"hidden": 128}}  # narrower products of these graphs stay in float32 anyway
+_WIDE = {"model": {"hidden": 128}}  # without AVX512_BF16, narrower products of these graphs stay in float32
 # Group -> name -> what differs from the above; message_accuracy_report.COMPARISONS says what is paired.
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "bits": {

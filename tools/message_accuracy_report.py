@@ -158,8 +158,8 @@ def _about(about: dict[str, Any]) -> list[str]:
         f"{model['layers']} layers of width {model['hidden']}, `--norm {model['norm']} --dropout {model['dropout']} --epochs "
         f"{train['epochs']} --lr {train['lr']} --schedule {about['schedule']['schedule']} --eval-every {train['eval_every']}`. "
         f"*LP*: `--label-propagation {about['label_rate']}`. *no dropout*, and both lines of delta coding, which refuses it: "
-        "`--dropout 0`. *float32* and *bf16* are `--compute`, at width 128: narrower products of graphs of this size are done "
-        "in float32 whatever it says.",
+        "`--dropout 0`. *float32* and *bf16* are `--compute`, at width 128: small products are done in float32 whatever it "
+        "says.",
         "",
         f"Required of int2 with and without LP, and of bf16: a mean difference of at least {MEAN_AT_LEAST} points over {PAIRS} "
         f"pairs, with a 95 % interval (Student's t) above {INTERVAL_ABOVE}.",

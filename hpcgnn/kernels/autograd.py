@@ -93,6 +93,7 @@ def dense(
     bias: torch.Tensor | None = None,
     plus: torch.Tensor | None = None,
     backend: str = "auto",
+    compute: str = "float32",
 ) -> torch.Tensor:
     """``x @ weight + bias + plus`` in one pass, differentiable in all four; see :func:`hpcgnn.kernels.dense.product`.
 
@@ -100,8 +101,8 @@ def dense(
     the gradients of anything that has kept it for them.
     """
     if not _tracked(x, weight, bias, plus):
-        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend)
-    return _Dense.apply(x, weight, bias, plus, backend)
+        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend, compute)
+    return _Dense.apply(x, weight, bias, plus, backend, compute)
 
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -289,24 +290,25 @@ class _Dense(torch.autograd.Function):
         bias: torch.Tensor | None,
         plus: torch.Tensor | None,
         backend: str,
+        compute: str,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.backend = backend
-        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend)
+        ctx.how = {"backend": backend, "compute": compute}
+        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), **ctx.how)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
-        dx = plain_dense.product(dy, weight.T, backend=ctx.backend) if needs_x else None
+        dx = plain_dense.product(dy, weight.T, **ctx.how) if needs_x else None
         dweight = dbias = None
         if needs_weight:
-            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, backend=ctx.backend)
+            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, **ctx.how)
         elif needs_bias:
             dbias = dy.sum(0)
-        return dx, dweight, dbias, dy if needs_plus else None, None
+        return dx, dweight, dbias, dy if needs_plus else None, None, None
 
 
 def _reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:

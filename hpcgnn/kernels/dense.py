@@ -8,9 +8,16 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import implementation, resolve
+from hpcgnn.kernels.native import dense as native
+from hpcgnn.kernels.native import library
 
 _DTYPES = (torch.float32, torch.float64)
+
+
+def has_bf16(backend: str = "auto") -> bool:
+    """Whether ``compute="bf16"`` works here: native kernels, on a CPU with AVX512_BF16."""
+    return resolve(backend) == "native" and library.multiplies_bf16()
 
 
 def product(
@@ -19,11 +26,15 @@ def product(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     backend: str = "auto",
+    compute: str = "float32",
 ) -> torch.Tensor:
     """``x @ weight``, plus ``bias`` in each row.
 
     ``native`` does large float32 products itself: each element is one sum in the order of x's columns, so its bits depend
     neither on threads nor on the instruction set. All others are torch's.
+
+    ``compute="bf16"``, of float32 matrices, rounds x and weight to bfloat16, to the nearest, and adds in float32: the result
+    is not rounded again. Bits do not depend on threads.
 
     Args:
         x: (n, F) float32 or float64.
@@ -31,6 +42,7 @@ def product(
         bias: (H,), of x's type.
         out: (n, H) that is added to, contiguous and of x's type; a new tensor if None.
         backend: ``auto``, ``native``, ``jit`` or ``reference``.
+        compute: ``float32`` (x's own type), or ``bf16`` where :func:`has_bf16`.
 
     Returns:
         ``out``, or the new (n, H) tensor.
@@ -39,6 +51,7 @@ def product(
         ValueError: naming the argument that is wrong.
     """
     _check_matrix("x", x, x.dtype)
+    _check_compute(compute, x.dtype, backend)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
         raise ValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}")
@@ -55,21 +68,26 @@ def product(
     if out is None:
         out = buffers.empty(*shape, x.dtype)
     bias = None if bias is None else bias.contiguous()
-    implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
+    if compute == "bf16":
+        native.multiply(x.contiguous(), weight, bias, accumulate, out, compute)
+    else:
+        implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
     return out
 
 
 def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, *, sums: bool = False, backend: str = "auto"
+    x: torch.Tensor, dy: torch.Tensor, *, sums: bool = False, backend: str = "auto", compute: str = "float32"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of dy's columns (H,) if ``sums``.
 
-    ``native`` adds the sums of every 1,024 rows in their order: the same bits for any threads. See :func:`product`.
+    ``native`` adds the sums of every 1,024 rows in their order: the same bits for any threads. See :func:`product`; with
+    ``compute="bf16"`` x and dy are rounded, but not for the sums of dy's columns.
 
     Raises:
         ValueError: naming the argument that is wrong.
     """
     _check_matrix("x", x, x.dtype)
+    _check_compute(compute, x.dtype, backend)
     _check_matrix("dy", dy, x.dtype)
     if dy.shape[0] != x.shape[0]:
         raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
@@ -77,8 +95,21 @@ def weight_gradient(
     buffers.check_cpu("dy", dy)
     dweight = torch.empty(x.shape[1], dy.shape[1], dtype=x.dtype)
     column_sums = torch.empty(dy.shape[1], dtype=x.dtype) if sums else None
-    implementation("dense", backend).weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums)
+    if compute == "bf16":
+        native.contract(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)
+    else:
+        implementation("dense", backend).weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums)
     return dweight, column_sums
+
+
+def _check_compute(compute: str, dtype: torch.dtype, backend: str) -> None:
+    if compute not in ("float32", "bf16"):
+        raise ValueError(f"compute must be float32 or bf16, not {compute!r}")
+    if compute == "bf16" and not (dtype == torch.float32 and has_bf16(backend)):
+        raise ValueError(
+            f"compute must be float32 here: bf16 takes native kernels, AVX512_BF16 and float32 tensors; got {dtype} for "
+            f"backend {backend!r}"
+        )
 
 
 def _check_matrix(name: str, matrix: torch.Tensor, dtype: torch.dtype) -> None:

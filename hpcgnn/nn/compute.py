@@ -1,9 +1,9 @@
 """In which arithmetic dense products are done: ``float32``, or ``bf16`` with weights and everything else in float32.
 
-A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. torch has no product of bfloat16 matrices
-with a float32 result on CPUs, so the result is rounded once more and widened: with 32768 rows its values differ from float32's
-by 0.3 % (root mean square). oneDNN's mode for float32 matrices with bfloat16 arithmetic inside was no faster than float32,
-and gave its result, on a CPU with AVX512_BF16.
+A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. Kernels of our own do so on CPUs with
+AVX512_BF16 (:func:`hpcgnn.kernels.dense.has_bf16`), from float32 matrices to float32 results. Elsewhere torch multiplies
+rounded matrices; its result is rounded once more and widened: with 32768 rows its values differ from float32's by 0.3 % (root
+mean square).
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
 
 COMPUTES = ("float32", "bf16")
-# Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md.
-# They leave out some small gains on one thread, so that what is computed does not depend on the number of threads.
-_LEAST_MULTIPLICATIONS = 1 << 25
-_LEAST_WEIGHTS = 1 << 10
+# Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md: by
+# kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
+# on the number of threads.
+_LEAST_MULTIPLICATIONS = 1 << 20
+_LEAST_MULTIPLICATIONS_BY_TORCH = 1 << 25
+_LEAST_WEIGHTS_BY_TORCH = 1 << 10
 
 
 class Rounded:
-    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster; rounded once for all of them."""
+    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster.
+
+    Gradients need x itself where kernels of our own multiply, which round it as they read it; for torch it is rounded once
+    for all products, and only that is kept.
+    """
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
@@ -38,17 +44,28 @@ class Rounded:
         backend: str = "auto",
     ) -> torch.Tensor:
         """``x @ weight + bias + plus``, (n, F) times (F, H), see :func:`hpcgnn.nn.linear.matmul`; differentiable."""
-        if not pays(self.x.shape[0], *weight.shape):
-            return dense_product(self.x, weight, bias, plus, backend)
-        if self._rounded is None:
-            self._rounded = _round(self.x)
-        return sum_of(_Product.apply(self.x, self._rounded, weight), bias, plus)
+        arithmetic = self._arithmetic(weight.shape[0], weight.shape[1], backend)
+        if arithmetic == "torch":
+            return sum_of(_Product.apply(self.x, self._by_torch(), weight), bias, plus)
+        return dense_product(self.x, weight, bias, plus, backend, arithmetic)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), from dy (n, H)."""
+        arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)
+        if arithmetic == "torch":
+            return _multiply(self._by_torch().T, _round(dy))
+        return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
+
+    def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
+        """``float32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
+        if not pays(self.x.shape[0], in_width, out_width, backend):
+            return "float32"
+        return "bf16" if dense.has_bf16(backend) else "torch"
+
+    def _by_torch(self) -> torch.Tensor:
         if self._rounded is None:
-            return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
-        return _multiply(self._rounded.T, _round(dy))
+            self._rounded = _round(self.x)
+        return self._rounded
 
 
 def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
@@ -58,14 +75,16 @@ def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
     return y
 
 
-def pays(rows: int, in_width: int, out_width: int) -> bool:
+def pays(rows: int, in_width: int, out_width: int, backend: str = "auto") -> bool:
     """Whether bfloat16 is faster for the product (rows, in_width) x (in_width, out_width) and its two gradients."""
     weights = in_width * out_width
-    return weights >= _LEAST_WEIGHTS and rows * weights >= _LEAST_MULTIPLICATIONS
+    if dense.has_bf16(backend):
+        return rows * weights >= _LEAST_MULTIPLICATIONS
+    return weights >= _LEAST_WEIGHTS_BY_TORCH and rows * weights >= _LEAST_MULTIPLICATIONS_BY_TORCH
 
 
 class _Product(torch.autograd.Function):
-    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy``; only the rounded x (n, F) and W (F, H) are kept for the gradients."""
+    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy`` by torch; only the rounded x (n, F) and W (F, H) are kept for gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -110,7 +129,9 @@ def check_compute(compute: str, dtype: torch.dtype) -> str | None:
 
 
 def is_native() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware and torch's oneDNN uses it."""
+    """Whether this CPU multiplies bfloat16 in hardware and our kernels or torch's oneDNN use it."""
+    if dense.has_bf16():
+        return True
     if not torch.backends.mkldnn.is_available():
         return False
     if platform.machine() in ("x86_64", "AMD64"):

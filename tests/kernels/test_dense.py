@@ -32,45 +32,62 @@ def assert_close(found: torch.Tensor, terms: torch.Tensor, magnitudes: torch.Ten
     assert bool(((found - terms).abs() <= 16 * 2.0**-24 * magnitudes + 1e-30).all())
 
 
-def by_kernel(shape: tuple[int, int, int], x, weight, bias, plus, dy) -> list[torch.Tensor]:
+def by_kernel(shape: tuple[int, int, int], x, weight, bias, plus, dy, compute: str = "float32") -> list[torch.Tensor]:
     """Every product of the native kernels, small ones too: y in four ways, dx, dW and the column sums."""
     rows, depth, width = shape
     products = []
     for one_bias in (None, bias):
         for accumulate in (False, True):
             y = plus.clone() if accumulate else torch.full((rows, width), torch.nan)
-            native.multiply(x, weight, one_bias, accumulate, y)
+            native.multiply(x, weight, one_bias, accumulate, y, compute)
             products.append(y)
     dx, dweight, sums = torch.full((rows, depth), torch.nan), torch.full((depth, width), torch.nan), torch.empty(width)
-    native.multiply(dy, weight.T, None, False, dx)
-    native.contract(x, dy, dweight, sums)
+    native.multiply(dy, weight.T, None, False, dx, compute)
+    native.contract(x, dy, dweight, sums, compute)
     return [*products, dx, dweight, sums]
 
 
+def needs(compute: str) -> None:
+    if compute == "bf16" and not dense.has_bf16():
+        pytest.skip("this CPU has no AVX512_BF16")
+
+
+def held(compute: str, *given: torch.Tensor) -> list[torch.Tensor]:
+    """What the kernels multiply, as float64."""
+    return [(one.bfloat16() if compute == "bf16" else one).double() for one in given]
+
+
+@pytest.mark.parametrize("compute", ["float32", "bf16"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_kernels_give_what_float64_gives(shape):
+def test_the_kernels_give_what_float64_gives(shape, compute):
+    """Of operands that bfloat16 holds, for bf16: what it rounds them to; then only the float32 sums err."""
+    needs(compute)
     x, weight, bias, plus, dy = operands(shape)
-    found = by_kernel(shape, x, weight, bias, plus, dy)
+    found = by_kernel(shape, x, weight, bias, plus, dy, compute)
+    sums = dy.double().sum(0), dy.double().abs().sum(0)  # of what was not rounded
 
-    def wanted(x, weight, bias, plus, dy):
+    def wanted(x, weight, dy, bias, plus, sums):
         y = x @ weight
-        return [y, y + plus, y + bias, y + plus + bias, dy @ weight.T, x.T @ dy, dy.sum(0)]
+        return [y, y + plus, y + bias, y + plus + bias, dy @ weight.T, x.T @ dy, sums]
 
-    exact = wanted(*(one.double() for one in (x, weight, bias, plus, dy)))
-    magnitudes = wanted(*(one.double().abs() for one in (x, weight, bias, plus, dy)))
+    given = held(compute, x, weight, dy)
+    exact = wanted(*given, bias.double(), plus.double(), sums[0])
+    magnitudes = wanted(*(one.abs() for one in given), bias.double().abs(), plus.double().abs(), sums[1])
     for one, terms, magnitude in zip(found, exact, magnitudes, strict=True):
         assert_close(one, terms, magnitude)
 
 
+@pytest.mark.parametrize("compute", ["float32", "bf16"])
 @pytest.mark.parametrize("shape", [(2100, 100, 40), (4099, 67, 130)])
-def test_threads_do_not_change_a_bit(shape):
+def test_threads_do_not_change_a_bit(shape, compute):
+    needs(compute)
     threads = torch.get_num_threads()
     given = operands(shape)
     try:
         results = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            results.append(by_kernel(shape, *given))
+            results.append(by_kernel(shape, *given, compute))
     finally:
         torch.set_num_threads(threads)
     for other in results[1:]:
@@ -99,6 +116,52 @@ def test_instruction_sets_have_the_same_bits(isa):
     env = os.environ | {"HPCGNN_ISA": isa, "PYTHONPATH": path}
     result = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, env=env)
     assert result.stdout.split() == [digest(), isa]
+
+
+def test_bfloat16_weights_may_lie_in_any_way_and_infinities_stay_where_they_are():
+    needs("bf16")
+    x, wide, *_ = operands((50, 33, 80))
+    weight = wide[:, ::2]
+    x[7, 32], x[9, 0] = torch.inf, torch.nan
+    y = dense.product(x, weight, compute="bf16")
+    contiguous = dense.product(x, weight.contiguous(), compute="bf16")
+    torch.testing.assert_close(y, contiguous, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(y.isfinite().all(1), torch.tensor([row not in (7, 9) for row in range(50)]))
+    dweight, sums = dense.weight_gradient(x, y[:, :33].nan_to_num(0, 0, 0), sums=True, compute="bf16")
+    assert dweight.shape == (33, 33)
+    assert torch.equal(dweight.isfinite().all(1), torch.tensor([column not in (0, 32) for column in range(33)]))
+    assert bool(sums.isfinite().all())
+
+
+def test_bfloat16_gradients():
+    needs("bf16")
+    *given, upstream = operands((700, 65, 33))
+    given = [one.requires_grad_() for one in given]
+    x, weight, bias, plus = exact = [one.detach().bfloat16().double().requires_grad_() for one in given]
+    wanted = torch.autograd.grad(x @ weight + bias + plus, exact, upstream.bfloat16().double())
+    y = dense_product(*given, compute="bf16")
+    torch.testing.assert_close(
+        y.double(), (x @ weight).detach() + given[2].detach() + given[3].detach(), rtol=1e-5, atol=1e-4
+    )
+    for found, one in zip(torch.autograd.grad(y, given, upstream)[:2], wanted[:2], strict=True):
+        torch.testing.assert_close(found.double(), one, rtol=1e-5, atol=1e-3)
+    dbias, dplus = torch.autograd.grad(dense_product(*given, compute="bf16"), given[2:], upstream)
+    torch.testing.assert_close(dbias, upstream.sum(0), rtol=1e-4, atol=1e-4)
+    assert torch.equal(dplus, upstream)
+
+
+def test_bfloat16_is_refused_where_it_does_not_run(monkeypatch):
+    x, weight, *_ = operands((6, 4, 3))
+    for call in (
+        lambda: dense.product(x, weight, compute="int8"),
+        lambda: dense.product(x, weight, backend="reference", compute="bf16"),
+        lambda: dense.product(x.double(), weight.double(), compute="bf16"),
+        lambda: dense.weight_gradient(x, x, backend="jit", compute="bf16"),
+    ):
+        with pytest.raises(ValueError, match=r"^compute must"):
+            call()
+    monkeypatch.setattr(library, "isa", lambda: "avx2")
+    assert not dense.has_bf16()
 
 
 @pytest.mark.parametrize("backend", ["native", "jit", "reference"])

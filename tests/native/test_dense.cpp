@@ -1,5 +1,7 @@
 // Dense products and weight gradients, element by element in the order of the sums.
 
+#include <algorithm>
+
 #include "check.h"
 
 namespace {
@@ -79,6 +81,45 @@ void test_gradient(std::vector<Isa>& isas, const Shape& s, Random& random) {
     CHECK(alone == expected, about("dense_gradient_f32 without sums", s));
 }
 
+// Small whole numbers: bfloat16 holds them and float32 their sums, so that the kernels of bfloat16 have one right
+// result.
+std::vector<float> whole_numbers(const int64_t count, Random& random) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.below(17) - 8);
+    return values;
+}
+
+// AVX512_BF16 is not an instruction set of the library's, so nothing is added to a digest.
+void test_bfloat16(const Isa& isa, const Shape& s, const bool transposed, Random& random) {
+    const Exact<float> x(whole_numbers(s.rows * s.depth, random)), weight(whole_numbers(s.depth * s.width, random));
+    const Exact<float> bias(whole_numbers(s.width, random)), dy(whole_numbers(s.rows * s.width, random));
+    const int64_t row_stride = transposed ? 1 : s.width, column_stride = transposed ? s.depth : 1;
+    std::vector<float> product(static_cast<size_t>(s.rows * s.width)), gradient(static_cast<size_t>(s.depth * s.width));
+    std::vector<float> sums(static_cast<size_t>(s.width));
+    for (int64_t i = 0; i < s.rows * s.width; ++i) {
+        const int64_t row = i / s.width, column = i % s.width;
+        product[i] = bias[column] + dy[i];
+        sums[column] += dy[i];
+        for (int64_t k = 0; k < s.depth; ++k) {
+            product[i] += x[row * s.depth + k] * weight[k * row_stride + column * column_stride];
+            gradient[k * s.width + column] += x[row * s.depth + k] * dy[i];
+        }
+    }
+    for (const int threads : {1, 2, 3}) {
+        const std::string what = about("bf16", s) + (transposed ? " transposed" : "") + ", threads ";
+        Exact<float> y(std::vector<float>(dy.data(), dy.data() + dy.size())), dweight(s.depth * s.width),
+            total(s.width);
+        Kernel<int64_t, int64_t, int64_t, const float*, const float*, int64_t, int64_t, const float*, int, float*, int>(
+            isa, "dense_bf16")(s.rows, s.depth, s.width, x.data(), weight.data(), row_stride, column_stride,
+                               bias.data(), 1, y.data(), threads);
+        CHECK(std::equal(product.begin(), product.end(), y.data()), what << threads);
+        Kernel<int64_t, int64_t, int64_t, const float*, const float*, float*, float*, int>(isa, "dense_gradient_bf16")(
+            s.rows, s.depth, s.width, x.data(), dy.data(), dweight.data(), total.data(), threads);
+        CHECK(std::equal(gradient.begin(), gradient.end(), dweight.data()), what << threads << ", gradient");
+        CHECK(std::equal(sums.begin(), sums.end(), total.data()), what << threads << ", sums");
+    }
+}
+
 }  // namespace
 
 void test_dense(std::vector<Isa>& isas) {
@@ -95,4 +136,13 @@ void test_dense(std::vector<Isa>& isas) {
     }
     for (const Shape& shape : {Shape{2100, 9, 7}, Shape{1030, 20, 33}, Shape{300, 261, 50}})
         test_gradient(isas, shape, random);
+    const bool has_bfloat16 = symbol<int()>(isas[0].library, "hpcgnn_multiplies_bf16")() != 0;
+    for (const Isa& isa : isas) {
+        if (!has_bfloat16 || isa.name != "avx512") continue;
+        for (const bool transposed : {false, true}) {
+            for (const Shape& shape : shapes) test_bfloat16(isa, shape, transposed, random);
+            for (const Shape& shape : {Shape{2100, 9, 7}, Shape{1031, 20, 33}, Shape{7, 1100, 50}, Shape{300, 261, 50}})
+                test_bfloat16(isa, shape, transposed, random);
+        }
+    }
 }

@@ -12,6 +12,7 @@ from hpcgnn.kernels.reference import dense as by_torch
 # Below this torch's product is as fast, by docs/compute.md; whatever the number of threads, so that bits do not depend on it.
 _LEAST_MULTIPLICATIONS = 1 << 22
 _LEAST_WIDTH = 8
+_SUFFIX = {"float32": "f32", "bf16": "bf16"}
 
 
 def pays(rows: int, in_width: int, out_width: int) -> bool:
@@ -35,10 +36,15 @@ def weight_gradient(x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, su
 
 
 def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, accumulate: bool, out: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+    compute: str = "float32",
 ) -> None:
-    """:func:`product` by the kernel, whatever the size; float32."""
-    function("dense_f32")(
+    """:func:`product` by the kernel of an arithmetic, whatever the size; float32 tensors."""
+    function(f"dense_{_SUFFIX[compute]}")(
         ctypes.c_int64(x.shape[0]),
         ctypes.c_int64(x.shape[1]),
         ctypes.c_int64(weight.shape[1]),
@@ -53,9 +59,11 @@ def multiply(
     )
 
 
-def contract(x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None) -> None:
-    """:func:`weight_gradient` by the kernel, whatever the size; float32."""
-    function("dense_gradient_f32")(
+def contract(
+    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str = "float32"
+) -> None:
+    """:func:`weight_gradient` by the kernel of an arithmetic, whatever the size; float32 tensors."""
+    function(f"dense_gradient_{_SUFFIX[compute]}")(
         ctypes.c_int64(x.shape[0]),
         ctypes.c_int64(x.shape[1]),
         ctypes.c_int64(dy.shape[1]),

@@ -11,7 +11,7 @@ import torch  # torch's OpenMP runtime must be in the process before ours is loo
 
 from hpcgnn.errors import HpcgnnError
 
-_ABI_VERSION = 7
+_ABI_VERSION = 8
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.int8: "i8"}
 
 
@@ -52,6 +52,12 @@ def isa() -> str:
     if not matching:
         raise HpcgnnError(f"HPCGNN_ISA={asked}: this machine can run {', '.join(usable)}; unset it, or set one of them")
     return matching[-1]
+
+
+def multiplies_bf16() -> bool:
+    """Whether there are kernels that multiply bfloat16: the instruction set in use is AVX-512, and the CPU has AVX512_BF16."""
+    library = load()
+    return library is not None and isa() == "avx512" and bool(library.hpcgnn_multiplies_bf16())
 
 
 def last_isa() -> str:
