@@ -17,4 +17,6 @@ def test_an_error_is_one_write(tmp_path: Path) -> None:
         ours.settimeout(10)
         sentence = ours.recv(10_000).decode()
     assert job.returncode == 1
-    assert sentence.startswith("hpcgnn: error") and sentence.endswith("\n") and str(tmp_path) in sentence
+    assert sentence.startswith("hpcgnn: error")
+    assert sentence.endswith("\n")
+    assert str(tmp_path) in sentence
