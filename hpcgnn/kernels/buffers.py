@@ -22,6 +22,8 @@ import torch
 # Smaller results come from torch's allocator: the C library keeps such memory itself.
 _LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
+# Of these, tensors are made without a view: autograd adds up gradients in place only where no other tensor knows the memory.
+_NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class BufferPool:
@@ -45,10 +47,12 @@ class BufferPool:
         if num_bytes < _LEAST_BYTES:
             return torch.empty(rows, width, dtype=dtype)
         memory = self._take(num_bytes)
-        array = np.frombuffer(memory, np.uint8, num_bytes)
+        known = _NUMPY_DTYPES.get(dtype)
+        array = np.ndarray((rows, width) if known else num_bytes, known or np.uint8, memory)
         # torch keeps the array until the last tensor over it is gone; its end is the sign that the memory is free.
         weakref.finalize(array, self._returned.append, memory).atexit = False
-        return torch.from_numpy(array).view(dtype).view(rows, width)
+        tensor = torch.from_numpy(array)
+        return tensor if known else tensor.view(dtype).view(rows, width)
 
     @property
     def free_bytes(self) -> int:

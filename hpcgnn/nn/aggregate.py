@@ -16,7 +16,7 @@ import torch
 from hpcgnn.comm import Exchange, Messages, choose_links
 from hpcgnn.comm.exchange import Message
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")
@@ -68,7 +68,7 @@ class Aggregator:
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
-            x = (x if self.right is None else x * self.right).contiguous()
+            x = (x if self.right is None else _scaled(x, self.right)).contiguous()
             spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
         return x, exchange.start(rows)  # encode, start
 
@@ -214,6 +214,10 @@ def make_aggregator(
     links = choose_links(graph.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     return Aggregator(plan, exchange, left, right, backend)
+
+
+def _scaled(x: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
+    return torch.mul(x, diagonal, out=buffers.empty(x.shape[0], x.shape[1], x.dtype))
 
 
 def _cast(csr: Csr, dtype: torch.dtype) -> Csr:

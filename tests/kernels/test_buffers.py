@@ -72,6 +72,29 @@ def test_autograd_keeps_what_backward_needs(pool):
     assert (weight.grad == 2 * ROWS).all()
 
 
+def test_autograd_adds_gradients_up_in_place(pool):
+    """In memory of the pool, not in a fresh tensor whose pages would have to be touched first."""
+
+    class Use(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            dx = pool.empty(ROWS, WIDTH).fill_(1)
+            addresses.append(dx.data_ptr())
+            return dx
+
+    addresses: list[int] = []
+    x = torch.ones(ROWS, WIDTH, requires_grad=True)
+    twice = 2 * x
+    given = []
+    twice.register_hook(lambda gradient: given.append((gradient.data_ptr(), float(gradient.mean()))))
+    (Use.apply(twice) + Use.apply(twice)).backward()
+    assert given == [(addresses[0], 2.0)]
+
+
 def test_tensors_may_end_on_any_thread_and_in_a_garbage_collection(pool):
     def use() -> None:
         for _ in range(20):
