@@ -3,6 +3,7 @@
 usage: performance.py                                   measure with this Python, which should have the other libraries
        performance.py --from AGGREGATE.json [...] QUANTIZE.json    write from what `hpcgnn bench ... --json` printed
        performance.py --exchange 1gbit=EXCHANGE.json [...]         replace the part about exchanges; the rest stays
+       performance.py --breakdown BREAKDOWN.json [...]             and that about the time breakdown (bench_breakdown.py)
 
 An exchange is measured where ranks and links are, such as
   tools/virtual_cluster run --hosts 4 --rate 1gbit -t 1 -- hpcgnn bench exchange parts.h5 --json > EXCHANGE.json
@@ -53,28 +54,41 @@ EXCHANGE = """\
 alone, the exchange alone, both as in training and one after the other take turns; medians of the slowest rank. *hidden* is
 (in turn - both) / min(aggregation, exchange): what runs beside the other of what could."""
 
+BREAKDOWN = """\
+`tools/mpiexec.sh -n P -t 1 python tools/bench_breakdown.py PARTS`. Epochs with and without the clocks of the phases and the
+reduction of their times over ranks take turns; medians, and the mean difference of neighbours over the median, with its 95 %
+interval."""
+
 
 def main() -> None:
     """Measure, or read measurements, and write the documents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="files", nargs="+", type=Path, metavar="JSON")
     parser.add_argument("--exchange", dest="exchanges", nargs="+", metavar="RATE=JSON")
+    parser.add_argument("--breakdown", dest="breakdowns", nargs="+", type=Path, metavar="JSON")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    kept = json.loads((measure.DOCS / "performance.json").read_text())
-    exchanges = kept.get("exchange", [])
+    found = json.loads((measure.DOCS / "performance.json").read_text())
     if arguments.exchanges:
-        aggregation, quantization = kept["aggregate"], kept["quantize"]
-        exchanges = [_named(*name.split("=", 1)) for name in arguments.exchanges]
-    elif arguments.files:
+        found["exchange"] = [_named(*name.split("=", 1)) for name in arguments.exchanges]
+    if arguments.breakdowns:
+        found["breakdown"] = [json.loads(path.read_text()) for path in arguments.breakdowns]
+    if arguments.files:
         *runs, quantization = (json.loads(path.read_text()) for path in arguments.files)
-        aggregation = joined(runs)
-    else:
-        rounds = ["--rounds", str(arguments.rounds), "--json"]
-        aggregation = measure.run([*measure.HPCGNN, "bench", "aggregate", "--ablation", *rounds])
-        bits = [word for number in (1, 2, 4, 8) for word in ("--bits", str(number))]
-        quantization = measure.run([*measure.HPCGNN, "bench", "quantize", *bits, *rounds])
-    write(aggregation, quantization, exchanges, measure.DOCS)
+        found |= {"aggregate": joined(runs), "quantize": quantization}
+    elif not (arguments.exchanges or arguments.breakdowns):
+        found |= measured(arguments.rounds)
+    write(found, measure.DOCS)
+
+
+def measured(rounds: int) -> dict[str, Any]:
+    """What the two commands about kernels find on this machine."""
+    options = ["--rounds", str(rounds), "--json"]
+    bits = [word for number in (1, 2, 4, 8) for word in ("--bits", str(number))]
+    return {
+        "aggregate": measure.run([*measure.HPCGNN, "bench", "aggregate", "--ablation", *options]),
+        "quantize": measure.run([*measure.HPCGNN, "bench", "quantize", *bits, *options]),
+    }
 
 
 def _named(rate: str, path: str) -> dict[str, Any]:
@@ -87,11 +101,9 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return runs[0] | lists
 
 
-def write(
-    aggregation: dict[str, Any], quantization: dict[str, Any], exchanges: list[dict[str, Any]], folder: Path
-) -> None:
+def write(found: dict[str, Any], folder: Path) -> None:
     """Write everything that ``folder`` holds about performance."""
-    found = {"aggregate": aggregation, "quantize": quantization, "exchange": exchanges}
+    aggregation, quantization = found["aggregate"], found["quantize"]
     (folder / "performance.json").write_text(json.dumps(found, indent=1) + "\n")
     roofline(aggregation, folder / "roofline.svg")
     lines = ["# Performance", "", *_machine(aggregation["machine"]), "", ABOUT.format(**aggregation), ""]
@@ -100,11 +112,13 @@ def write(
     for graph in aggregation["graphs"]:
         lines += _graph(graph)
     lines += _quantization(quantization)
-    if exchanges:
-        lines += _exchanges(exchanges)
+    if "exchange" in found:
+        lines += _exchanges(found["exchange"])
+    if "breakdown" in found:
+        lines += _breakdowns(found["breakdown"])
     if "ablation" in aggregation:
-        found = aggregation["ablation"]
-        lines += ["## What each optimisation gives", "", f"{found['graph']}. {ABLATION}", "", *_timings(found), ""]
+        one = aggregation["ablation"]
+        lines += ["## What each optimisation gives", "", f"{one['graph']}. {ABLATION}", "", *_timings(one), ""]
     (folder / "performance.md").write_text("\n".join(lines))
 
 
@@ -208,6 +222,16 @@ def _exchanges(exchanges: list[dict[str, Any]]) -> list[str]:
             ]
             table.append(_row([*about, *seconds, hidden, f"≥ {required[direction]:.0%}"]))
     return ["## Exchanges behind local aggregation", "", EXCHANGE, "", *table, ""]
+
+
+def _breakdowns(breakdowns: list[dict[str, Any]]) -> list[str]:
+    table = _table(["parts", "ranks", "epochs", "with ms", "without ms", "cost", "required"])
+    for found in breakdowns:
+        seconds = [found[f"{way}_seconds"] for way in ("with", "without")]
+        about = [Path(found["graph"]).name, str(found["ranks"]), str(found["epochs"])]
+        cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
+        table.append(_row([*about, *(f"{1e3 * one:.2f}" for one in seconds), cost, "< 1 %"]))
+    return ["## What the time breakdown costs", "", BREAKDOWN, "", *table, ""]
 
 
 def _table(header: list[str]) -> list[str]:

@@ -180,7 +180,13 @@ class Trainer:
     def _over_ranks(self, mine: list[float]) -> dict[str, Any]:
         """Maximum and mean of the breakdown over ranks, and the sum of bytes."""
         values = np.array(mine)
-        largest, total = (self.world.allreduce(values, op, "the times of the epoch") for op in ("max", "sum"))
+        largest, total = np.empty_like(values), np.empty_like(values)
+        under_way = [
+            self.world.start_allreduce(values, result, op, "the times of the epoch")
+            for op, result in (("max", largest), ("sum", total))
+        ]
+        for pending in under_way:
+            self.world.wait(pending)
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}

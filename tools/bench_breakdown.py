@@ -1,0 +1,89 @@
+"""Rank program: what an epoch's time breakdown costs, in its clocks and in reducing their times over ranks.
+
+usage: mpiexec.sh -n RANKS -t 1 python bench_breakdown.py PARTS.h5 [--epochs 100] [--bits 2] [--hidden 256]
+
+Epochs with and without it take turns. Prints one JSON object; `tools/performance.py --breakdown` puts it into the documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+import hpcgnn
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.messages import MessageConfig
+from hpcgnn.comm.threads import use_threads
+from hpcgnn.comm.timings import Timings
+from hpcgnn.memory import keep_freed_memory
+from hpcgnn.stop import StopRequest
+
+_WARM_UP = 3
+
+
+class NoTimings(Timings):
+    """Clocks that nobody reads."""
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Forget it."""
+
+    def measure(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        """Only run the body."""
+        return contextlib.nullcontext()
+
+
+def main() -> None:
+    """Measure, and print on rank 0. Collective."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", type=Path)
+    parser.add_argument("--epochs", type=int, default=100, help="of each kind")
+    parser.add_argument("--bits", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=256)
+    arguments = parser.parse_args()
+    world = World()
+    use_threads(world)
+    graph = hpcgnn.load(arguments.parts, world)
+    keep_freed_memory()
+    trainers = [trainer(graph, arguments, timings) for timings in (Timings(), NoTimings())]
+    seconds = np.array([turn(trainers) for _ in range(_WARM_UP + arguments.epochs)])[_WARM_UP:]
+    if world.rank == 0:
+        print(json.dumps({"graph": str(arguments.parts), "ranks": world.size} | summary(seconds)))
+
+
+def trainer(graph: hpcgnn.graph.LocalGraph, arguments: argparse.Namespace, timings: Timings) -> hpcgnn.Trainer:
+    """One that measures its epochs by ``timings``."""
+    messages = Messages(graph.world, MessageConfig(bits=arguments.bits), timings=timings)
+    model = hpcgnn.build_model(hpcgnn.ModelConfig(hidden=arguments.hidden), graph, messages=messages)
+    never = hpcgnn.TrainConfig(epochs=1 << 30, eval_every=1 << 30, checkpoint_every=1 << 30)
+    return hpcgnn.Trainer(model, graph, never, stop=StopRequest())
+
+
+def turn(trainers: list[hpcgnn.Trainer]) -> list[float]:
+    """Seconds of an epoch with the breakdown and of one without, which both end after the gradients' reduction. Collective."""
+    measured, plain = trainers
+    started = time.perf_counter()
+    measured.run_epoch()
+    between = time.perf_counter()
+    plain.step(plain.next_epoch)
+    plain.next_epoch += 1
+    return [between - started, time.perf_counter() - between]
+
+
+def summary(seconds: np.ndarray) -> dict[str, float]:
+    """Medians of (n, 2) seconds, and the mean difference over them with its 95 % interval."""
+    with_it, without = np.median(seconds, axis=0)
+    differences = (seconds[:, 0] - seconds[:, 1]) / without
+    kept = stats.trimboth(differences, 0.1)  # what else the machine did befalls single epochs
+    interval = stats.t.ppf(0.975, kept.size - 1) * stats.sem(kept)
+    values = {"with_seconds": with_it, "without_seconds": without, "cost": kept.mean(), "cost_interval": interval}
+    return {"epochs": seconds.shape[0]} | {name: float(value) for name, value in values.items()}
+
+
+if __name__ == "__main__":
+    main()
