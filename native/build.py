@@ -38,8 +38,9 @@ ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
     },
 }
 # Kernels that need more of the CPU than their instruction set: their source and flags, and what tells isa.cpp that they are
-# there, which asks the CPU for it. Left out where the compiler is too old for them (GCC before 10).
-MORE = {"avx512": ("dense_bf16.cpp", ["-mavx512bf16"], "-DHPCGNN_HAS_BF16")}
+# there, which asks the CPU for it. Left out where the compiler (GCC before 10) or the assembler is too old for them.
+EXTRA_KERNELS = {"avx512": ("dense_bf16.cpp", ["-mavx512bf16"], "-DHPCGNN_HAS_BF16")}
+_NEEDS_THEM = "#include <immintrin.h>\n__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }\n"
 MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
@@ -77,8 +78,8 @@ def build(
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
-            source, more_flags, tells = MORE.get(name, ("", [], ""))
-            if source and _accepts(command, more_flags):
+            source, more_flags, tells = EXTRA_KERNELS.get(name, ("", [], ""))
+            if source and _compiles(command, [*isa_flags, *more_flags], Path(folder)):
                 told.append(tells)
                 jobs.append((HERE / source, Path(folder, f"{name}_more.o"), [*isa_flags, *more_flags, *defines]))
         list(pool.map(lambda job: _compile([*command, *COMMON, *job[2], *flags], job[0], job[1]), jobs))
@@ -89,9 +90,12 @@ def build(
         temporary.replace(output)
 
 
-def _accepts(command: list[str], flags: list[str]) -> bool:
-    preprocess = [*command, *flags, "-E", "-x", "c++", os.devnull, "-o", os.devnull]
-    return subprocess.run(preprocess, stderr=subprocess.DEVNULL).returncode == 0
+def _compiles(command: list[str], flags: list[str], folder: Path) -> bool:
+    """Whether compiler and assembler know what extra kernels are made of."""
+    source = folder / "needs.cpp"
+    source.write_text(_NEEDS_THEM)
+    trial = [*command, *flags, "-c", str(source), "-o", str(folder / "needs.o")]
+    return subprocess.run(trial, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _compile(command: list[str], source: Path, output: Path) -> None:

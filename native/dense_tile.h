@@ -52,8 +52,8 @@ struct Float32 {
         return terms[0];
     }
 
-    // The numbers of columns [first, last) of up to kTileRows rows of x, where they lie or in `memory`, for
-    // kRowsMemory.
+    // The numbers of columns [first, last) of up to kTileRows rows of x: where they lie, or in `memory`, which has room
+    // for kRowsMemory of them.
     static constexpr int64_t kRowsMemory = 1;
     static const float* rows(const float* x, int64_t, int64_t, int64_t first, int64_t, float*) { return x + first; }
     static int64_t row_stride(const int64_t depth) { return depth; }

@@ -3,6 +3,7 @@
 // kernels.cpp is compiled once for each instruction set, and every kernel is exported once for each of them:
 // HPCGNN_KERNEL(spmm_f32) defines hpcgnn_avx2_spmm_f32 in the object for AVX2. Python asks isa.cpp which ones this CPU
 // can run and looks up the names of one. Python checks every argument before it calls; nothing is checked again here.
+// The kernels of dense_bf16.cpp are there for AVX-512 only, and their bits are up to the CPU.
 //
 // Matrices are row-major and contiguous, indices are int32, offsets int64. `threads` is the number of OpenMP threads to
 // use. Results do not depend on it, nor on the instruction set.

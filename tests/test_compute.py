@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense
 from hpcgnn.nn import compute
 from hpcgnn.nn.compute import Rounded, check_compute
-from hpcgnn.nn.linear import matmul
+from hpcgnn.nn.linear import LateWeight, matmul
 
 HPCGNN = ["-m", "hpcgnn"]
 # Rounding to 8 bits of mantissa errs by at most this, relative to the number.
@@ -71,6 +72,7 @@ def test_small_products_stay_float32(way):
     """They are faster so; also where a rank has no nodes."""
     for shape in ((0, 256, 256), (100, 64, 64)):
         assert not compute.pays(*shape)
+    assert not compute.pays(10**6, 256, 2)
     assert compute.pays(10**6, 8, 8) == compute.pays(1000, 64, 64) == (way == "kernels")
     x, weight, upstream = torch.randn(100, 64), torch.randn(64, 32), torch.randn(100, 32)
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
@@ -95,6 +97,19 @@ def test_a_weights_gradient_alone_is_the_one_of_the_product(way):
     wanted = products(x, weight, upstream, rounded=True)[2]
     assert torch.equal(Rounded(x).weight_gradient(upstream), wanted)
     assert not torch.equal(dense.weight_gradient(x, upstream)[0], wanted)
+
+
+def test_a_late_weights_operand_is_gone_with_its_gradient(way):
+    """Not with the graph, in which the operands of all layers would be there at once."""
+    weight = torch.randn(64, 32, requires_grad=True)
+    operand = Rounded(torch.randn(32768, 64))
+    kept = weakref.ref(operand)
+    y = LateWeight(weight).multiply(operand)
+    del operand
+    assert kept() is not None
+    y.sum().backward()
+    assert kept() is None
+    assert weight.grad is not None
 
 
 def test_a_cpu_without_it_is_refused_and_an_emulating_one_warned(monkeypatch):
@@ -157,7 +172,6 @@ def test_a_resumed_bfloat16_run_has_the_same_bytes(mpirun, digits, tmp_path):
 
 REFUSING = """
 import sys
-from hpcgnn.kernels import dense
 from hpcgnn.nn import compute
 from hpcgnn.comm import World
 compute._multiplies = lambda: World().rank != 1  # one of the ranks is on another machine

@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _say(sentence: str) -> None:
-    """Print a whole line in one write (``print`` makes two): ranks that speak at once share the launcher's stderr."""
+    """Print a whole line in one write (``print`` makes two under ``-u``): ranks that speak at once share a stderr."""
     sys.stderr.write(f"hpcgnn: {sentence}\n")
     sys.stderr.flush()
 

@@ -293,8 +293,8 @@ class _Dense(torch.autograd.Function):
         compute: str,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.how = {"backend": backend, "compute": compute}
-        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), **ctx.how)
+        ctx.arithmetic = {"backend": backend, "compute": compute}
+        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), **ctx.arithmetic)
 
     @staticmethod
     @once_differentiable
@@ -302,10 +302,10 @@ class _Dense(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
-        dx = plain_dense.product(dy, weight.T, **ctx.how) if needs_x else None
+        dx = plain_dense.product(dy, weight.T, **ctx.arithmetic) if needs_x else None
         dweight = dbias = None
         if needs_weight:
-            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, **ctx.how)
+            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, **ctx.arithmetic)
         elif needs_bias:
             dbias = dy.sum(0)
         return dx, dweight, dbias, dy if needs_plus else None, None, None

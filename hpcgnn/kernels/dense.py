@@ -50,8 +50,21 @@ def product(
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    _check_matrix("x", x, x.dtype)
+    _check_product(x, weight, bias, out)
     _check_compute(compute, x.dtype, backend)
+    accumulate = out is not None
+    if out is None:
+        out = buffers.empty(x.shape[0], weight.shape[1], x.dtype)
+    bias = None if bias is None else bias.contiguous()
+    if compute == "bf16":
+        native.multiply(x.contiguous(), weight, bias, accumulate, out, compute)
+    else:
+        implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
+    return out
+
+
+def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None) -> None:
+    _check_matrix("x", x, x.dtype)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
         raise ValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}")
@@ -64,15 +77,6 @@ def product(
         raise ValueError(f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}")
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias), ("out", out)):
         buffers.check_cpu(name, tensor)
-    accumulate = out is not None
-    if out is None:
-        out = buffers.empty(*shape, x.dtype)
-    bias = None if bias is None else bias.contiguous()
-    if compute == "bf16":
-        native.multiply(x.contiguous(), weight, bias, accumulate, out, compute)
-    else:
-        implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
-    return out
 
 
 def weight_gradient(

@@ -21,6 +21,7 @@ COMPUTES = ("float32", "bf16")
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
 # on the number of threads.
 _LEAST_MULTIPLICATIONS = 1 << 20
+_LEAST_WIDTH = 8
 _LEAST_MULTIPLICATIONS_BY_TORCH = 1 << 25
 _LEAST_WEIGHTS_BY_TORCH = 1 << 10
 
@@ -29,7 +30,7 @@ class Rounded:
     """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster.
 
     Gradients need x itself where kernels of our own multiply, which round it as they read it; for torch it is rounded once
-    for all products, and only that is kept.
+    for all products, and that is what autograd keeps.
     """
 
     def __init__(self, x: torch.Tensor) -> None:
@@ -79,7 +80,7 @@ def pays(rows: int, in_width: int, out_width: int, backend: str = "auto") -> boo
     """Whether bfloat16 is faster for the product (rows, in_width) x (in_width, out_width) and its two gradients."""
     weights = in_width * out_width
     if dense.has_bf16(backend):
-        return rows * weights >= _LEAST_MULTIPLICATIONS
+        return min(in_width, out_width) >= _LEAST_WIDTH and rows * weights >= _LEAST_MULTIPLICATIONS
     return weights >= _LEAST_WEIGHTS_BY_TORCH and rows * weights >= _LEAST_MULTIPLICATIONS_BY_TORCH
 
 

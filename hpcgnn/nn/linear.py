@@ -116,6 +116,7 @@ class _Used(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        rounded, ctx.rounded = ctx.rounded, None  # its memory ends with its gradient, not with the whole graph
         if ctx.needs_input_grad[1]:
-            ctx.late.waiting = (ctx.rounded or ctx.saved_tensors[0], gradients[0])
+            ctx.late.waiting = (rounded or ctx.saved_tensors[0], gradients[0])
         return gradients[0], gradients[0].new_empty(0), None, None

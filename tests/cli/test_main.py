@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def test_an_error_is_one_write(tmp_path: Path) -> None:
-    """Ranks share a launcher's stderr: a line in two writes may have another rank's in its middle."""
+    """Ranks share a launcher's stderr: a line in two writes, as print's are with -u, may have another rank's in its middle."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # keeps writes apart
     with ours, theirs:
-        command = [sys.executable, "-m", "hpcgnn", "train", tmp_path / "missing.h5", "--out", tmp_path / "run"]
+        command = [sys.executable, "-u", "-m", "hpcgnn", "train", tmp_path / "missing.h5", "--out", tmp_path / "run"]
         job = subprocess.run(command, stderr=theirs.fileno(), timeout=120)
         ours.settimeout(10)
         sentence = ours.recv(10_000).decode()

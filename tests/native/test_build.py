@@ -11,7 +11,7 @@ from native_program import ROOT
 SCRIPT = """#!/bin/sh
 for argument; do
     [ "$argument" = "{refused}" ] && exit 1
-    [ "$before" = -o ] && [ "$argument" != /dev/null ] && touch "$argument"
+    [ "$before" = -o ] && touch "$argument"
     before=$argument
 done
 echo "$@" >> {log}
