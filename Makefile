@@ -58,9 +58,9 @@ $(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 # Most of one half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds
-# of the time. What the first half says is shown when the other one has ended. Label propagation is there to even them out.
+# of the time. What the first half says is shown when the other one has ended. The last two are there to even them out.
 ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
-    tests/train/test_label_propagation.py
+    tests/train/test_label_propagation.py tests/test_compute.py
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	@mkdir -p build; \
@@ -81,7 +81,8 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 	$(BIN)/python -m pytest tests/native $(PYTEST_FLAGS)
 
 # Equal on all ranks for reasons that have nothing to do with MPI, and slow.
-NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/test_compute.py
+NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py \
+    tests/test_ablation.py tests/test_message_accuracy.py
 
 # Of 1 to 4 ranks, what is to be equal to one process is tried on these with this MPI.
 test-mpich: export HPCGNN_TEST_RANKS := 1 4

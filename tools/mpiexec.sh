@@ -41,7 +41,7 @@ find_launcher() {
     directory=$(dirname "$program")
     if [[ -n ${MPIEXEC:-} ]]; then
         echo "$MPIEXEC"
-    elif [[ -x $directory/mpiexec ]]; then
+    elif [[ -x $directory/mpiexec && ! $directory/mpiexec -ef $(command -v mpiexec) ]]; then
         echo "$directory/mpiexec"
     else
         command -v mpiexec || command -v mpirun || fail "found no mpiexec: install an MPI, or 'pip install mpich'"
