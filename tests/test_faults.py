@@ -94,6 +94,9 @@ def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     command = train(parts(4), tmp_path / "run", "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
     job = subprocess.Popen(
         [ROOT / "tools" / "mpiexec.sh", "-n", "4", "-t", "1", *command],
+        env=dict(
+            os.environ
+        ),  # without what MPI in this process, if another test started it, tells programs that it starts
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
