@@ -58,9 +58,9 @@ $(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 # Most of one half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds
-# of the time. What the first half says is shown when the other one has ended. The last two are there to even them out.
+# of the time. What the first half says is shown when the other one has ended. The last three are there to even them out.
 ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
-    tests/train/test_label_propagation.py tests/test_compute.py
+    tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	@mkdir -p build; \
