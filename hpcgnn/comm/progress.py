@@ -8,6 +8,11 @@ second instead; computing threads are in native code without Python's lock, so i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import platform
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +20,8 @@ from collections.abc import Callable
 # An MPI library hands the network some hundred KiB at a call: pauses of this length keep up with 10 Gbit/s over TCP, and
 # calls take about 1 % of a core.
 _PAUSE_SECONDS = 5e-4
+_SLICE_NANOSECONDS = 100_000
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
 class Progress:
@@ -43,6 +50,7 @@ class Progress:
             self._watching.clear()
 
     def _run(self) -> None:
+        _ask_for_short_slices()
         while self._watching.wait():
             with self._lock:
                 test = self._test
@@ -56,3 +64,18 @@ class Progress:
             return test()
         except Exception:  # whoever waits tests too, and raises it where it can be handled
             return True
+
+
+def _ask_for_short_slices() -> None:
+    """Let this thread run soon after it wakes where threads that compute share its core: Linux 6.12 on has short slices first.
+
+    Elsewhere nothing happens. Needs no rights: the share of the core stays the same.
+    """
+    number = _SYS_SCHED_SETATTR.get(platform.machine())
+    if number is None or platform.system() != "Linux":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        # size, policy (SCHED_OTHER), flags, nice, priority, runtime (the slice), deadline, period
+        attributes = struct.pack("IIQiIQQQ", 48, 0, 0, nice, 0, _SLICE_NANOSECONDS, 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, attributes, 0)

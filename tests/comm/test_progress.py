@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
+import struct
 import time
 
 import pytest
 
-from hpcgnn.comm.progress import Progress
+from hpcgnn.comm.progress import _SLICE_NANOSECONDS, Progress
 from hpcgnn.comm.world import Pending
 
 
@@ -62,3 +66,23 @@ def test_what_it_finds_broken_is_broken_for_whoever_waits():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="broken network"):
             pending.test()
+
+
+@pytest.mark.parametrize("number", [{"x86_64": 315, "aarch64": 275}[platform.machine()]])
+def test_the_thread_runs_soon_after_it_wakes(number):
+    """Its slices are short, from Linux 6.12 on, and its share of the core is the same."""
+    progress, found = Progress(), []
+
+    def test() -> bool:
+        attributes = ctypes.create_string_buffer(48)
+        assert ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0) == 0  # sched_getattr
+        found.append(struct.unpack("IIQiIQQQ", attributes.raw))
+        return True
+
+    progress.watch(test)
+    assert _until(lambda: found)
+    progress.take_over()
+    _, policy, _, nice, _, slice_nanoseconds, _, _ = found[0]
+    assert (policy, nice) == (0, os.getpriority(os.PRIO_PROCESS, 0))
+    if tuple(map(int, platform.release().split(".")[:2])) >= (6, 12):
+        assert slice_nanoseconds == _SLICE_NANOSECONDS
