@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from thread_world import ThreadWorld, on_ranks
 
 from hpcgnn.policy.link_costs import LinkCosts, fit
@@ -70,3 +73,13 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
 def test_worlds_are_of_threads() -> None:
     assert on_ranks(3, lambda world: int(world.allreduce(np.array([world.rank]))[0])) == [3, 3, 3]
     assert isinstance(on_ranks(1, lambda world: world)[0], ThreadWorld)
+
+
+@pytest.mark.mpi
+def test_ranks_measure_their_links(mpirun: Callable) -> None:
+    """Of one node: there is no network here."""
+    found = json.loads(mpirun(3, [ROOT / "tests" / "ranks" / "link_costs.py"]).stdout)
+    assert found["nodes"] == [0, 0, 0]
+    assert found["same"]
+    assert set(found["seconds_per_byte"]) == {"node"}
+    assert 1e-12 < found["seconds_per_byte"]["node"] < 1e-6
