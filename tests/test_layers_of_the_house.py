@@ -13,7 +13,7 @@ FLOORS = [
     {"kernels", "plan"},
     {"comm", "data", "node_order"},
     {"shared_file"},
-    {"graph", "partition"},
+    {"graph", "partition", "policy"},
     {"nn"},
     {"study", "train"},
     {"cli"},

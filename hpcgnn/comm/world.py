@@ -236,6 +236,13 @@ class World:
         host.Free()
         return count
 
+    def nodes(self) -> np.ndarray:
+        """(size,) int64: the lowest rank of the node of each rank. O(size) memory."""
+        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        lowest = int(host.allreduce(self.rank, self._mpi.MIN))
+        host.Free()
+        return self.allgather(np.array([lowest]))[:, 0]
+
     # -- moving rows --------------------------------------------------------------------------------------------------
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:

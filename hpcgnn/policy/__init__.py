@@ -1,0 +1,1 @@
+"""Who decides in how many bits each row travels (AdaQP, Sylvie, PipeQS)."""

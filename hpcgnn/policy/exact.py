@@ -1,0 +1,64 @@
+"""Eq. 12's assignment by HiGHS: the optimum, for problems that a rank can hold whole."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import optimize, sparse
+
+from hpcgnn.comm import World
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, evaluated, left_over
+
+
+def exact(world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> Assignment:
+    """The optimum, by HiGHS; every rank solves the whole problem, which is O(all groups) on each. Collective."""
+    counts = world.allgather(np.array([groups.beta.size]))[:, 0]
+    columns = np.stack([groups.receiver.astype(np.float64), groups.beta, groups.seconds_per_bit], axis=1)
+    everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
+    sender = np.repeat(np.arange(world.size), counts)
+    receiver, beta, seconds_per_bit = np.concatenate(
+        [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
+    ).T
+    total_fixed = world.allreduce(fixed)
+    index = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by)
+    bits = np.array(CHOICES)[index]
+    first = int(counts[: world.rank].sum())
+    return evaluated(world, groups, bits[first : first + groups.beta.size], fixed, by, bound=None)
+
+
+def _solve(
+    sender: np.ndarray,
+    receiver: np.ndarray,
+    beta: np.ndarray,
+    seconds_per_bit: np.ndarray,
+    fixed: np.ndarray,
+    by: Scales,
+) -> np.ndarray:
+    """(groups,) indices into CHOICES: binaries x[g, b], one of each group's is 1, and Z."""
+    num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
+    variances = by.variance * left_over(beta[:, None], choices)
+    cost = np.append(variances.ravel(), by.seconds)
+    rows = np.arange(num_groups).repeat(choices.size)
+    entries = np.arange(num_groups * choices.size)
+    one_each = sparse.csr_array((np.ones(entries.size), (rows, entries)), (num_groups, cost.size))
+    seconds = (seconds_per_bit[:, None] * choices).ravel()
+    z = np.arange(2 * num_ranks)
+    within = sparse.csr_array(
+        (
+            np.concatenate([seconds, seconds, -np.ones(z.size)]),
+            (
+                np.concatenate([sender[rows], num_ranks + receiver[rows], z]),
+                np.concatenate([entries, entries, np.full(z.size, cost.size - 1)]),
+            ),
+        ),
+        (z.size, cost.size),
+    )
+    found = optimize.milp(
+        cost,
+        integrality=np.append(np.ones(entries.size), 0),
+        bounds=optimize.Bounds(0, np.append(np.ones(entries.size), np.inf)),
+        constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
+        options={"mip_rel_gap": 0},
+    )
+    if found.x is None:
+        raise ValueError(f"HiGHS found no assignment: {found.message}")
+    return found.x[:-1].reshape(num_groups, choices.size).argmax(1)

@@ -1,0 +1,102 @@
+"""What a message costs on the wire: ``gamma + theta * bytes`` seconds, by the class of its link (AdaQP's Eq. 10).
+
+Fitted by least squares to timed messages of many sizes that all ranks send at once, as in an exchange. Two classes of
+links, within a node and between nodes, and one partner of each for a rank: the fit takes O(P) messages and no rank needs to
+know of all pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import World
+
+CLASSES = ("node", "network")
+_SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for those that there are."""
+
+    seconds_per_byte: dict[str, float]
+    seconds_per_message: dict[str, float]
+
+    def save(self, path: Path) -> None:
+        """Write to a JSON file. One rank does."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> LinkCosts:
+        """From :meth:`save`."""
+        return cls(**json.loads(path.read_text()))
+
+
+def link_classes(world: World) -> np.ndarray:
+    """(P,) index into CLASSES of the link from this rank to each; O(P) memory. Collective."""
+    nodes = world.nodes()
+    return (nodes != nodes[world.rank]).astype(np.int64)
+
+
+def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _ROUNDS) -> LinkCosts | None:
+    """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
+    classes = link_classes(world)
+    samples = [
+        (int(classes[partner]), size, _timed(world, shift, size))
+        for shift in _shifts(world)
+        for partner in ((world.rank + shift) % world.size,)
+        for size in sizes
+        for _ in range(rounds)
+    ]
+    return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
+
+
+def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
+    """Costs from this rank's (n, 3) samples of class, bytes and seconds; errors count relative to the seconds. Collective.
+
+    None where seconds do not grow with bytes in a class. Every rank gets the same.
+    """
+    equations = np.zeros((len(CLASSES), 5))
+    for kind in range(len(CLASSES)):
+        _, size, seconds = samples[samples[:, 0] == kind].T
+        weight = seconds.clip(min=1e-9) ** -2.0
+        terms = (weight, weight * size, weight * size**2, weight * seconds, weight * size * seconds)
+        equations[kind] = [term.sum() for term in terms]
+    equations = world.allreduce(equations, what="costs of links")
+    slope, base = {}, {}
+    for name, (one, size, square, seconds, product) in zip(CLASSES, equations, strict=True):
+        if one == 0:
+            continue  # no link of this class
+        determinant = one * square - size**2
+        theta = (one * product - size * seconds) / determinant if determinant > 0 else -1.0
+        gamma = (seconds - theta * size) / one
+        if gamma < 0:  # a line through the origin fits best of those that are possible
+            theta, gamma = product / square, 0.0
+        if not theta > 0:
+            return None
+        slope[name], base[name] = float(theta), float(gamma)
+    return LinkCosts(slope, base)
+
+
+def _shifts(world: World) -> list[int]:
+    """From a rank to its partners: the next one, and the one as far on as a node has ranks."""
+    largest = int(np.bincount(world.nodes()).max())
+    return sorted({shift for shift in (1, largest) if 0 < shift < world.size})
+
+
+def _timed(world: World, shift: int, size: int) -> float:
+    """Seconds of a message of ``size`` bytes from each rank to the one ``shift`` on. Collective."""
+    sent, received = np.zeros((2, world.size), np.int64)
+    sent[(world.rank + shift) % world.size] = received[(world.rank - shift) % world.size] = 1
+    rows = np.zeros((2, size), np.uint8)
+    world.allreduce(np.zeros(1))  # all start at once
+    pending = world.start_alltoallv(rows[:1], sent, rows[1:], received, "a timed message")
+    world.wait(pending)
+    return pending.seconds

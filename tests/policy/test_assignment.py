@@ -1,0 +1,123 @@
+"""AdaQP's Eq. 12: exact on small cases, within its stated bound on large ones."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_world import ThreadWorld, on_ranks
+
+from hpcgnn.policy.assignment import assign
+from hpcgnn.policy.exact import exact
+from hpcgnn.policy.prices import by_prices
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, scales
+
+
+def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Groups]:
+    """``each`` groups on every rank, for random other ranks over links of two speeds."""
+    random = np.random.default_rng(seed)
+    found = []
+    for rank in range(ranks):
+        receiver = (rank + random.integers(1, ranks, each)) % ranks
+        beta = {"lognormal": random.lognormal(0, 2, each), "equal": np.ones(each), "zero": np.zeros(each)}[kind]
+        found.append(Groups(receiver, beta, random.uniform(0.5, 1.5, each) * np.where(receiver % 2, 1.0, 3.0)))
+    return found
+
+
+def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float:
+    """The smallest objective of all assignments."""
+    ranks = len(everyones)
+    sender = np.repeat(np.arange(ranks), [one.beta.size for one in everyones])
+    receiver, beta, seconds_per_bit = (
+        np.concatenate([getattr(one, name) for one in everyones]) for name in ("receiver", "beta", "seconds_per_bit")
+    )
+    best = np.inf
+    for bits in itertools.product(CHOICES, repeat=beta.size):
+        seconds = seconds_per_bit * bits
+        loads = np.concatenate([np.bincount(who, seconds, ranks) for who in (sender, receiver)]) + fixed
+        variance = (beta / (2.0 ** np.array(bits) - 1) ** 2).sum()
+        best = min(best, by.variance * variance + by.seconds * loads.max())
+    return best
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 3), each=st.integers(0, 2), weight=st.floats(0, 1))
+def test_small_problems_are_solved_as_by_brute_force(seed: int, ranks: int, each: int, weight: float) -> None:
+    everyones = draw(ranks, each, seed)
+    fixed = np.random.default_rng(seed).uniform(0, 5, (ranks, 2 * ranks))
+
+    def program(world: ThreadWorld) -> tuple:
+        groups, own_fixed = everyones[world.rank], fixed[world.rank]
+        by = scales(world, groups, own_fixed, weight)
+        return by, assign(world, groups, own_fixed, weight)
+
+    found = on_ranks(ranks, program)
+    by = found[0][0]
+    wanted = brute_force(everyones, fixed.sum(0), by)
+    for _, answer in found:
+        assert answer.objective == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+        assert answer.gap == 0
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "equal", "zero"])
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_large_problems_are_within_one_percent_of_their_bound(kind: str, weight: float) -> None:
+    ranks, each = 4, 300
+    everyones = draw(ranks, each, 3, kind=kind)
+
+    def program(world: ThreadWorld) -> Assignment:
+        return assign(world, everyones[world.rank], np.zeros(2 * ranks), weight)
+
+    answers = on_ranks(ranks, program)
+    assert len({(answer.objective, answer.bound) for answer in answers}) == 1
+    assert 0 <= answers[0].gap < 0.01
+    loads = np.zeros(2 * ranks)
+    for rank, (groups, answer) in enumerate(zip(everyones, answers, strict=True)):
+        assert set(answer.bits) <= set(CHOICES)
+        loads[rank] += (groups.seconds_per_bit * answer.bits).sum()
+        loads[ranks:] += np.bincount(groups.receiver, groups.seconds_per_bit * answer.bits, ranks)
+    assert answers[0].seconds == pytest.approx(loads.max())
+
+
+def test_bounds_are_true() -> None:
+    """Of the same problem by prices and by HiGHS."""
+    for seed in range(10):
+        everyones = draw(3, 12, seed)
+
+        def program(world: ThreadWorld, everyones: list[Groups] = everyones) -> tuple:
+            groups, fixed = everyones[world.rank], np.zeros(6)
+            by = scales(world, groups, fixed, 0.5)
+            return by_prices(world, groups, fixed, by), exact(world, groups, fixed, by)
+
+        priced, best = on_ranks(3, program)[0]
+        assert priced.bound <= best.objective * (1 + 1e-9)
+        assert best.objective <= priced.objective * (1 + 1e-9)
+
+
+def test_more_weight_on_variance_never_leaves_more_of_it() -> None:
+    everyones = draw(4, 100, 5)
+    found = []
+    for weight in (0.1, 0.3, 0.5, 0.7, 0.9):
+
+        def program(world: ThreadWorld, weight: float = weight) -> Assignment:
+            return assign(world, everyones[world.rank], np.zeros(8), weight)
+
+        found.append(on_ranks(4, program)[0])
+    assert all(a.variance >= b.variance * 0.99 for a, b in itertools.pairwise(found))
+    assert all(a.seconds <= b.seconds * 1.01 for a, b in itertools.pairwise(found))
+
+
+def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> None:
+    everyones = draw(4, 2500, 7)
+
+    def program(world: ThreadWorld) -> float:
+        started = time.process_time()
+        for _ in range(6):
+            assign(world, everyones[world.rank], np.zeros(8), 0.5)
+        return time.process_time() - started  # of all threads: one core's
+
+    assert max(on_ranks(4, program)) < 2

@@ -1,0 +1,85 @@
+"""AdaQP's cost model of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from thread_world import ThreadWorld, on_ranks
+
+from hpcgnn.policy.link_costs import LinkCosts, fit
+
+
+def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: float = 0.0) -> np.ndarray:
+    """Of one class of links, as rank ``rank`` might time them."""
+    size = np.repeat(2.0 ** np.arange(10, 23, 2), 5)
+    seconds = (gamma + theta * size) * (1 + noise * np.random.default_rng(rank).standard_normal(size.size))
+    return np.stack([np.full(size.size, float(kind)), size, seconds], axis=1)
+
+
+def fitted(*everyones: np.ndarray) -> LinkCosts | None:
+    answers = on_ranks(len(everyones), lambda world: fit(world, everyones[world.rank]))
+    assert all(answer == answers[0] for answer in answers)
+    return answers[0]
+
+
+def test_costs_are_found_again() -> None:
+    near, far = samples(0, 1e-10, 2e-6, kind=0), samples(1, 8e-8, 1e-4)
+    costs = fitted(np.concatenate([near, far]), near)
+    assert costs is not None
+    assert costs.seconds_per_byte == pytest.approx({"node": 1e-10, "network": 8e-8})
+    assert costs.seconds_per_message == pytest.approx({"node": 2e-6, "network": 1e-4})
+
+
+def test_noise_averages_out() -> None:
+    costs = fitted(*(samples(rank, 8e-8, 1e-4, noise=0.1) for rank in range(4)))
+    assert costs is not None
+    assert costs.seconds_per_byte["network"] == pytest.approx(8e-8, rel=0.1)
+
+
+def test_a_class_without_links_has_no_costs() -> None:
+    costs = fitted(samples(0, 1e-9, 1e-6, kind=0))
+    assert costs is not None
+    assert set(costs.seconds_per_byte) == {"node"}
+
+
+def test_no_fit_is_no_costs() -> None:
+    """Seconds that fall with bytes on one rank pair are the same answer on all ranks."""
+    falling = samples(0, 1e-9, 1e-6)
+    falling[:, 2] = 1 / falling[:, 1]
+    assert fitted(falling, samples(1, 1e-9, 1e-6, kind=0)) is None
+
+
+def test_a_message_is_not_free() -> None:
+    """Where the best line would start below zero, one through the origin is taken."""
+    bent = samples(0, 1e-9, 0.0)
+    bent[:, 2] *= (bent[:, 1] / bent[:, 1].max()) ** 0.1
+    costs = fitted(bent)
+    assert costs is not None
+    assert costs.seconds_per_message["network"] >= 0
+    assert costs.seconds_per_byte["network"] > 0
+
+
+def test_a_file_keeps_them(tmp_path: Path) -> None:
+    costs = LinkCosts({"network": 8.1e-8}, {"network": 1.5e-4})
+    costs.save(tmp_path / "costs.json")
+    assert LinkCosts.load(tmp_path / "costs.json") == costs
+
+
+def test_worlds_are_of_threads() -> None:
+    assert on_ranks(3, lambda world: int(world.allreduce(np.array([world.rank]))[0])) == [3, 3, 3]
+    assert isinstance(on_ranks(1, lambda world: world)[0], ThreadWorld)
+
+
+@pytest.mark.mpi
+def test_ranks_measure_their_links(mpirun: Callable) -> None:
+    """Of one node: there is no network here."""
+    found = json.loads(mpirun(3, [ROOT / "tests" / "ranks" / "link_costs.py"]).stdout)
+    assert found["nodes"] == [0, 0, 0]
+    assert found["same"]
+    assert set(found["seconds_per_byte"]) == {"node"}
+    assert 1e-12 < found["seconds_per_byte"]["node"] < 1e-6
