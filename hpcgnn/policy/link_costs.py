@@ -49,11 +49,9 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _
     """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
     classes = link_classes(world)
     samples = [
-        (int(classes[partner]), size, _timed(world, shift, size))
+        (classes[(world.rank + shift) % world.size], size, np.median([_timed(world, shift, size) for _ in range(rounds)]))
         for shift in _shifts(world)
-        for partner in ((world.rank + shift) % world.size,)
         for size in sizes
-        for _ in range(rounds)
     ]
     return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
 
