@@ -49,7 +49,11 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _
     """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
     classes = link_classes(world)
     samples = [
-        (classes[(world.rank + shift) % world.size], size, np.median([_timed(world, shift, size) for _ in range(rounds)]))
+        (
+            classes[(world.rank + shift) % world.size],
+            size,
+            np.median([_timed(world, shift, size) for _ in range(rounds)]),
+        )
         for shift in _shifts(world)
         for size in sizes
     ]
