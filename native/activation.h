@@ -221,18 +221,23 @@ inline int64_t num_segments(const int64_t rows) {
     return std::clamp<int64_t>(rows / kRowsOfASegment, 1, kMostSegments);
 }
 
-template <bool kNorm, bool kDrop>
-void activate(const hpcgnn_activation& job, float* out, const int threads) {
-    const bool past_caches = goes_past_caches(job.rows, job.width, out);
+// each(rows) for all of them, on threads, where each row's results are its own.
+template <bool kNorm, bool kDrop, typename Each>
+void for_all_rows(const hpcgnn_activation& job, const int threads, const Each& each) {
     const int64_t segments = num_segments(job.rows);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (int64_t s = 0; s < segments; ++s)
-            for_rows<kNorm, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments,
-                                   [&](auto&& rows) { rows.forward(out, past_caches); });
+            for_rows<kNorm, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments, each);
         finish_streams();
     }
+}
+
+template <bool kNorm, bool kDrop>
+void activate(const hpcgnn_activation& job, float* out, const int threads) {
+    const bool past_caches = goes_past_caches(job.rows, job.width, out);
+    for_all_rows<kNorm, kDrop>(job, threads, [&](auto&& rows) { rows.forward(out, past_caches); });
 }
 
 template <bool kDrop>
@@ -265,15 +270,7 @@ void activate_backward(const hpcgnn_activation& job, const float* dy, float* dx,
 template <bool kDrop>
 void activate_backward_without_norm(const hpcgnn_activation& job, const float* dy, float* dx, const int threads) {
     const bool past_caches = goes_past_caches(job.rows, job.width, dx);
-    const int64_t segments = num_segments(job.rows);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static)
-        for (int64_t s = 0; s < segments; ++s)
-            for_rows<false, kDrop>(job, job.rows * s / segments, job.rows * (s + 1) / segments,
-                                   [&](auto&& rows) { rows.backward_without_norm(dy, dx, past_caches); });
-        finish_streams();
-    }
+    for_all_rows<false, kDrop>(job, threads, [&](auto&& rows) { rows.backward_without_norm(dy, dx, past_caches); });
 }
 
 }  // namespace

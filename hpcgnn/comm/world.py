@@ -239,9 +239,9 @@ class World:
     def nodes(self) -> np.ndarray:
         """(size,) int64: the lowest rank of the node of each rank. O(size) memory."""
         host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-        lowest = int(host.allreduce(self.rank, self._mpi.MIN))
+        lowest = World(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
         host.Free()
-        return self.allgather(np.array([lowest]))[:, 0]
+        return self.allgather(lowest)[:, 0]
 
     # -- moving rows --------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,8 @@ class SAGELayer(torch.nn.Module):
         own = operand(x, self.compute)  # rounded once for both products, where it is rounded
         backend = self.aggregator.backend
         sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
-        under_way = self.aggregator.begin(
-            sent
-        )  # from here to its end: while rows travel, and in backward while gradients do
+        # From here to its end: while rows travel, and in backward while gradients do.
+        under_way = self.aggregator.begin(sent)
         root = matmul(own, self.weight_root, backend, bias=self.bias)
         if self.transform_first:
             return under_way.finish() + root

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import World
+from hpcgnn.data import h5
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
@@ -29,9 +30,8 @@ class LinkCosts:
 
     def save(self, path: Path) -> None:
         """Write to a JSON file. One rank does."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        partial.replace(path)
+        with h5.replacing(path) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> LinkCosts:
@@ -39,22 +39,16 @@ class LinkCosts:
         return cls(**json.loads(path.read_text()))
 
 
-def link_classes(world: World) -> np.ndarray:
-    """(P,) index into CLASSES of the link from this rank to each; O(P) memory. Collective."""
-    nodes = world.nodes()
-    return (nodes != nodes[world.rank]).astype(np.int64)
-
-
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _ROUNDS) -> LinkCosts | None:
     """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
-    classes = link_classes(world)
+    nodes = world.nodes()
     samples = [
         (
-            classes[(world.rank + shift) % world.size],
+            nodes[(world.rank + shift) % world.size] != nodes[world.rank],  # the index into CLASSES
             size,
             np.median([_timed(world, shift, size) for _ in range(rounds)]),
         )
-        for shift in _shifts(world)
+        for shift in _shifts(nodes)
         for size in sizes
     ]
     return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
@@ -87,10 +81,10 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     return LinkCosts(slope, base)
 
 
-def _shifts(world: World) -> list[int]:
-    """From a rank to its partners: the next one, and the one as far on as a node has ranks."""
-    largest = int(np.bincount(world.nodes()).max())
-    return sorted({shift for shift in (1, largest) if 0 < shift < world.size})
+def _shifts(nodes: np.ndarray) -> list[int]:
+    """From a rank to its partners: the next one, and the one as far on as a node has ranks. nodes: (P,), of each rank."""
+    largest = int(np.bincount(nodes).max())
+    return sorted({shift for shift in (1, largest) if 0 < shift < nodes.size})
 
 
 def _timed(world: World, shift: int, size: int) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, evaluated, left_over
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, evaluated, left_over, own_loads
 
 _ROUNDS = 400
 _GOOD_GAP = 0.002
@@ -70,13 +70,13 @@ def ladders(groups: Groups, by: Scales) -> list[Ladder]:
 def by_prices(world: World, groups: Groups, fixed: np.ndarray, by: Scales, good_gap: float = _GOOD_GAP) -> Assignment:
     """An assignment whose distance from the optimum is known. Collective; see :func:`~hpcgnn.policy.problem.evaluated`."""
     market = Market(world, groups, world.allreduce(fixed), by)
+    bound = None
     if by.seconds > 0 and by.variance > 0:
         market.settle(good_gap)
+        bound = market.bound
     else:  # one of the objectives cannot change, and the other one is best so
         market.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in market.ladders]
-    bits = market.bits(market.best)
-    bound = market.bound if by.seconds > 0 and by.variance > 0 else None
-    return evaluated(world, groups, bits, fixed, by, bound)
+    return evaluated(world, groups, market.bits(market.best), fixed, by, bound)
 
 
 class Market:
@@ -85,6 +85,7 @@ class Market:
     def __init__(self, world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> None:
         self.world, self.groups, self.fixed, self.by = world, groups, fixed, by
         self.ladders = ladders(groups, by)
+        self.receivers = np.array([ladder.receiver for ladder in self.ladders], np.int64)
         self.least_seconds = CHOICES[0] * np.array(
             [groups.seconds_per_bit[groups.receiver == ladder.receiver].sum() for ladder in self.ladders]
         )
@@ -122,8 +123,7 @@ class Market:
 
     def _own(self, prices: np.ndarray) -> np.ndarray:
         """What a second of each of this rank's pairs costs: for its sender and for its receiver."""
-        receivers = [self.world.size + ladder.receiver for ladder in self.ladders]
-        return prices[self.world.rank] + prices[receivers]
+        return prices[self.world.rank] + prices[self.world.size + self.receivers]
 
     def _taken(self, steps: list[int]) -> np.ndarray:
         return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
@@ -143,12 +143,7 @@ class Market:
         return float(total[0] + prices @ self.fixed), seconds[0]
 
     def _loads(self, steps: list[int]) -> np.ndarray:
-        seconds = self.least_seconds + self._taken(steps)
-        mine = np.zeros(2 * self.world.size)
-        mine[self.world.rank] = seconds.sum()
-        for ladder, one in zip(self.ladders, seconds, strict=True):
-            mine[self.world.size + ladder.receiver] = one
-        return mine
+        return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))
 
     def _cost(self, steps: list[int]) -> float:
         """The scaled variance."""

@@ -69,16 +69,16 @@ def loads(world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray) -> 
 
     fixed: (2P,) seconds that do not depend on bits, of which this rank knows a share; they are summed over ranks.
     """
-    mine = own_loads(world, groups, groups.seconds_per_bit * bits) + fixed
+    mine = own_loads(world, groups.receiver, groups.seconds_per_bit * bits) + fixed
     total = world.allreduce(np.append(mine, left_over(groups.beta, bits).sum()), what="loads of an assignment")
     return total[:-1], float(total[-1])
 
 
-def own_loads(world: World, groups: Groups, seconds: np.ndarray) -> np.ndarray:
-    """(2P,) seconds that this rank's groups add to each rank's sending, and to each one's receiving."""
+def own_loads(world: World, receiver: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """(2P,) seconds of sending and of receiving of each rank, from (n,) receivers and the seconds that this one sends each."""
     mine = np.zeros(2 * world.size)
     mine[world.rank] = seconds.sum()
-    mine[world.size :] = np.bincount(groups.receiver, seconds, world.size)
+    mine[world.size :] = np.bincount(receiver, seconds, world.size)
     return mine
 
 
