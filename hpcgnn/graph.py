@@ -67,6 +67,12 @@ class LocalGraph:
         """Position of the first owned node."""
         return int(self.node_offsets[self.world.rank])
 
+    @property
+    def in_degrees(self) -> np.ndarray:
+        """(n,) int64 in-degrees of the owned nodes in the whole graph."""
+        degrees = np.diff(self.indptr)
+        return degrees if self.order.nodes is None else degrees[self.order.nodes]
+
     @cached_property
     def edge_index(self) -> torch.Tensor:
         """(2, e) int64 in-edges of owned nodes, source row first; ids 0..n-1 are owned, then halo nodes by position.

@@ -6,6 +6,7 @@ import json
 import logging
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.policy.config import BITS_POLICIES, DRIFT_RULES, SAFE_BITS, SMOOTHINGS, STALENESS_POLICIES, PolicyConfig
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import REDRAWS, LabelPropagationConfig
 from hpcgnn.train.objective import METRICS
-from hpcgnn.train.run_folder import CONFIG, RunFolder
+from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
 from hpcgnn.train.schedule import SCHEDULES, ScheduleConfig
 from hpcgnn.train.trainer import TrainConfig, Trainer
 
@@ -126,12 +128,17 @@ _SYSTEM = _options(
                  help="Order in which each rank keeps its nodes, for the sake of its caches; results are under original "
                       "ids whatever it is. auto: each rank measures and takes the fastest, so that a run need not repeat "
                       "bit for bit; with the others it does."),
-    click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
+    click.option("--bits", type=click.Choice([*(str(bits) for bits in reversed(MESSAGE_BITS)), *BITS_POLICIES]),
+                 default="32", show_default=True,
                  help="Bits of a value that travels in training: 32 is float32, 16 bfloat16; below that, values are "
-                      "rounded at random to steps between their row's smallest and largest (delta: to the nearest)."),
+                      "rounded at random to steps between their row's smallest and largest (delta: to the nearest). Or who "
+                      "decides for each row: uniform draws 2, 4 or 8; adaqp weighs variance against time; sylvie goes by "
+                      "in-degrees and the loss; pipeqs by how much rows change."),
     click.option("--eval-precision", type=click.Choice(EVAL_PRECISIONS), default="float32", show_default=True,
                  help="What evaluations send: float32, or as few bits as training does."),
-    click.option("--staleness", type=click.Choice(["off"]), default="off", show_default=True),
+    click.option("--staleness", type=click.Choice(STALENESS_POLICIES), default="off", show_default=True,
+                 help="Use rows of an epoch before while new ones travel: pipeline always (PipeGCN), sylvie while the loss "
+                      "falls well, pipeqs also older ones while they change little. Evaluations are always fresh."),
     click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
                  help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
                       "lost is lost for good; it keeps all rows sent and received in memory."),
@@ -149,6 +156,35 @@ _SYSTEM = _options(
     click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
     click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
                  help="Seconds to wait for another rank before giving up."),
+)  # fmt: skip
+
+_POLICY = _options(
+    click.option("--bits-period", type=click.IntRange(1), default=50, show_default=True,
+                 help="adaqp, uniform: epochs from one assignment of bits to the next."),
+    click.option("--variance-weight", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+                 help="adaqp's lambda: 0 for the fewest seconds on the wire, 1 for the least variance."),
+    click.option("--group-rows", type=click.IntRange(1), default=100, show_default=True,
+                 help="adaqp: rows that share an assignment."),
+    click.option("--link-costs", type=click.Path(path_type=Path), default=None,
+                 help="adaqp: file with what messages cost, written if it is missing.  [default: link_costs.json in --out]"),
+    click.option("--refit-links", is_flag=True, help="adaqp: measure what messages cost, whatever --link-costs holds."),
+    click.option("--loss-memory", type=click.FloatRange(0, 1), default=0.9, show_default=True,
+                 help="sylvie's lambda, of the running average of the loss."),
+    click.option("--loss-window", type=click.IntRange(1), default=5, show_default=True,
+                 help="sylvie's delta: the loss's descent is compared with that of so many epochs ago (20: faster)."),
+    click.option("--drift-threshold", type=click.FloatRange(0), default=0.1, show_default=True,
+                 help="pipeqs' E: rows whose cosine distance from those before is larger are sent anew, in other bits."),
+    click.option("--drift-rule", type=click.Choice(DRIFT_RULES), default="corrected", show_default=True,
+                 help="pipeqs: Eq. 7 as printed only ever raises bits; corrected also lowers them."),
+    click.option("--most-stale-epochs", type=click.IntRange(1), default=4, show_default=True,
+                 help="pipeqs: rows are never used later than so many epochs after they were sent."),
+    click.option("--smoothing", type=click.Choice(SMOOTHINGS), default="none", show_default=True,
+                 help="Use a moving average of stale features, gradients or both (PipeGCN)."),
+    click.option("--smoothing-decay", type=click.FloatRange(0, 1), default=0.95, show_default=True,
+                 help="Share of the epochs before in that average."),
+    click.option("--replay", metavar="LOG", type=click.Path(path_type=Path), default=None,
+                 help="decisions.jsonl of another run with these settings: see its times in place of the clock, so that "
+                      "policies decide as they did and the run repeats bit for bit."),
 )  # fmt: skip
 
 
@@ -175,6 +211,7 @@ _SYSTEM = _options(
 @_MODEL
 @_OPTIMISER
 @_SYSTEM
+@_POLICY
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
@@ -223,6 +260,8 @@ def _make_trainer(
     from hpcgnn.comm import Messages
     from hpcgnn.graph import load
     from hpcgnn.nn import build_model
+    from hpcgnn.policy.clock import Clock, read_log
+    from hpcgnn.policy.link_costs import kept_costs
 
     graph = load(parts, world)
     run = RunFolder(out)
@@ -230,6 +269,7 @@ def _make_trainer(
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
         _message_config(settings).check()
+        _policy_config(settings).check()
         if world.rank == 0:
             run.prepare(resume=resume)
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
@@ -239,8 +279,13 @@ def _make_trainer(
     how = {name: settings[name] for name in ("strategy", "seed", "compute")}
     how["keep_input_aggregation"] = settings["cache_input_aggregation"]
     model = build_model(config, graph, messages=messages, **how)
-    nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels}
-    trainer = Trainer(model, graph, TrainConfig(**_pick(TrainConfig, settings | nested)), run=run, stop=stop)
+    policy = _policy_config(settings)
+    nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels, "policy": policy}
+    clock = Clock(None if settings["replay"] is None else read_log(world, settings["replay"]))
+    costs_file = settings["link_costs"] or out / LINK_COSTS
+    costs = partial(kept_costs, world, costs_file, refit=settings["refit_links"])
+    train_config = TrainConfig(**_pick(TrainConfig, settings | nested))
+    trainer = Trainer(model, graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
     if resume:
         trainer.resume()
     return trainer
@@ -257,8 +302,18 @@ def _message_config(settings: dict[str, Any]) -> MessageConfig:
         raise HpcgnnError(
             "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
         )
-    typed = {"bits": int(settings["bits"]), "overlap": settings["overlap"] == "on"}
+    if settings["message_coding"] == "delta" and settings["staleness"] != "off":
+        raise HpcgnnError(
+            "--message-coding delta needs --staleness off: each difference is to what the receiver has by then"
+        )
+    bits = SAFE_BITS if settings["bits"] in BITS_POLICIES else int(settings["bits"])
+    typed = {"bits": bits, "overlap": settings["overlap"] == "on"}
     return MessageConfig(**_pick(MessageConfig, settings | typed))
+
+
+def _policy_config(settings: dict[str, Any]) -> PolicyConfig:
+    bits = settings["bits"] if settings["bits"] in BITS_POLICIES else "fixed"
+    return PolicyConfig(**_pick(PolicyConfig, settings | {"bits": bits}))
 
 
 def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:

@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.comm.layout import BLOCK_BYTES, Layout
 from hpcgnn.comm.timings import Timings
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 
 _CACHED_BYTES = 8 << 20
@@ -28,6 +28,7 @@ class Codec(Protocol):
     received: torch.Tensor
     send_counts: np.ndarray
     receive_counts: np.ndarray
+    backend: str
 
     def encode(self, rows: torch.Tensor, key: int) -> int:
         """Fill ``send`` from ``rows`` (s, F), rounded under ``key``; returns how many rows are not finite."""
@@ -136,6 +137,7 @@ class DeltaCodec:
         self.packed, self.kept_sent, self.kept_received = packed, kept_sent, kept_received
         self.send, self.received = packed.send, packed.received
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
+        self.backend = packed.backend
 
     def encode(self, rows: torch.Tensor, key: int) -> int:
         """Overwrites ``rows`` with the differences; then takes them as the receivers will.
@@ -158,6 +160,17 @@ class DeltaCodec:
             decode(packed.received, packed.layouts[1], self.kept_received, packed.backend, accumulate=True)
         with packed.timings.measure("aggregation_seconds"):
             spmm(matrix, self.kept_received.to(z.dtype), out=z, backend=packed.backend)
+
+
+def received_rows(codec: Codec) -> torch.Tensor:
+    """(r, F) what has come, as numbers: ``received`` itself where it is, else memory of its own."""
+    if isinstance(codec, PlainCodec):
+        return codec.received
+    assert isinstance(codec, PackedCodec), "differences are no rows"
+    rows = codec.decoded()
+    own = buffers.empty(rows.shape[0], rows.shape[1], rows.dtype)
+    decode(codec.received, codec.layouts[1], own, codec.backend)
+    return own
 
 
 def fuses(bits: int, matrix: Csr, width: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,22 +10,14 @@ import torch
 from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
 from hpcgnn.comm.layout import BLOCK_BYTES, Layout, make_layout
 from hpcgnn.comm.links import Links
-from hpcgnn.comm.messages import Messages
-from hpcgnn.comm.world import Pending
+from hpcgnn.comm.mailbox import FRESH, SKIPPED, STALE, Mailbox, Message
+from hpcgnn.comm.messages import Messages, exchange_key
+from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.kernels.packing import MESSAGE_BITS
 
-_MIXED = 0  # in place of bits, where rows have their own
 _EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
-
-
-@dataclass
-class Message:
-    """What is under way: the rows of all peers, to and from this rank."""
-
-    codec: Codec
-    pending: Pending
 
 
 class Exchange:
@@ -52,8 +43,10 @@ class Exchange:
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.layer, self.is_backward = layer, is_backward
         self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
-        self._bits: tuple[np.ndarray, np.ndarray] | None = None
-        self._layouts: dict[tuple[int, int], tuple[Layout, Layout]] = {}
+        self.bits: RowBits | None = None
+        self.freshness = FRESH
+        self.ranges: RowRanges | None = None
+        self._uniform: dict[int, RowBits] = {}
         self._rows_fit = False
 
     def reverse(self) -> Exchange:
@@ -73,7 +66,9 @@ class Exchange:
         counts = (self.send_counts, self.receive_counts)
         return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links)
 
-    def assign_bits(self, bits: np.ndarray) -> None:
+    # -- what policies decide -----------------------------------------------------------------------------------------
+
+    def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
         with self.messages.world.together("assign bits"):
             rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
@@ -82,44 +77,118 @@ class Exchange:
             if wrong.size:
                 raise HpcgnnError(f"bits must be of {', '.join(map(str, MESSAGE_BITS))}, not {wrong[0]}")
         received, _ = self.messages.world.alltoallv(bits.astype(np.uint8), self.send_counts)
-        self._bits, self._layouts = (bits.astype(np.uint8), received), {}
+        self.bits = RowBits(bits, received)
+        return self.bits
+
+    def uniform_bits(self, bits: int) -> RowBits:
+        """The same bits for all rows."""
+        if bits not in self._uniform:
+            counts = int(self.send_counts.sum()), int(self.receive_counts.sum())
+            self._uniform[bits] = RowBits.uniform(bits, *counts)
+        return self._uniform[bits]
+
+    def current_bits(self) -> RowBits:
+        """Bits of a row in the present pass: as assigned in training, else the setting."""
+        messages = self.messages
+        if self.bits is not None and messages.training:
+            return self.bits
+        return self.uniform_bits(messages.bits)
+
+    def trace_ranges(self) -> RowRanges:
+        """From now on, look at the ranges of the rows that are sent in training."""
+        self.ranges = RowRanges(int(self.send_counts.sum()))
+        return self.ranges
+
+    def mailboxes(self) -> list[Mailbox]:
+        """What is kept of this exchange between epochs: nothing before it was first started."""
+        prefix = exchange_key(self.layer, self.is_backward, 0, 0).rsplit("/", 2)[0] + "/"
+        return [box for key, box in self.messages.mailboxes.items() if key.startswith(prefix)]
+
+    def is_late(self) -> bool:
+        """Whether rows that were sent to this rank in an epoch before are still on their way."""
+        pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
+        return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
+    def reused(self, width: int) -> Message | None:
+        """The rows of an epoch before where nothing is to be sent in this one, in place of :meth:`start`'s message."""
+        box = self._mailbox(width)
+        if self.freshness != SKIPPED or box is None or box.arrived is None:
+            return None
+        self.messages.call(self.name)
+        return box.arrived
+
     def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """(send rows, width) memory to aggregate into, for :meth:`start`; of the next exchange as well."""
-        return self.messages.scratch("rows to send", int(self.send_counts.sum()), width, dtype)
+        box, role = self._mailbox(width), "rows to send"
+        if box is not None and not self._is_packed:  # the rows themselves are what travels
+            self._settle(box)
+            role = f"sent {self._key_of(width)}"
+        return self.messages.scratch(role, int(self.send_counts.sum()), width, dtype)
 
     def start(self, rows: torch.Tensor) -> Message:
-        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective."""
-        messages = self.messages
-        messages.occupy(self.name)
+        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
+
+        Returns what to wait for and to add: where stale rows are to be used, the message of an epoch before.
+        """
+        messages, width = self.messages, rows.shape[1]
+        box = self._mailbox(width)
+        if box is None:
+            messages.occupy(self.name)
+        else:
+            self._settle(box)
+        codec = self._codec(rows, box)
         call = messages.call(self.name)
-        codec = self._codec(rows, call)
         trouble = codec.encode(rows, self._key(call))
+        if self.ranges is not None and isinstance(codec, PackedCodec) and messages.training:
+            self.ranges.add(codec.send, codec.layouts[0], width)
         messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
         send, received = (codec.send.numpy(), codec.send_counts), (codec.received.numpy(), codec.receive_counts)
         neighbours = None if self.links is None else self.links.there
         pending = messages.world.start_alltoallv(*send, *received, self.name, neighbours)
-        if messages.config.overlap:
-            messages.world.watch(pending)
-        else:
-            self._wait(pending)
-        return Message(codec, pending)
+        message = Message(codec, pending, messages.epoch, box)
+        messages.depart(pending)
+        if not messages.config.overlap:
+            messages.wait(message)
+        if box is not None and box.arrived is not None and self.freshness == STALE:
+            box.in_flight, message = message, box.arrived
+        return message
 
     def wait(self, message: Message) -> None:
         """Wait until the received rows are there."""
-        self._wait(message.pending)
-        self.messages.vacate()
-        self.messages.timings.add("wire_seconds", message.pending.seconds)
-
-    def _wait(self, pending: Pending) -> None:
-        with self.messages.timings.measure("communication_wait_seconds"):
-            self.messages.world.wait(pending)
+        box = message.mailbox
+        if message.pending is not None:
+            self.messages.wait(message)
+            message.pending = None
+            if box is None:
+                self.messages.vacate()
+            else:
+                box.accept(message, is_fresh=message.epoch == self.messages.epoch)
+        if box is not None:
+            self.messages.ages[self.name] = self.messages.epoch - message.epoch
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
         message.codec.add_received(matrix, z)
+
+    # -- what is kept between epochs ------------------------------------------------------------------------------------
+
+    def _key_of(self, width: int) -> str:
+        return exchange_key(self.layer, self.is_backward, self.messages.next_call(self.name), width)
+
+    def _mailbox(self, width: int) -> Mailbox | None:
+        return self.messages.mailbox(self._key_of(width), is_backward=self.is_backward)
+
+    def _settle(self, box: Mailbox) -> None:
+        """What is in flight comes into use."""
+        message, box.in_flight = box.in_flight, None
+        if message is None:
+            return
+        if message.pending is not None:
+            self.messages.wait(message)
+            message.pending = None
+        box.accept(message, is_fresh=False)
 
     # -- how rows become bytes ----------------------------------------------------------------------------------------
 
@@ -128,28 +197,29 @@ class Exchange:
         epoch = messages.epoch + (0 if messages.training else _EVALUATION)
         return keyed.derive_key(messages.seed, epoch, self.layer, call, int(self.is_backward), messages.world.rank)
 
-    def _codec(self, rows: torch.Tensor, call: int) -> Codec:
-        messages, width = self.messages, rows.shape[1]
-        if messages.bits == 32 and not self._is_mixed:
+    @property
+    def _is_packed(self) -> bool:
+        messages = self.messages
+        return messages.bits != 32 or (self.bits is not None and messages.training)
+
+    def _codec(self, rows: torch.Tensor, box: Mailbox | None) -> Codec:
+        messages, width, received_role = self.messages, rows.shape[1], "received"
+        if box is not None:
+            received_role = f"received {self._key_of(width)} {box.next_turn()}"
+        if not self._is_packed:
             self._check_rows()
-            received = messages.scratch("rows received", int(self.receive_counts.sum()), width, rows.dtype)
+            received = messages.scratch(f"rows {received_role}", int(self.receive_counts.sum()), width, rows.dtype)
             counts = (self.send_counts, self.receive_counts)
             return PlainCodec(rows, received, *counts, messages.timings, self.backend)
-        packed = self._packed(width, messages.bits)
-        return DeltaCodec(packed, *self._kept_rows(width, call)) if messages.coding == "delta" else packed
+        sent_role = "sent" if box is None else f"sent {self._key_of(width)}"
+        packed = self._packed(width, f"bytes {sent_role}", f"bytes {received_role}")
+        return DeltaCodec(packed, *self._kept_rows(width)) if messages.coding == "delta" else packed
 
-    @property
-    def _is_mixed(self) -> bool:
-        return self._bits is not None and self.messages.training
-
-    def _packed(self, width: int, bits: int) -> PackedCodec:
-        bits = _MIXED if self._is_mixed else bits
-        if (width, bits) not in self._layouts:
-            self._layouts[width, bits] = self._make_layouts(width, bits)
-        layouts = self._layouts[width, bits]
+    def _packed(self, width: int, *roles: str) -> PackedCodec:
+        layouts = self._layouts(width)
         send, received = (
             self.messages.scratch(role, 1, layout.num_bytes, torch.uint8)
-            for role, layout in zip(("bytes to send", "bytes received"), layouts, strict=True)
+            for role, layout in zip(roles, layouts, strict=True)
         )
         decoded = partial(self.messages.scratch, "rows received", int(self.receive_counts.sum()), width, torch.float32)
         return PackedCodec(send, received, layouts, decoded, self.messages.timings, self.backend)
@@ -160,17 +230,19 @@ class Exchange:
             self.messages.world.check_counts(self.send_counts, self.receive_counts, self.name)
             self._rows_fit = True
 
-    def _make_layouts(self, width: int, bits: int) -> tuple[Layout, Layout]:
-        self._check_rows()
-        counts = (self.send_counts, self.receive_counts)
-        each = self._bits if bits == _MIXED else tuple(np.full(int(rows.sum()), bits, np.uint8) for rows in counts)
-        assert each is not None
-        send, received = (make_layout(rows, row_bits, width) for rows, row_bits in zip(counts, each, strict=True))
-        self.messages.world.check_counts(send.blocks, received.blocks, f"{self.name} in blocks of {BLOCK_BYTES} bytes")
-        return send, received
+    def _layouts(self, width: int) -> tuple[Layout, Layout]:
+        bits = self.current_bits()
+        if width not in bits.layouts:
+            self._check_rows()
+            send = make_layout(self.send_counts, bits.sent, width)
+            received = make_layout(self.receive_counts, bits.received, width)
+            what = f"{self.name} in blocks of {BLOCK_BYTES} bytes"
+            self.messages.world.check_counts(send.blocks, received.blocks, what)
+            bits.layouts[width] = send, received
+        return bits.layouts[width]
 
-    def _kept_rows(self, width: int, call: int) -> tuple[torch.Tensor, torch.Tensor]:
-        kept, name = self.messages.kept, f"{self.layer}/{int(self.is_backward)}/{call}/{width}"
+    def _kept_rows(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        kept, name = self.messages.kept, self._key_of(width)
         if name not in kept:
             sent, received = int(self.send_counts.sum()), int(self.receive_counts.sum())
             kept[name] = (torch.zeros(sent, width), torch.zeros(received, width))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.links import COLLECTIVES
+from hpcgnn.comm.mailbox import Keeping, Mailbox, Message
 from hpcgnn.comm.timings import Timings
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import Pending, World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.packing import MESSAGE_BITS
@@ -59,6 +61,9 @@ class Messages:
 
     bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
     kept: what delta coding keeps, by layer, direction, call and width: (rows sent, F) and (rows received, F) float32.
+    keeping: set where rows of an epoch before may be used in training, and how they are kept; None: nowhere.
+    mailboxes: what is kept then, by the same names.
+    ages: epochs since the rows that each exchange last used in this step were sent.
     """
 
     def __init__(
@@ -70,6 +75,10 @@ class Messages:
         self.epoch, self.training = 0, True
         self.bytes_sent: Counter[str] = Counter()
         self.kept: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.keeping: Keeping | None = None
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.ages: dict[str, int] = {}
+        self._travelling: list[Pending] = []
         self._calls: Counter[str] = Counter()
         self._started: list[str] = []
         self._first_trouble: int | None = None
@@ -93,17 +102,70 @@ class Messages:
             self._scratch[role] = buffers.empty(1, num_bytes, torch.uint8).view(-1)
         return self._scratch[role][:num_bytes].view(dtype).view(rows, width)
 
+    # -- what is under way ------------------------------------------------------------------------------------------------
+
+    def mailbox(self, name: str, *, is_backward: bool) -> Mailbox | None:
+        """What the exchange of this name keeps; None where it keeps nothing, as in evaluations."""
+        if self.keeping is None or not self.training:
+            return None
+        if name not in self.mailboxes:
+            self.mailboxes[name] = Mailbox(self.keeping, self.timings, is_backward=is_backward)
+        return self.mailboxes[name]
+
+    def depart(self, pending: Pending) -> None:
+        """``pending`` has started: a thread makes progress with all that is under way while this rank computes."""
+        self._travelling.append(pending)
+        self._watch()
+
+    def wait(self, message: Message) -> None:
+        """Wait until ``message`` is there."""
+        pending = message.pending
+        assert pending is not None
+        with self.timings.measure("communication_wait_seconds"):
+            self.world.wait(pending)
+        if pending in self._travelling:
+            self._travelling.remove(pending)
+            self.timings.add("wire_seconds", pending.seconds)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._travelling and self.config.overlap:
+            self.world.watch(*self._travelling)
+
+    def drain(self) -> None:
+        """Wait for all that is in flight, which is used when its time comes. Collective."""
+        for mailbox in self.mailboxes.values():
+            if mailbox.in_flight is not None and mailbox.in_flight.pending is not None:
+                self.wait(mailbox.in_flight)
+
+    def mailbox_state(self) -> dict[str, Any]:
+        """What mailboxes hold, for a checkpoint; after :meth:`drain`."""
+        return {name: mailbox.state() for name, mailbox in self.mailboxes.items()}
+
+    def restore_mailboxes(self, state: dict[str, Any], backend: str) -> None:
+        """Go on from :meth:`mailbox_state`."""
+        assert self.keeping is not None
+        for name, content in state.items():
+            is_backward = mailbox_is_backward(name)
+            self.mailboxes[name] = Mailbox(self.keeping, self.timings, is_backward=is_backward)
+            self.mailboxes[name].restore(content, backend)
+
     # -- trouble ------------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
         """A training step starts."""
         self.epoch, self._started, self._first_trouble = epoch, [], None
         self._calls.clear()
+        self.ages.clear()
 
     def call(self, name: str) -> int:
         """How often the exchange ``name`` was started before in this step: more than once only by layers used twice."""
         self._calls[name] += 1
         return self._calls[name] - 1
+
+    def next_call(self, name: str) -> int:
+        """What :meth:`call` will say, which then counts it."""
+        return self._calls[name]
 
     def occupy(self, name: str) -> None:
         """The exchange ``name`` begins, in memory that all exchanges share.
@@ -147,3 +209,13 @@ class Messages:
             "or scale the features down",
             agreed=True,
         )
+
+
+def exchange_key(layer: int, is_backward: bool, call: int, width: int) -> str:
+    """Name of what an exchange keeps, also in files."""
+    return f"{layer}/{int(is_backward)}/{call}/{width}"
+
+
+def mailbox_is_backward(key: str) -> bool:
+    """Whether gradients travel, from :func:`exchange_key`."""
+    return key.split("/")[1] == "1"

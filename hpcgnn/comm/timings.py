@@ -12,6 +12,7 @@ PHASES = (
     "wire_seconds",
     "quantization_seconds",
     "synchronisation_seconds",
+    "policy_seconds",
 )
 
 

@@ -74,7 +74,7 @@ def abort_if_parallel(exit_code: int) -> None:
         sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(exit_code)
 
 
-@dataclass
+@dataclass(eq=False)
 class Pending:
     """A started collective: the MPI request and the buffers that must live until it ends.
 
@@ -155,10 +155,11 @@ class World:
         _PROGRESS.take_over()
         return pending.test()
 
-    def watch(self, pending: Pending) -> None:
-        """Let a thread make progress with ``pending`` until this rank calls MPI again. Not collective."""
+    def watch(self, *pendings: Pending) -> None:
+        """Let a thread make progress with all ``pendings`` until this rank calls MPI again. Not collective."""
         if self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
-            _PROGRESS.watch(pending.test)
+            # a list, so that each is tested, which is what tells when it was complete
+            _PROGRESS.watch(lambda: all([pending.test() for pending in pendings]))  # noqa: C419
 
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""

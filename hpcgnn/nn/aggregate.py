@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import Exchange, Messages, choose_links
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.plan import AggregationPlan
+from hpcgnn.policy.channel import Channel
 
 _LOG = logging.getLogger("hpcgnn")
 
@@ -66,9 +67,13 @@ class Aggregator:
     def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message]:
         """The first half of an aggregation, not differentiable: what is sent is under way. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
-        rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
             x = (x if self.right is None else _scaled(x, self.right)).contiguous()
+        reused = exchange.reused(x.shape[1])
+        if reused is not None:
+            return x, reused
+        rows = exchange.rows_to_send(x.shape[1], x.dtype)
+        with measure("aggregation_seconds"):
             spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
         return x, exchange.start(rows)  # encode, start
 
@@ -80,6 +85,30 @@ class Aggregator:
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         return z if self.left is None else z.mul_(self.left)
+
+    # -- what policies ask ----------------------------------------------------------------------------------------------
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
+
+        def row_degrees() -> tuple[np.ndarray, np.ndarray]:
+            return _row_degrees(self.plan, self.exchange, degrees)
+
+        back = self.reverse
+        return [
+            Channel(self.exchange, self.square_weights, row_degrees),
+            Channel(back.exchange, back.square_weights, lambda: row_degrees()[::-1]),
+        ]
+
+    def square_weights(self) -> np.ndarray:
+        """(s,) float64: for each row sent, the squared norm of its column of Dl R at the receiver. Collective."""
+        matrix, exchange = self.plan.receive, self.exchange
+        squares = np.ones(matrix.num_entries) if matrix.weight is None else matrix.weight.double().numpy() ** 2
+        if self.left is not None:
+            squares = squares * self.left.double().numpy()[matrix.entry_rows().numpy(), 0] ** 2
+        mine = np.bincount(matrix.indices.numpy(), squares, minlength=matrix.num_cols)
+        told, _ = exchange.messages.world.alltoallv(mine, exchange.receive_counts)
+        return told
 
 
 class KeptAggregator:
@@ -214,6 +243,23 @@ def make_aggregator(
     links = choose_links(graph.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     return Aggregator(plan, exchange, left, right, backend)
+
+
+def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(s,) and (r,) int64 in-degrees of what rows stand for: a post row's source, a pre row's destination. Collective.
+
+    The sender knows the former, the receiver the latter; each tells the other.
+    """
+    send, receive, world = plan.send, plan.receive, exchange.messages.world
+    mine = np.zeros(send.num_rows, np.int64)
+    post = plan.send_to.is_post()
+    mine[post] = degrees[send.indices.numpy()[send.indptr.numpy()[:-1][post]]]
+    destinations = np.zeros(receive.num_cols, np.int64)
+    destinations[receive.indices.numpy()] = receive.entry_rows().numpy()
+    theirs = np.where(plan.receive_from.is_post(), 0, degrees[destinations]) if degrees.size else np.zeros(0, np.int64)
+    from_senders, _ = world.alltoallv(mine, exchange.send_counts)
+    from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
+    return mine + from_receivers, theirs + from_senders
 
 
 def _scaled(x: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:

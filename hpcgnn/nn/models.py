@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from hpcgnn.comm import Messages
@@ -19,6 +20,7 @@ from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.nn.layers import GCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.norm import BatchNorm
+from hpcgnn.policy.channel import Channel
 
 _LOG = logging.getLogger("hpcgnn")
 MODELS = {"gcn": (GCNLayer, "gcn"), "sage": (SAGELayer, "mean")}  # name -> layer, aggregator
@@ -100,6 +102,11 @@ class GNN(torch.nn.Module):
         """What is drawn from now on, for dropout and for messages, is of this training step."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
+        aggregators = [layer.aggregator for layer in self.layers]
+        return [channel for each in aggregators if isinstance(each, Aggregator) for channel in each.channels(degrees)]
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""

@@ -55,6 +55,11 @@ class PeerRows:
         """All rows."""
         return int(self.rows.sum())
 
+    def is_post(self) -> np.ndarray:
+        """(total,) bool, which of the rows are *post* rows."""
+        kinds = np.stack((np.ones_like(self.post), np.zeros_like(self.pre)), axis=1).astype(bool).ravel()
+        return np.repeat(kinds, np.stack((self.post, self.pre), axis=1).ravel())
+
     def counts(self, num_ranks: int) -> np.ndarray:
         """(num_ranks,) int64 rows per rank, for alltoallv."""
         counts = np.zeros(num_ranks, dtype=np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 from hpcgnn.comm import World
 from hpcgnn.policy.exact import exact
 from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import Assignment, Groups, scales
+from hpcgnn.policy.problem import Assignment, Groups, NoAssignment, scales
 
 # Up to so many groups on all ranks together, the problem is solved exactly, by all ranks alike.
 _EXACT_GROUPS = 64
@@ -18,7 +18,15 @@ def assign(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> As
 
     fixed: (2P,) seconds that each rank sends and receives whatever the bits, of which this rank knows a share; they are
     summed over ranks. weight: lambda, 0 for the fewest seconds and 1 for the least variance.
+
+    Raises:
+        NoAssignment: on every rank, where there is none.
     """
+    wrong = not (np.isfinite(groups.beta).all() and np.isfinite(groups.seconds_per_bit).all())
+    num_groups, ranks_wrong = world.allreduce(
+        np.array([groups.beta.size, wrong]), what="the size of an assignment"
+    ).tolist()
+    if ranks_wrong:
+        raise NoAssignment("the ranges of some rows, or the costs of some links, are no finite numbers")
     by = scales(world, groups, fixed, weight)
-    num_groups = int(world.allreduce(np.array([groups.beta.size]))[0])
     return (exact if num_groups <= _EXACT_GROUPS else by_prices)(world, groups, fixed, by)

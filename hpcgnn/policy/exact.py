@@ -6,11 +6,15 @@ import numpy as np
 from scipy import optimize, sparse
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, evaluated, left_over
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Scales, evaluated, left_over
 
 
 def exact(world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> Assignment:
-    """The optimum, by HiGHS; every rank solves the whole problem, which is O(all groups) on each. Collective."""
+    """The optimum, by HiGHS; every rank solves the whole problem, which is O(all groups) on each. Collective.
+
+    Raises:
+        NoAssignment: on every rank, where HiGHS finds none on some rank.
+    """
     counts = world.allgather(np.array([groups.beta.size]))[:, 0]
     columns = np.stack([groups.receiver.astype(np.float64), groups.beta, groups.seconds_per_bit], axis=1)
     everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
@@ -19,7 +23,13 @@ def exact(world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> Assign
         [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
     ).T
     total_fixed = world.allreduce(fixed)
-    index = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by)
+    try:
+        index, trouble = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by), ""
+    except ValueError as error:
+        index, trouble = np.zeros(beta.size, np.int64), str(error)
+    # hosts may differ in what the solver does: what one rank cannot solve, all do not
+    if world.allreduce(np.array([bool(trouble)], np.int64), "max")[0]:
+        raise NoAssignment(trouble or "another rank's HiGHS found no assignment")
     bits = np.array(CHOICES)[index]
     first = int(counts[: world.rank].sum())
     return evaluated(world, groups, bits[first : first + groups.beta.size], fixed, by, bound=None)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.comm import World
 from hpcgnn.data import h5
+from hpcgnn.errors import HpcgnnError
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
@@ -35,8 +37,21 @@ class LinkCosts:
 
     @classmethod
     def load(cls, path: Path) -> LinkCosts:
-        """From :meth:`save`."""
-        return cls(**json.loads(path.read_text()))
+        """From :meth:`save`.
+
+        Raises:
+            HpcgnnError: where that is no such file.
+        """
+        try:
+            costs = cls(**json.loads(path.read_text()))
+            values = [*costs.seconds_per_byte.values(), *costs.seconds_per_message.values()]
+            if set(costs.seconds_per_byte) != set(costs.seconds_per_message) or not all(value >= 0 for value in values):
+                raise ValueError("costs must be at least 0, of the same links")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise HpcgnnError(
+                f"{path} holds no costs of links ({error}): pass --refit-links to measure them"
+            ) from error
+        return costs
 
 
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _ROUNDS) -> LinkCosts | None:
@@ -52,6 +67,22 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _
         for size in sizes
     ]
     return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
+
+
+def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
+    """The costs in the file ``path``; measured, and written there, if it is missing or ``refit``. Collective."""
+    known: dict[str, Any] | None = None
+    with world.together(f"read the costs of links in {path}"):
+        if world.rank == 0 and path.exists() and not refit:
+            known = asdict(LinkCosts.load(path))
+    known = world.broadcast(known, what="the costs of links")
+    if known is not None:
+        return LinkCosts(**known)
+    costs = measure_links(world)
+    with world.together(f"write the costs of links to {path}"):
+        if world.rank == 0 and costs is not None:
+            costs.save(path)
+    return costs
 
 
 def fit(world: World, samples: np.ndarray) -> LinkCosts | None:

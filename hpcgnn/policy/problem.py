@@ -21,6 +21,10 @@ from hpcgnn.comm import World
 CHOICES = (2, 4, 8)
 
 
+class NoAssignment(Exception):
+    """There is no assignment; raised by all ranks alike."""
+
+
 @dataclass(frozen=True)
 class Groups:
     """Groups of rows that this rank sends: (G,) each.

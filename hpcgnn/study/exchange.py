@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
@@ -98,27 +98,30 @@ class _Calls:
         """The exchange alone."""
         message = self._start()
         self._exchange.wait(message)
-        return self._since(message)
+        return self._since_start()
 
     def both(self) -> float:
         """L x while the exchange is under way."""
         message = self._start()
         self._add_local()
         self._exchange.wait(message)
-        return self._since(message)
+        return self._since_start()
 
     def in_turn(self) -> float:
         """The exchange, and then L x."""
         message = self._start()
         self._exchange.wait(message)
         self._add_local()
-        return self._since(message)
+        return self._since_start()
 
     def _start(self) -> Message:
         rows = self._exchange.rows_to_send(self._x.shape[1], self._x.dtype)
         spmm(self._plan.send, self._x, out=rows, accumulate=False)
         self._together()
-        return self._exchange.start(rows)
+        message = self._exchange.start(rows)
+        assert message.pending is not None
+        self._started_at = message.pending.started_at
+        return message
 
     def _together(self) -> None:
         self._world.allreduce(np.zeros(1), what="every rank to begin a round")
@@ -126,9 +129,8 @@ class _Calls:
     def _add_local(self) -> None:
         spmm(self._plan.local, self._x, out=self._z, accumulate=False)
 
-    @staticmethod
-    def _since(message: Message) -> float:
-        return time.perf_counter() - message.pending.started_at
+    def _since_start(self) -> float:
+        return time.perf_counter() - self._started_at
 
 
 def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:

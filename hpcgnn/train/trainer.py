@@ -16,6 +16,10 @@ from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GNN
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.link_costs import LinkCosts
+from hpcgnn.policy.policies import Policies
 from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, objective
 from hpcgnn.train.gradients import GradientBucket
@@ -33,7 +37,7 @@ class TrainConfig:
     """epochs: in all. lr, weight_decay: of Adam. eval_every: epochs between evaluations. checkpoint_every: epochs between
     checkpoints. patience: stop after so many epochs without a better validation metric; 0 = never. metric: ``accuracy``,
     ``micro-f1`` or ``roc-auc``; ``auto`` follows the task. labels: which are inputs; a model for it is built with
-    ``label_inputs``."""
+    ``label_inputs``. policy: who decides in how many bits rows travel, and when they are waited for."""
 
     epochs: int = 100
     lr: float = 0.01
@@ -44,11 +48,13 @@ class TrainConfig:
     metric: str = "auto"
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     labels: LabelPropagationConfig = field(default_factory=LabelPropagationConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
 
     def check(self) -> None:
         """Raise HpcgnnError for values that cannot train."""
         self.schedule.check()
         self.labels.check()
+        self.policy.check()
         if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
             raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
         if not self.lr > 0 or self.weight_decay < 0:
@@ -67,6 +73,8 @@ class Trainer:
         model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
         run: where metrics and checkpoints go; None keeps them in memory only.
         stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
+        clock: what policies see of time; to replay another run's observations.
+        measure_costs: what messages cost, for AdaQP; None measures. Collective.
         on_epoch: called on every rank with each epoch's record, as in ``metrics.jsonl``.
     """
 
@@ -78,6 +86,8 @@ class Trainer:
         *,
         run: RunFolder | None = None,
         stop: StopRequest | None = None,
+        clock: Clock | None = None,
+        measure_costs: Callable[[], LinkCosts | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
         self.model, self.graph, self.config = model, graph, config or TrainConfig()
@@ -95,11 +105,15 @@ class Trainer:
         self.optimiser = torch.optim.Adam(
             model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
         )
-        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=3)
+        channels = [] if self.config.policy.is_off else model.channels(graph.in_degrees)
+        self.policies = Policies(self.world, model.messages, channels, self.config.policy, clock, measure_costs)
+        scalars = 3 + len(self.policies.drift_sums())
+        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=scalars)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
         self._saved_epoch = -1
+        self._drift_sums: list[float] = []
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self.features = with_dtype(graph.features, next(model.parameters()).dtype)
@@ -130,13 +144,15 @@ class Trainer:
         epoch = self.next_epoch
         loss, stops, mine = self._timed_step(epoch)
         record = {"epoch": epoch, "loss": loss} | self._over_ranks(mine)
-        record |= self._evaluate_if_due(epoch)
+        self.policies.observe(epoch, loss, record["seconds"], self._drift_sums)
+        record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()
         if stops:
             self.stop_reason = "SIGUSR1"
         if self.run is not None and self.world.rank == 0:
             self.run.append(record)
+            self.run.append_decisions(self.policies.decisions(record))
         self.records.append(record)
         self.on_epoch(record)
         return record
@@ -157,6 +173,7 @@ class Trainer:
         """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
         self.model.train()
         self.model.begin_epoch(epoch)
+        self.policies.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
@@ -164,10 +181,12 @@ class Trainer:
         given, learned = self.label_inputs.training(epoch)
         scores = self.model(self.features, given)
         loss = objective.loss_sum(scores, self.labels, learned)
+        self.policies.begin_backward()
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
             scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
-            (total_loss, stops, troubles), count = self.bucket.reduce(scalars, int(learned.sum()))
+            sums, count = self.bucket.reduce([*scalars, *self.policies.drift_sums()], int(learned.sum()))
+        (total_loss, stops, troubles), self._drift_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
@@ -190,7 +209,7 @@ class Trainer:
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
-        return record | {"bytes_sent": int(total[-1]), "bits": self.model.messages.config.bits, "stale": False}
+        return record | {"bytes_sent": int(total[-1])}
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -221,14 +240,12 @@ class Trainer:
     def save(self) -> None:
         """Write ``best.pt`` and ``last.pt``: rank 0 writes and the others go on.
 
-        Collective where messages are coded as differences, as every rank then writes what it keeps.
+        Collective where ranks keep something of their own between epochs, which every rank then writes.
         """
         if self.run is None or self._saved_epoch == self.next_epoch:
             return
         self._saved_epoch = self.next_epoch
-        if self.model.messages.kept:
-            content = {"kept": self.model.messages.kept, "rows": self._rows_that_travel()}
-            checkpoint.save_messages(self.world, self.run.path, self.next_epoch, content)
+        self._save_messages()
         if self.world.rank != 0:
             return
         common = {"model_config": self._model_description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
@@ -243,6 +260,7 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
+            "policies": {"names": self._policy_names(), "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
 
@@ -264,20 +282,56 @@ class Trainer:
                 group["weight_decay"] = self.config.weight_decay  # the optimiser's state brings the old setting
             self.best, self.best_state = Best(**content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
-            if self.model.messages.config.message_coding == "delta":
-                self._resume_messages(content["parts_uuid"] == self.graph.uuid)
+            self._resume_messages(content)
         if self.world.rank == 0:
             self.run.keep_epochs(self.next_epoch)
 
-    def _resume_messages(self, same_parts: bool) -> None:
-        """Take up what was sent before, if every rank knows it for this very plan. Collective."""
+    @property
+    def _keeps_messages(self) -> bool:
+        """Whether ranks keep something of their own between epochs."""
+        return self.model.messages.config.message_coding == "delta" or not self.config.policy.is_off
+
+    def _save_messages(self) -> None:
+        """Write what this rank keeps; what is in flight is waited for. Collective."""
+        if not self._keeps_messages:
+            return
         assert self.run is not None
+        messages = self.model.messages
+        messages.drain()
+        content = {
+            "kept": messages.kept,
+            "mailboxes": messages.mailbox_state(),
+            "policies": self.policies.rank_state(),
+            "rows": self._rows_that_travel(),
+        }
+        checkpoint.save_messages(self.world, self.run.path, self.next_epoch, content)
+
+    def _resume_messages(self, last: dict[str, Any]) -> None:
+        """Take up what ``last`` and this rank's file hold, the latter if every rank has one for this very plan. Collective."""
+        if not self._keeps_messages:
+            return
+        assert self.run is not None
+        same_parts, messages = last["parts_uuid"] == self.graph.uuid, self.model.messages
         content = checkpoint.read_messages(self.world, self.run.path, self.next_epoch) if same_parts else None
         fits = content is not None and torch.equal(content["rows"], self._rows_that_travel())
-        if self.world.allreduce(np.array([fits], np.int64), "min")[0] and content is not None:
-            self.model.messages.kept = content["kept"]
+        fits = bool(self.world.allreduce(np.array([fits], np.int64), "min")[0])
+        policies = last.get("policies", {})
+        same_policies = policies.get("names") == self._policy_names()
+        if not fits or content is None:
+            _LOG.warning(
+                "what was sent before is not known for these parts and strategy: exchanges start as in epoch 0"
+            )
         else:
-            _LOG.warning("what was sent before is not known for these parts and strategy: differences start from zero")
+            messages.kept = content["kept"] if messages.config.message_coding == "delta" else {}
+            if messages.keeping is not None:
+                messages.restore_mailboxes(content.get("mailboxes", {}), self.model.aggregator.backend)
+        if same_policies:
+            self.policies.load(policies["state"], content["policies"] if fits and content is not None else None)
+        elif not self.config.policy.is_off:
+            _LOG.warning("the checkpoint is of other policies of bits or staleness: these start as in epoch 0")
+
+    def _policy_names(self) -> list[str]:
+        return [self.config.policy.bits, self.config.policy.staleness]
 
     def _rows_that_travel(self) -> torch.Tensor:
         """(2, P) int64 rows to and from each rank: what is kept is of these."""
@@ -290,6 +344,7 @@ class Trainer:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
+        self.model.messages.drain()
         records = self.records
         if self.run is not None and self.world.rank == 0:
             records = self.run.records()

@@ -22,7 +22,7 @@ import small_graphs
 
 import hpcgnn
 from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.data import plan_store
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GNN, make_aggregator

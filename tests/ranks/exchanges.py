@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World, codec
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr

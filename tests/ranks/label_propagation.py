@@ -21,7 +21,7 @@ import small_graphs
 
 import hpcgnn
 from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GNN
 from hpcgnn.train import checkpoint, label_propagation, predict

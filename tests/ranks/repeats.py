@@ -16,7 +16,7 @@ import torch
 
 import hpcgnn
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World
-from hpcgnn.comm.exchange import Message
+from hpcgnn.comm.mailbox import Message
 
 _start, _wait = Exchange.start, Exchange.wait
 EPOCHS = 4

@@ -1,0 +1,119 @@
+"""What an exchange keeps from epoch to epoch, where rows of an epoch before may be used (PipeGCN's schedule, PipeQS §3.4).
+
+Rows that were sent in one epoch may be waited for, and used, in a later one. There is one message in flight at a time, and
+memory for two: for the rows in use, and for those to come. Shapes: r rows received, F columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.codec import Codec, PlainCodec, received_rows
+from hpcgnn.comm.timings import Timings
+from hpcgnn.comm.world import Pending
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.edges import sddmm
+
+FRESH, STALE, SKIPPED = "fresh", "stale", "skipped"
+
+
+@dataclass(eq=False)
+class Message:
+    """The rows of all peers, to and from this rank. pending: None once they have come. epoch: when they were sent.
+    mailbox: where they are kept; None: they are used at once."""
+
+    codec: Codec
+    pending: Pending | None
+    epoch: int
+    mailbox: Mailbox | None = None
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How received rows are kept. smooths_features, smooths_gradients: use a moving average of stale rows, of which ``decay``
+    is from before (PipeGCN's smoothing). compares: sum up how far each message is from the one before (PipeQS' Eq. 6)."""
+
+    smooths_features: bool = False
+    smooths_gradients: bool = False
+    decay: float = 0.95
+    compares: bool = False
+
+
+class Mailbox:
+    """Of one exchange and width. in_flight: to be waited for in a later epoch. arrived: the rows in use.
+
+    drift: (3,) float64 since it was last taken, over this rank's received rows o of the message before and n of the new one:
+    the sums of o·n, o·o and n·n, and of nothing where no message has come. apart: how many epochs apart these were sent.
+    """
+
+    def __init__(self, keeping: Keeping, timings: Timings, *, is_backward: bool) -> None:
+        self.in_flight: Message | None = None
+        self.arrived: Message | None = None
+        self.drift = np.zeros(3)
+        self.apart = 1
+        self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
+        self._keeping, self._timings = keeping, timings
+        self._rows: torch.Tensor | None = None
+        self._diagonal: Csr | None = None
+        self._turn = 0
+
+    def next_turn(self) -> int:
+        """0 or 1: which half of the memory the next message may come to. The other one holds the rows in use."""
+        self._turn = 1 - self._turn
+        return self._turn
+
+    def accept(self, message: Message, *, is_fresh: bool) -> None:
+        """``message`` has come, and is what is used from now on. is_fresh: in the epoch in which it was sent."""
+        if self.arrived is not None:
+            self.apart = message.epoch - self.arrived.epoch
+        self.arrived = message
+        if not (self._smooths or self._keeping.compares):
+            return
+        with self._timings.measure("quantization_seconds"):
+            rows, before = received_rows(message.codec), self._rows
+            if before is not None and self._keeping.compares:
+                self.drift += [self._dots(before, rows), self._dots(before, before), self._dots(rows, rows)]
+            if self._smooths:
+                rows = rows.clone() if before is None or is_fresh else before.lerp_(rows, 1 - self._keeping.decay)
+            self._rows = rows
+        message.codec = kept_codec(rows, self._timings, message.codec.backend)
+
+    def _dots(self, a: torch.Tensor, b: torch.Tensor) -> float:
+        """The sum of a·b over rows: the same for any number of threads, as decisions follow from it."""
+        if self._diagonal is None:
+            rows = a.shape[0]
+            self._diagonal = Csr(torch.arange(rows + 1), torch.arange(rows, dtype=torch.int32), rows, check=False)
+        return float(sddmm(self._diagonal, a, b).double().numpy().sum())
+
+    def take_drift(self) -> np.ndarray:
+        """:attr:`drift`, which starts again from zero."""
+        drift, self.drift = self.drift, np.zeros(3)
+        return drift
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Rows as numbers, and their epochs. What is in flight must have come (:meth:`Messages.drain`)."""
+        messages = {"arrived": self.arrived, "in_flight": self.in_flight}
+        return {
+            name: (received_rows(message.codec), message.epoch)
+            for name, message in messages.items()
+            if message is not None
+        }
+
+    def restore(self, state: dict[str, Any], backend: str) -> None:
+        """Go on from :meth:`state`."""
+        for name, (rows, epoch) in state.items():
+            setattr(self, name, Message(kept_codec(rows, self._timings, backend), None, epoch, self))
+        if self.arrived is not None and (self._smooths or self._keeping.compares):
+            self._rows = received_rows(self.arrived.codec)
+
+
+def kept_codec(rows: torch.Tensor, timings: Timings, backend: str) -> PlainCodec:
+    """(r, F) rows that have come, and are sent no more."""
+    none = np.zeros(0, np.int64)
+    return PlainCodec(rows[:0], rows, none, none, timings, backend)

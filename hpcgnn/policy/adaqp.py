@@ -1,0 +1,173 @@
+"""AdaQP's adaptive bits (§3.3, §4.2): every period, Eq. 12 is solved for each layer and direction with what rows looked like.
+
+Where this is not the published code: variances stay with their groups, and the sum of squared weights is one of squares; it is
+the squared column norm of Dl R forward and of Sᵀ with its scaling backward, which the receiver tells its senders once. The
+ranges of rows are mean squares over the messages of a period. The first epoch has 8 bits everywhere, and its ranges make the
+first assignment; without network costs that fit, or an assignment, all rows have 8 bits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.kernels.packing import PARAMS_BYTES
+from hpcgnn.policy.assignment import assign
+from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import SAFE_BITS, PolicyConfig
+from hpcgnn.policy.link_costs import CLASSES, LinkCosts
+from hpcgnn.policy.problem import Assignment, Groups, NoAssignment, own_loads
+
+_LOG = logging.getLogger("hpcgnn")
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Rows that share an assignment. of_row: (s,) int64 the group of each row sent. rows: (G,) int64 in each group."""
+
+    of_row: np.ndarray
+    rows: np.ndarray
+    groups: Groups
+
+
+def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size: int) -> GroupedRows:
+    """Groups of ``size`` rows of one receiver with similar beta (§4.2: rows are ordered by it).
+
+    beta: (s,). receiver: (s,) ascending. seconds: (P,) what a bit of each value of a row adds on the way to each rank.
+    """
+    order = np.lexsort((-beta, receiver))
+    counts = np.bincount(receiver, minlength=seconds.size)
+    within = np.arange(beta.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    per_receiver = -(-counts // size)
+    in_order = (np.cumsum(per_receiver) - per_receiver)[receiver] + within // size
+    of_row = np.empty(beta.size, np.int64)
+    of_row[order] = in_order
+    rows = np.bincount(of_row)
+    of_group = np.repeat(np.arange(seconds.size), per_receiver)
+    return GroupedRows(of_row, rows, Groups(of_group, np.bincount(of_row, beta), rows * seconds[of_group]))
+
+
+class AdaQPBits:
+    """Bits from {2, 4, 8} by AdaQP's assignment.
+
+    measure_costs: fits the costs of links, or reads them from a file; None where nothing fits. Collective.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        channels: list[Channel],
+        config: PolicyConfig,
+        clock: Clock,
+        measure_costs: Callable[[], LinkCosts | None],
+    ) -> None:
+        self._world, self._channels, self._config, self._clock = world, channels, config, clock
+        self._measure_costs = measure_costs
+        self._costs: dict[str, Any] | None = None
+        self._has_costs = False
+        self._due: int | None = None
+        self._nodes = world.nodes()
+        self._receivers = [np.repeat(np.arange(world.size), channel.exchange.send_counts) for channel in channels]
+        self._weights = [channel.square_weights() for channel in channels]
+        self._ranges = [channel.exchange.trace_ranges() for channel in channels]
+        self._fall_back()
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Solve the problems where that is due; returns objective, bound, seconds and variance of each. Collective."""
+        if not self._has_costs:
+            self._costs, self._has_costs = self._clock.observe("link_costs", self._measured), True
+        if self._due is None:
+            self._due = epoch + 1  # this epoch is the first to be looked at
+        if epoch < self._due:
+            return {}
+        self._due = epoch + self._config.bits_period
+        try:
+            return {
+                channel.name: self._solve(channel, number)
+                for number, channel in enumerate(self._channels)
+                if self._ranges[number].messages
+            }
+        except NoAssignment as failure:
+            _LOG.warning("epoch %d: rows travel in %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
+            self._fall_back()
+            return {"failure": str(failure)}
+
+    def _measured(self) -> dict[str, Any] | None:
+        costs = self._measure_costs()
+        return None if costs is None else asdict(costs)
+
+    def _fall_back(self) -> None:
+        for channel in self._channels:
+            channel.exchange.bits = channel.exchange.uniform_bits(SAFE_BITS)
+
+    def _solve(self, channel: Channel, number: int) -> dict[str, Any]:
+        """Assign one exchange's bits. Collective."""
+        ranges, receivers = self._ranges[number], self._receivers[number]
+        theta, gamma = self._link_seconds()
+        width = ranges.width
+        assert width is not None
+        beta = self._weights[number] * width * ranges.take() / 6
+        grouped = group_rows(beta, receivers, theta * width / 8, self._config.group_rows)
+        counts = channel.exchange.send_counts
+        whatever = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
+        fixed = own_loads(self._world, np.arange(self._world.size), whatever)
+        found: Assignment = assign(self._world, grouped.groups, fixed, self._config.variance_weight)
+        channel.exchange.assign_bits(found.bits[grouped.of_row].astype(np.uint8))
+        return {name: getattr(found, name) for name in ("objective", "bound", "gap", "seconds", "variance")}
+
+    def _link_seconds(self) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) seconds a byte and (P,) seconds a message to each rank."""
+        if self._costs is None:
+            raise NoAssignment("no costs of messages fit what was measured on this network")
+        kinds = [CLASSES[int(node != self._nodes[self._world.rank])] for node in self._nodes]
+        try:
+            return tuple(  # type: ignore[return-value]
+                np.array(
+                    [0.0 if rank == self._world.rank else self._costs[name][kind] for rank, kind in enumerate(kinds)]
+                )
+                for name in ("seconds_per_byte", "seconds_per_message")
+            )
+        except KeyError as error:
+            raise NoAssignment(f"the costs of links say nothing of {error} links") from error
+
+    def observe(self, seen: Observation) -> None:
+        """Nothing: rows are looked at as they are sent."""
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """When the next assignment is due, and the costs."""
+        return {"due": self._due, "costs": self._costs, "has_costs": self._has_costs}
+
+    def rank_state(self) -> dict[str, Any]:
+        """Bits of all rows, and the ranges seen since they were assigned."""
+        return {
+            channel.name: {
+                "sent": torch.from_numpy(bits.sent),
+                "received": torch.from_numpy(bits.received),
+                "squares": ranges.squares,
+                "messages": ranges.messages,
+                "width": ranges.width,
+            }
+            for channel, ranges in zip(self._channels, self._ranges, strict=True)
+            if (bits := channel.exchange.bits) is not None
+        }
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+        """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""
+        self._due, self._costs, self._has_costs = state["due"], state["costs"], state["has_costs"]
+        if rank_state is None:
+            self._due = None
+            return
+        for channel, ranges in zip(self._channels, self._ranges, strict=True):
+            kept = rank_state[channel.name]
+            channel.exchange.bits = RowBits(kept["sent"].numpy(), kept["received"].numpy())
+            ranges.squares, ranges.messages, ranges.width = kept["squares"], kept["messages"], kept["width"]

@@ -1,0 +1,70 @@
+"""The only way in which a policy sees time: what is measured is logged, and may be read back to repeat a run bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.comm import World
+from hpcgnn.errors import HpcgnnError
+
+
+class Clock:
+    """Observations by epoch and name.
+
+    log: what was observed in another run, to be seen again in place of measurements; None: measure. epoch: the present one.
+    """
+
+    def __init__(self, log: dict[int, dict[str, Any]] | None = None) -> None:
+        self._log, self.epoch = log, 0
+        self._seen: dict[str, Any] = {}
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether observations are those of another run."""
+        return self._log is not None
+
+    def observe(self, name: str, measure: Callable[[], Any]) -> Any:
+        """What ``measure`` says, which must be plain JSON and the same on every rank; or what it said in the run replayed.
+
+        Raises:
+            HpcgnnError: where that run did not come so far; on every rank.
+        """
+        if self._log is None:
+            value = measure()
+        else:
+            try:
+                value = self._log[self.epoch][name]
+            except KeyError as error:
+                raise HpcgnnError(
+                    f"the log to replay has no {name} of epoch {self.epoch}: it is of a shorter run, or of other settings",
+                    agreed=True,
+                ) from error
+        self._seen[name] = value
+        return value
+
+    def take(self) -> dict[str, Any]:
+        """What was observed since the last call."""
+        seen, self._seen = self._seen, {}
+        return seen
+
+
+def read_log(world: World, path: Path) -> dict[int, dict[str, Any]]:
+    """The observations in a run's ``decisions.jsonl``, by epoch. Rank 0 reads it for all. Collective."""
+    lines: list[dict[str, Any]] = []
+    with world.together(f"read the log {path}"):
+        if world.rank == 0:
+            lines = _lines(path)
+    return {line["epoch"]: line["observed"] for line in world.broadcast(lines, what="the log to replay")}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if not all({"epoch", "observed"} <= line.keys() for line in lines):
+            raise ValueError("a line is no decision")
+    except (ValueError, AttributeError) as error:
+        raise HpcgnnError(f"{path} is no decisions.jsonl of a run: {error}") from error
+    return lines

@@ -1,0 +1,111 @@
+"""PipeQS (§3.4, §3.5): exchanges are skipped while their rows change little, and bits follow how much they change.
+
+d is 1 less the cosine of the rows received last and those before, over the rows of all ranks (the published code looks at
+rank 0's). B_CHECK: where d <= E the exchange may be skipped, and its bits stay. Where d > E it may not, and its bits are raised
+if p > 1/2, else lowered. S_CHECK: an exchange whose last message has not come everywhere is skipped if it may be; else it is
+waited for. All ranks decide alike, and rows are never used when they are more than ``most_stale_epochs`` old.
+
+Eq. 7, p = 1 / (1 + exp(-K d / q)), is above 1/2 for any d > 0, so that, as printed, bits only ever grow ("printed"). Its text
+wants them to fall "thereby speeding up communication to avoid staleness". The default ("corrected") measures from the
+threshold that decides about everything else: p = 1 / (1 + exp(-K (d / q - E))), where q, the paper's counter of staleness, is
+the number of epochs between the two messages. d / q is the drift in one epoch. Above E the rows themselves change fast, and
+precision is raised; below it they look different only because messages take too many epochs, and fewer bits make those
+arrive sooner. K scales p, but not whether it is above 1/2, so there is no setting for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.comm.mailbox import SKIPPED, STALE
+from hpcgnn.policy.base import Stateless
+from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.clock import Clock
+
+CHOICES = (2, 4, 8)
+
+
+def raises_bits(drift: float, epochs: int, threshold: float, rule: str) -> bool:
+    """Whether p > 1/2, for a ``drift`` d > E over ``epochs`` q."""
+    return drift > 0 if rule == "printed" else drift / epochs > threshold
+
+
+class PipeQSBits:
+    """B_CHECK's part about bits, of each exchange."""
+
+    def __init__(self, channels: list[Channel], threshold: float, rule: str) -> None:
+        self._channels, self._threshold, self._rule = channels, threshold, rule
+        self.bits = dict.fromkeys((channel.name for channel in channels), CHOICES[-1])
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Set all exchanges' bits."""
+        for channel in self._channels:
+            channel.exchange.bits = channel.exchange.uniform_bits(self.bits[channel.name])
+        return {}
+
+    def observe(self, seen: Observation) -> None:
+        """A step up or down."""
+        for name, (drift, epochs) in seen.drift.items():
+            if drift > self._threshold:
+                step = 1 if raises_bits(drift, epochs, self._threshold, self._rule) else -1
+                place = CHOICES.index(self.bits[name]) + step
+                self.bits[name] = CHOICES[min(max(place, 0), len(CHOICES) - 1)]
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"bits": self.bits}
+
+    def rank_state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+        """Go on from :meth:`state`."""
+        self.bits = state["bits"]
+
+
+class PipeQSStaleness(Stateless):
+    """S_CHECK, and B_CHECK's part about staleness, of each exchange."""
+
+    def __init__(self, world: World, clock: Clock, threshold: float, most_stale_epochs: int) -> None:
+        self._world, self._clock = world, clock
+        self._threshold, self._most = threshold, most_stale_epochs
+        self.may_skip: dict[str, bool] = {}
+
+    def begin(self, channels: list[Channel]) -> None:
+        """S_CHECK of exchanges that are about to be used. Collective."""
+        if not channels:
+            return
+        direction = "gradients" if channels[0].exchange.is_backward else "features"
+        late = self._clock.observe(f"late_{direction}", lambda: self._late(channels))
+        for channel in channels:
+            is_late = channel.name in late
+            channel.exchange.freshness = SKIPPED if is_late and self._may_be_skipped(channel) else STALE
+
+    def _late(self, channels: list[Channel]) -> list[str]:
+        """Exchanges whose last message has not come on some rank. Collective."""
+        mine = np.array([channel.exchange.is_late() for channel in channels], np.int64)
+        anywhere = self._world.allreduce(mine, "max", "which messages have come")
+        return [channel.name for channel, is_late in zip(channels, anywhere, strict=True) if is_late]
+
+    def _may_be_skipped(self, channel: Channel) -> bool:
+        arrived = [box.arrived for box in channel.exchange.mailboxes()]
+        epoch = channel.exchange.messages.epoch
+        young = all(message is not None and epoch - message.epoch <= self._most for message in arrived)
+        return self.may_skip.get(channel.name, False) and young
+
+    def observe(self, seen: Observation) -> None:
+        """B_CHECK."""
+        for name, (drift, _) in seen.drift.items():
+            self.may_skip[name] = drift <= self._threshold
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"may_skip": self.may_skip}
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """Go on from :meth:`state`."""
+        self.may_skip = state["may_skip"]

@@ -1,0 +1,172 @@
+"""The policies of a run: the one thing that a trainer talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.mailbox import Keeping
+from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.kernels.packing import MESSAGE_BITS
+from hpcgnn.policy.adaqp import AdaQPBits
+from hpcgnn.policy.base import BitsPolicy, FixedBits, Pipeline, StalenessPolicy, Synchronous, UniformBits
+from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.link_costs import LinkCosts, measure_links
+from hpcgnn.policy.pipeqs import PipeQSBits, PipeQSStaleness
+from hpcgnn.policy.sylvie import LossDescent, SylvieBits, SylvieStaleness
+
+
+class Policies:
+    """Decides before each pass, notes after each epoch, and says what was decided. Collective where it says so.
+
+    channels: the exchanges of the model. clock: measures, or replays. measure_costs: what messages cost, for AdaQP.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        messages: Messages,
+        channels: list[Channel],
+        config: PolicyConfig,
+        clock: Clock | None = None,
+        measure_costs: Callable[[], LinkCosts | None] | None = None,
+    ) -> None:
+        config.check()
+        self.config, self.clock = config, clock or Clock()
+        self._world, self._messages, self._channels = world, messages, channels
+        if config.keeps_rows:
+            features, gradients = (config.smoothing in (name, "both") for name in ("features", "gradients"))
+            messages.keeping = Keeping(features, gradients, config.smoothing_decay, config.compares)
+        self._bits = self._make_bits(measure_costs or (lambda: measure_links(world)))
+        self._staleness = self._make_staleness()
+        self._details: dict[str, Any] = {}
+        self._histograms: dict[RowBits, dict[str, int]] = {}
+
+    def _make_bits(self, measure_costs: Callable[[], LinkCosts | None]) -> BitsPolicy:
+        config, channels = self.config, self._channels
+        if config.bits == "uniform":
+            return UniformBits(channels, config.bits_period)
+        if config.bits == "adaqp":
+            return AdaQPBits(self._world, channels, config, self.clock, measure_costs)
+        if config.bits == "sylvie":
+            return SylvieBits(self._world, channels, self._loss_descent())
+        if config.bits == "pipeqs":
+            return PipeQSBits(channels, config.drift_threshold, config.drift_rule)
+        return FixedBits()
+
+    def _make_staleness(self) -> StalenessPolicy:
+        config = self.config
+        if config.staleness == "pipeline":
+            return Pipeline()
+        if config.staleness == "sylvie":
+            return SylvieStaleness(self._loss_descent())
+        if config.staleness == "pipeqs":
+            return PipeQSStaleness(self._world, self.clock, config.drift_threshold, config.most_stale_epochs)
+        return Synchronous()
+
+    def _loss_descent(self) -> LossDescent:
+        return LossDescent(self.config.loss_memory, self.config.loss_window)
+
+    # -- an epoch -----------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Decide about a training step's bits, and which forward exchanges are fresh. Collective."""
+        if self.config.is_off:
+            return
+        with self._messages.timings.measure("policy_seconds"):
+            self.clock.epoch = epoch
+            self._details = self._bits.begin_epoch(epoch)
+            self._count_bits()
+            self._staleness.begin([channel for channel in self._channels if not channel.exchange.is_backward])
+
+    def begin_backward(self) -> None:
+        """Decide which backward exchanges are fresh. Collective."""
+        if self.config.is_off:
+            return
+        with self._messages.timings.measure("policy_seconds"):
+            self._staleness.begin([channel for channel in self._channels if channel.exchange.is_backward])
+
+    def drift_sums(self) -> list[float]:
+        """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
+        if not self.config.compares:
+            return []
+        sums = [sum((box.take_drift() for box in c.exchange.mailboxes()), np.zeros(3)) for c in self._channels]
+        return np.concatenate(sums).tolist() if sums else []
+
+    def observe(self, epoch: int, loss: float, seconds: float, drift_sums: list[float]) -> None:
+        """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's. Not collective."""
+        if self.config.is_off:
+            return
+        if "sylvie" in (self.config.bits, self.config.staleness):
+            seconds = self.clock.observe("seconds", lambda: seconds)
+        seen = Observation(epoch, loss, seconds, self._drift(drift_sums))
+        self._bits.observe(seen)
+        self._staleness.observe(seen)
+
+    def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
+        found = {}
+        for channel, (dot, before, now) in zip(self._channels, np.reshape(sums, (-1, 3)), strict=False):
+            if before > 0 and now > 0:
+                apart = max(box.apart for box in channel.exchange.mailboxes())
+                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), apart)
+        return found
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def _count_bits(self) -> None:
+        """Count rows by bits over all ranks, of assignments that are new. Collective."""
+        current = [channel.exchange.bits for channel in self._channels]
+        new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
+        known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
+        if new:
+            counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
+            for bits, rows in zip(new, counts.tolist(), strict=True):
+                known[bits] = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
+        # those of Sylvie's and PipeQS' few choices come back; others are gone with their period
+        self._histograms = {**(self._histograms if self.config.bits in ("sylvie", "pipeqs") else {}), **known}
+
+    def record(self) -> dict[str, Any]:
+        """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
+        ages = dict(self._messages.ages)
+        record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
+        if self._messages.keeping is not None:
+            record["stale_epochs"] = ages
+        if self._details:
+            record["policy"] = self._details
+        return record
+
+    def _bits_record(self) -> int | dict[str, dict[str, int]]:
+        if self.config.bits == "fixed":
+            return self._messages.config.bits
+        return {
+            channel.name: self._histograms[channel.exchange.bits]
+            for channel in self._channels
+            if channel.exchange.bits is not None and self._messages.bytes_sent[channel.name]
+        }
+
+    def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """The epoch's line in ``decisions.jsonl``; None where nothing is decided. Not collective."""
+        if self.config.is_off:
+            return None
+        told = {name: record[name] for name in ("bits", "stale_epochs", "policy") if name in record}
+        return {"epoch": record["epoch"], "observed": self.clock.take()} | told
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What is the same on every rank."""
+        return {"bits": self._bits.state(), "staleness": self._staleness.state()}
+
+    def rank_state(self) -> dict[str, Any]:
+        """What is this rank's."""
+        return self._bits.rank_state()
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+        """Go on from them; without the latter where the run was on other parts."""
+        self._bits.load(state["bits"], rank_state)
+        self._staleness.load(state["staleness"])

@@ -1,0 +1,153 @@
+"""Sylvie (§IV, §V): bits by the in-degree of what travels and by how fast the loss falls, and staleness by the latter too.
+
+The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds and lowers bits where it has grown, which is against its own
+words: a loss that falls has a negative one. Here the rate is (F_{t-1} - F_t) / seconds, with the loss of all ranks (the
+published code looks at rank 0's). F_0 is the first loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.comm.mailbox import FRESH, STALE
+from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.policy.base import Stateless
+from hpcgnn.policy.channel import Channel, Observation
+
+CHOICES = (1, 2, 4, 8)
+
+
+class LossDescent:
+    """How fast the running average of the loss falls, now and ``window`` epochs ago."""
+
+    def __init__(self, memory: float, window: int) -> None:
+        self._memory, self._window = memory, window
+        self.average: float | None = None
+        self.rates: list[float] = []
+
+    def add(self, seen: Observation) -> None:
+        """Take an epoch's loss and seconds."""
+        if self.average is None:
+            self.average = seen.loss
+            return
+        before, self.average = self.average, self._memory * self.average + (1 - self._memory) * seen.loss
+        self.rates = [*self.rates[-self._window :], (before - self.average) / seen.seconds]
+
+    @property
+    def is_slower(self) -> bool | None:
+        """Whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
+        return self.rates[-1] < self.rates[0] if len(self.rates) > self._window else None
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"average": self.average, "rates": self.rates}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.average, self.rates = state["average"], state["rates"]
+
+
+class SylvieBits:
+    """Base bits double where the loss falls more slowly than before, and halve where it does not (Eq. 5).
+
+    Nodes are given one of the bits from the base to 8 by their importance: their in-degree's place among the distinct
+    in-degrees of all boundary nodes, so that in a graph with few hubs most nodes get few bits (§IV-A). The classes are made
+    once, before the first epoch, from the plan; both ends of an exchange know them, so that nothing is told afterwards.
+    """
+
+    def __init__(self, world: World, channels: list[Channel], descent: LossDescent) -> None:
+        self._channels, self._descent = channels, descent
+        self.base = CHOICES[0]
+        self._classes = row_classes(world, channels)
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Set all exchanges' bits."""
+        for channel, by_base in zip(self._channels, self._classes, strict=True):
+            channel.exchange.bits = by_base[self.base]
+        return {"base_bits": self.base}
+
+    def observe(self, seen: Observation) -> None:
+        """Eq. 5."""
+        self._descent.add(seen)
+        slower = self._descent.is_slower
+        if slower is not None:
+            self.base = min(self.base * 2, CHOICES[-1]) if slower else max(self.base // 2, CHOICES[0])
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"base": self.base, "descent": self._descent.state()}
+
+    def rank_state(self) -> dict[str, Any]:
+        """Nothing: classes follow from the plan."""
+        return {}
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+        """Go on from :meth:`state`."""
+        self.base = state["base"]
+        self._descent.load(state["descent"])
+
+
+class SylvieStaleness(Stateless):
+    """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
+
+    def __init__(self, descent: LossDescent) -> None:
+        self._descent = descent
+
+    def begin(self, channels: list[Channel]) -> None:
+        """The same for all exchanges of an epoch."""
+        for channel in channels:
+            channel.exchange.freshness = FRESH if self._descent.is_slower else STALE
+
+    def observe(self, seen: Observation) -> None:
+        """Take note of the loss."""
+        self._descent.add(seen)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return self._descent.state()
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """Go on from :meth:`state`."""
+        self._descent.load(state)
+
+
+def row_classes(world: World, channels: list[Channel]) -> list[dict[int, RowBits]]:
+    """For each exchange, the bits of its rows by base bits. Exchanges whose rows are alike share them. Collective."""
+    found: list[dict[int, RowBits]] = []
+    made: dict[bool, dict[int, RowBits]] = {}  # all layers of a model have one plan
+    for channel in channels:
+        direction = channel.exchange.is_backward
+        if direction not in made:
+            sent, received = channel.degrees()
+            distinct = distinct_degrees(world, sent)
+            made[direction] = {
+                base: RowBits(*(class_bits(importance(degrees, distinct), base) for degrees in (sent, received)))
+                for base in CHOICES
+            }
+        found.append(made[direction])
+    return found
+
+
+def distinct_degrees(world: World, degrees: np.ndarray) -> np.ndarray:
+    """(k,) ascending, of all ranks' rows. Collective.
+
+    A rank holds P times the most distinct ones of a rank: of those there are fewer than the square root of twice the edges.
+    """
+    mine = np.unique(degrees)
+    most = int(world.allreduce(np.array([mine.size]), "max")[0])
+    everyones = world.allgather(np.pad(mine, (0, most - mine.size), constant_values=-1))
+    return np.setdiff1d(everyones, [-1])
+
+
+def importance(degrees: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+    """(n,) float64 from 0, for the smallest of the ``distinct`` degrees, to 1 for the largest (§IV-A)."""
+    return np.searchsorted(distinct, degrees) / (distinct.size - 1) if distinct.size > 1 else np.ones(degrees.size)
+
+
+def class_bits(important: np.ndarray, base: int) -> np.ndarray:
+    """(n,) uint8: the bits from ``base`` on, each for an equal share of importance (Figure 7)."""
+    choices = np.array([bits for bits in CHOICES if bits >= base], np.uint8)
+    return choices[np.minimum((important * choices.size).astype(np.int64), choices.size - 1)]
