@@ -22,6 +22,7 @@ from typing import Any
 import measure
 import message_accuracy_report as report
 
+TOOLS = Path(__file__).parent
 MODELS = ("gcn", "sage")
 SPLIT = "random:0.6,0.2,0.2"
 LABEL_RATE = 0.62  # SuperGCN's code
@@ -93,7 +94,8 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
     with tempfile.TemporaryDirectory() as folder:
         parts = {name: prepare(name, source, arguments.ranks, Path(folder)) for name, source in sources.items()}
         trainings = [training(name) | {"parts": str(parts[name[0]])} for name in missing]
-        for done, summary in enumerate(run_ranks(trainings, arguments.ranks, Path(folder)), 1):
+        launcher = [str(TOOLS / "mpiexec.sh"), "-n", str(arguments.ranks), "-t", "1"]
+        for done, summary in enumerate(run_ranks(trainings, launcher, Path(folder)), 1):
             study.add(dict(zip(report.KEYS, summary["name"], strict=True)) | {key: summary[key] for key in report.KEPT})
             accuracy = f"{100 * summary['test_metric_at_best_val']:.2f} %"
             print(f"{done}/{len(missing)}", *summary["name"], accuracy, flush=True)
@@ -129,15 +131,14 @@ def prepare(name: str, source: str, ranks: int, folder: Path) -> Path:
     return parts
 
 
-def run_ranks(trainings: list[dict[str, Any]], ranks: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Summaries of ``trainings``, each as it ends."""
+def run_ranks(trainings: list[dict[str, Any]], launcher: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+    """Summaries of ``trainings``, each as it ends, on ranks that ``launcher`` starts."""
     if not trainings:
         return
     asked = folder / "trainings.json"
     asked.write_text(json.dumps(trainings))
-    tools = Path(__file__).parent
-    command = [str(tools / "mpiexec.sh"), "-n", str(ranks), "-t", "1", sys.executable, str(tools / "train_many.py")]
-    with subprocess.Popen([*command, str(asked)], stdout=subprocess.PIPE, text=True) as process:
+    command = [*launcher, sys.executable, str(TOOLS / "train_many.py"), str(asked)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             yield json.loads(line)

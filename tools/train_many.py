@@ -2,11 +2,12 @@
 
 usage: mpiexec.sh -n RANKS python train_many.py TRAININGS.json
 
-TRAININGS.json is a list of objects: `name` is given back, `parts` is the graph, `split` is as in `hpcgnn convert --split` and
-made anew for this training, `seed` is of weights, dropout and messages, `compute` is as in `build_model`, and `model`,
-`messages`, `labels`, `schedule`, `train` hold what differs from the defaults of ModelConfig, MessageConfig,
-LabelPropagationConfig, ScheduleConfig and TrainConfig. Rank 0 prints a line for each as it ends: its `name` and the content of
-`summary.json`.
+TRAININGS.json is a list of objects: `name` is given back, `parts` is the graph, `split` is as in `hpcgnn convert
+--split` and made anew for this training (without it the graph keeps its own), `seed` is of weights, dropout and
+messages, `strategy` and `compute` are as in `build_model`, and `model`, `messages`, `policy`, `labels`, `schedule`,
+`train` hold what differs from the defaults of ModelConfig, MessageConfig, PolicyConfig, LabelPropagationConfig,
+ScheduleConfig and TrainConfig. Rank 0 prints a line for each as it ends: its `name`, the content of `summary.json` and,
+where `records` is true, `records`: lists over epochs of those values of `metrics.jsonl` that RECORDED names.
 """
 
 from __future__ import annotations
@@ -27,9 +28,23 @@ from hpcgnn.comm.threads import use_threads
 from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import keep_freed_memory
+from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import LabelPropagationConfig
 from hpcgnn.train.schedule import ScheduleConfig
+
+RECORDED = (
+    "seconds",
+    "eval_seconds",
+    "policy_seconds",
+    "communication_wait_seconds",
+    "wire_seconds",
+    "bytes_sent",
+    "val_metric",
+    "test_metric",
+    "stale",
+    "bits",
+)
 
 
 def main() -> None:
@@ -40,7 +55,8 @@ def main() -> None:
     graphs = {parts: hpcgnn.load(parts, world) for parts in dict.fromkeys(training["parts"] for training in trainings)}
     keep_freed_memory()
     for training in trainings:
-        summary = train(split_anew(graphs[training["parts"]], training["split"]), training)
+        graph = graphs[training["parts"]]
+        summary = train(split_anew(graph, training["split"]) if "split" in training else graph, training)
         if world.rank == 0:
             print(json.dumps({"name": training["name"]} | summary), flush=True)
 
@@ -58,15 +74,23 @@ def split_anew(graph: LocalGraph, split: str) -> LocalGraph:
 
 
 def train(graph: LocalGraph, training: dict[str, Any]) -> dict[str, Any]:
-    """One training from the start; returns the content of ``summary.json``. Collective."""
+    """One training from the start; returns the content of ``summary.json``, with ``records`` if wanted. Collective."""
     labels = LabelPropagationConfig(**training.get("labels", {}))
     config = hpcgnn.ModelConfig(**training.get("model", {}), label_inputs=labels.rate > 0)
     messages = Messages(graph.world, MessageConfig(**training.get("messages", {})))
-    compute = training.get("compute", "float32")
-    model = hpcgnn.build_model(config, graph, messages=messages, seed=training["seed"], compute=compute)
+    chosen = {"strategy": training.get("strategy", "hybrid"), "compute": training.get("compute", "float32")}
+    model = hpcgnn.build_model(config, graph, messages=messages, seed=training["seed"], **chosen)
     schedule = ScheduleConfig(**training.get("schedule", {}))
-    settings = hpcgnn.TrainConfig(**training.get("train", {}), schedule=schedule, labels=labels)
-    return hpcgnn.Trainer(model, graph, settings, stop=StopRequest()).fit()
+    policy = PolicyConfig(**training.get("policy", {}))
+    settings = hpcgnn.TrainConfig(**training.get("train", {}), schedule=schedule, labels=labels, policy=policy)
+    trainer = hpcgnn.Trainer(model, graph, settings, stop=StopRequest())
+    return trainer.fit() | ({"records": over_epochs(trainer.records)} if training.get("records") else {})
+
+
+def over_epochs(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """A list over epochs of each value that any epoch has; None for those that lack it."""
+    found = [key for key in RECORDED if any(key in record for record in records)]
+    return {key: [record.get(key) for record in records] for key in found}
 
 
 if __name__ == "__main__":
