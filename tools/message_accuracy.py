@@ -141,7 +141,10 @@ def run_ranks(trainings: list[dict[str, Any]], launcher: list[str], folder: Path
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except ValueError:
+                print("LINE", repr(line), flush=True)
     if process.returncode:
         raise SystemExit(f"train_many.py failed with exit code {process.returncode}")
 

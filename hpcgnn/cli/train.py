@@ -22,7 +22,15 @@ from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.models import MODELS, NORMS, ModelConfig
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.policy.config import BITS_POLICIES, DRIFT_RULES, SAFE_BITS, SMOOTHINGS, STALENESS_POLICIES, PolicyConfig
+from hpcgnn.policy.config import (
+    BITS_POLICIES,
+    DESCENT_RULES,
+    DRIFT_RULES,
+    SAFE_BITS,
+    SMOOTHINGS,
+    STALENESS_POLICIES,
+    PolicyConfig,
+)
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import REDRAWS, LabelPropagationConfig
 from hpcgnn.train.objective import METRICS
@@ -172,6 +180,8 @@ _POLICY = _options(
                  help="sylvie's lambda, of the running average of the loss."),
     click.option("--loss-window", type=click.IntRange(1), default=5, show_default=True,
                  help="sylvie's delta: the loss's descent is compared with that of so many epochs ago (20: faster)."),
+    click.option("--descent-rule", type=click.Choice(DESCENT_RULES), default="corrected", show_default=True,
+                 help="sylvie: the loss descent rate with the sign that the paper prints, or with that of its text."),
     click.option("--drift-threshold", type=click.FloatRange(0), default=0.1, show_default=True,
                  help="pipeqs' E: rows whose cosine distance from those before is larger are sent anew, in other bits."),
     click.option("--drift-rule", type=click.Choice(DRIFT_RULES), default="corrected", show_default=True,

@@ -9,7 +9,7 @@ from hpcgnn.errors import HpcgnnError
 BITS_POLICIES = ("uniform", "adaqp", "sylvie", "pipeqs")
 STALENESS_POLICIES = ("off", "pipeline", "sylvie", "pipeqs")
 SMOOTHINGS = ("none", "features", "gradients", "both")
-DRIFT_RULES = ("corrected", "printed")
+DRIFT_RULES = DESCENT_RULES = ("corrected", "printed")
 SAFE_BITS = 8  # of policies that know nothing yet, or have failed
 
 
@@ -20,7 +20,8 @@ class PolicyConfig:
 
     uniform and AdaQP: ``bits_period`` epochs from one assignment to the next. AdaQP (its Table 8): ``variance_weight``
     (lambda) of variance against time, ``group_rows`` rows share an assignment. Sylvie (§V-A): ``loss_memory`` (lambda) of the
-    running average of the loss, whose descent is compared with that of ``loss_window`` (delta) epochs ago. PipeQS (§3.5):
+    running average of the loss, whose descent is compared with that of ``loss_window`` (delta) epochs ago; ``descent_rule``: see
+    :mod:`hpcgnn.policy.sylvie`. PipeQS (§3.5):
     ``drift_threshold`` (E), ``drift_rule`` for bits: see :mod:`hpcgnn.policy.pipeqs`. ``most_stale_epochs``: rows are never
     used later than so many epochs after they were sent. PipeGCN's smoothing of stale rows: ``smoothing`` of ``features``,
     ``gradients``, ``both`` or ``none``, ``smoothing_decay`` of it from the epochs before.
@@ -33,6 +34,7 @@ class PolicyConfig:
     group_rows: int = 100
     loss_memory: float = 0.9
     loss_window: int = 5
+    descent_rule: str = "corrected"
     drift_threshold: float = 0.1
     drift_rule: str = "corrected"
     most_stale_epochs: int = 4
@@ -60,6 +62,7 @@ class PolicyConfig:
             ("bits", ("fixed", *BITS_POLICIES)),
             ("staleness", STALENESS_POLICIES),
             ("drift_rule", DRIFT_RULES),
+            ("descent_rule", DESCENT_RULES),
             ("smoothing", SMOOTHINGS),
         ):
             if getattr(self, name) not in known:

@@ -43,14 +43,18 @@ def _solve(
     fixed: np.ndarray,
     by: Scales,
 ) -> np.ndarray:
-    """(groups,) indices into CHOICES: binaries x[g, b], one of each group's is 1, and Z."""
+    """(groups,) indices into CHOICES: binaries x[g, b], one of each group's is 1, and Z.
+
+    Seconds are scaled like the objective: the solver's tolerances are absolute, and a bit may cost a nanosecond.
+    """
     num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
     variances = by.variance * left_over(beta[:, None], choices)
-    cost = np.append(variances.ravel(), by.seconds)
+    cost = np.append(variances.ravel(), 1.0)
     rows = np.arange(num_groups).repeat(choices.size)
     entries = np.arange(num_groups * choices.size)
     one_each = sparse.csr_array((np.ones(entries.size), (rows, entries)), (num_groups, cost.size))
-    seconds = (seconds_per_bit[:, None] * choices).ravel()
+    seconds = by.seconds * (seconds_per_bit[:, None] * choices).ravel()
+    fixed = by.seconds * (fixed - by.least_seconds)
     z = np.arange(2 * num_ranks)
     within = sparse.csr_array(
         (
@@ -65,7 +69,7 @@ def _solve(
     found = optimize.milp(
         cost,
         integrality=np.append(np.ones(entries.size), 0),
-        bounds=optimize.Bounds(0, np.append(np.ones(entries.size), np.inf)),
+        bounds=optimize.Bounds(np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)),
         constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
         options={"mip_rel_gap": 0},
     )

@@ -70,7 +70,7 @@ class Policies:
         return Synchronous()
 
     def _loss_descent(self) -> LossDescent:
-        return LossDescent(self.config.loss_memory, self.config.loss_window)
+        return LossDescent(self.config.loss_memory, self.config.loss_window, self.config.descent_rule)
 
     # -- an epoch -----------------------------------------------------------------------------------------------------
 

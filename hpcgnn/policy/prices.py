@@ -137,10 +137,10 @@ class Market:
         total = self.world.allreduce(np.concatenate([[value], costs, *mine]), what="an assignment of bits")
         seconds = total[1 + len(candidates) :].reshape(len(candidates), size) + self.fixed
         for steps, cost, load in zip(candidates, total[1:], seconds, strict=False):
-            objective = float(cost + self.by.seconds * load.max())
+            objective = float(cost) + self.by.objective(0.0, float(load.max()))
             if objective < self.objective:
                 self.objective, self.best = objective, steps
-        return float(total[0] + prices @ self.fixed), seconds[0]
+        return float(total[0] + prices @ self.fixed) + self.by.objective(0.0, 0.0), seconds[0]
 
     def _loads(self, steps: list[int]) -> np.ndarray:
         return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))

@@ -3,11 +3,12 @@
 A group g of rows that one rank sends to another costs ``seconds_per_bit[g] * bits`` on the wire and leaves the variance
 ``beta[g] / (2**bits - 1)**2`` in gradients. To minimise is
 
-    weight * (sum of variances) / V  +  (1 - weight) * Z / T,
+    weight * (sum of variances) / V  +  (1 - weight) * (Z - Z0) / T,
 
 where Z bounds the seconds of every rank's sending and of every rank's receiving (the paper's rounds of a ring do not exist
 under alltoallv). V and T are the spans of both between all groups at the fewest and all at the most bits, so that the weight
-says the same for any graph, width and network.
+says the same for any graph, width and network. Z0, Z with the fewest bits, changes nothing about what is best; but an
+objective that had it, and with it what no bits can save, would make any distance from the optimum look small.
 """
 
 from __future__ import annotations
@@ -57,10 +58,15 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Scales:
-    """What the two objectives are multiplied by."""
+    """What the two objectives are multiplied by, and Z0."""
 
     variance: float
     seconds: float
+    least_seconds: float = 0.0
+
+    def objective(self, variance: float, seconds: float) -> float:
+        """Eq. 12 as it is minimised here, of a sum of variances and Z."""
+        return self.variance * variance + self.seconds * (seconds - self.least_seconds)
 
 
 def left_over(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
@@ -92,7 +98,7 @@ def scales(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> Sc
     (slim, most_variance), (wide, least_variance) = ends
     spans = most_variance - least_variance, float(wide.max() - slim.max())
     by = [part / span if span > 0 else 0.0 for part, span in zip((weight, 1 - weight), spans, strict=True)]
-    return Scales(*by)
+    return Scales(*by, least_seconds=float(slim.max()))
 
 
 def evaluated(
@@ -101,5 +107,5 @@ def evaluated(
     """The assignment ``bits`` with what it costs; ``bound`` None: it is the optimum. Collective."""
     seconds, variance = loads(world, groups, bits, fixed)
     longest = float(seconds.max())
-    objective = by.variance * variance + by.seconds * longest
+    objective = by.objective(variance, longest)
     return Assignment(bits, objective, objective if bound is None else min(bound, objective), longest, variance)

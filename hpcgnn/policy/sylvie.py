@@ -1,8 +1,11 @@
 """Sylvie (§IV, §V): bits by the in-degree of what travels and by how fast the loss falls, and staleness by the latter too.
 
-The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds and lowers bits where it has grown, which is against its own
-words: a loss that falls has a negative one. Here the rate is (F_{t-1} - F_t) / seconds, with the loss of all ranks (the
-published code looks at rank 0's). F_0 is the first loss.
+The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds, and raises bits and waits for messages where it is less than
+``window`` epochs ago: "training is about to converge or too many errors are introduced". But as printed the rate of a falling
+loss is negative, and grows when training is about to converge: bits then fall, and messages become stale. The default
+("corrected") is the text's: (F_{t-1} - F_t) / seconds. A loss that falls ever more slowly, as most do, then soon has 8 bits and
+is synchronous; the paper's speeds are nearer to those of the rate as printed ("printed"). Both take the loss of all ranks
+(the published code looks at rank 0's). F_0 is the first loss.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ CHOICES = (1, 2, 4, 8)
 class LossDescent:
     """How fast the running average of the loss falls, now and ``window`` epochs ago."""
 
-    def __init__(self, memory: float, window: int) -> None:
-        self._memory, self._window = memory, window
+    def __init__(self, memory: float, window: int, rule: str = "corrected") -> None:
+        self._memory, self._window, self._sign = memory, window, -1 if rule == "printed" else 1
         self.average: float | None = None
         self.rates: list[float] = []
 
@@ -34,7 +37,7 @@ class LossDescent:
             self.average = seen.loss
             return
         before, self.average = self.average, self._memory * self.average + (1 - self._memory) * seen.loss
-        self.rates = [*self.rates[-self._window :], (before - self.average) / seen.seconds]
+        self.rates = [*self.rates[-self._window :], self._sign * (before - self.average) / seen.seconds]
 
     @property
     def is_slower(self) -> bool | None:

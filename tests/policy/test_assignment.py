@@ -40,7 +40,7 @@ def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float
         seconds = seconds_per_bit * bits
         loads = np.concatenate([np.bincount(who, seconds, ranks) for who in (sender, receiver)]) + fixed
         variance = (beta / (2.0 ** np.array(bits) - 1) ** 2).sum()
-        best = min(best, by.variance * variance + by.seconds * loads.max())
+        best = min(best, by.variance * variance + by.seconds * (loads.max() - by.least_seconds))
     return best
 
 

@@ -1,0 +1,165 @@
+"""The rules of Sylvie and PipeQS, the groups of AdaQP, and what policies see of time."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thread_world import on_ranks
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.policy.adaqp import group_rows
+from hpcgnn.policy.channel import Observation
+from hpcgnn.policy.clock import Clock, read_log
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.pipeqs import raises_bits
+from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
+
+
+def seen(loss: float, seconds: float = 1.0) -> Observation:
+    return Observation(0, loss, seconds, {})
+
+
+# -- Sylvie ------------------------------------------------------------------------------------------------------------
+
+
+def slower(losses: list[float], rule: str = "corrected", seconds: list[float] | None = None) -> list[bool | None]:
+    descent, found = LossDescent(0.5, 2, rule), []
+    for loss, duration in zip(losses, seconds or [1.0] * len(losses), strict=True):
+        descent.add(seen(loss, duration))
+        found.append(descent.is_slower)
+    return found
+
+
+def test_a_loss_that_levels_off_falls_more_slowly():
+    """F of Sylvie's §V-A: 16, 12, 8, 5, 3.25, 2.25, so rates of 4, 4, 3, 1.75, 1."""
+    assert slower([16, 8, 4, 2, 1.5, 1.25]) == [None, None, None, True, True, True]
+    assert slower([16, 8, 4, 2, 1.5, 1.25], "printed") == [None, None, None, False, False, False]
+
+
+def test_a_loss_that_falls_faster_is_not_slower():
+    assert slower([16, 15, 13, 9, 1]) == [None, None, None, False, False]
+
+
+def test_the_same_descent_in_fewer_seconds_is_faster():
+    losses = [16.0, 14.0, 13.0, 11.5]  # rates without seconds: 1, 1, 1.25 of F
+    assert slower(losses)[-1] is False
+    assert slower(losses, seconds=[1, 1, 1, 2])[-1] is True
+
+
+def test_importance_is_the_place_among_distinct_degrees():
+    """Of a power law, most rows have little of it, whatever their share."""
+    degrees = np.array([1] * 1000 + [2] * 100 + [3, 50, 1000])
+    everyones = on_ranks(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
+    assert (everyones[0] == everyones[1]).all()
+    assert everyones[0].tolist() == [1, 2, 3, 50, 1000]
+    places = importance(degrees, everyones[0])
+    assert places[[0, 1000, -3, -2, -1]].tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert class_bits(places, 1)[[0, 1000, -3, -2, -1]].tolist() == [1, 2, 4, 8, 8]
+    assert class_bits(places, 4)[[0, 1000, -3, -2, -1]].tolist() == [4, 4, 8, 8, 8]
+    assert set(class_bits(places, 8)) == {8}
+
+
+def test_a_graph_of_one_degree_is_all_important():
+    assert importance(np.array([7, 7]), np.array([7])).tolist() == [1, 1]
+
+
+# -- PipeQS ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_rule_never_lowers_bits():
+    """Eq. 7's p is above 1/2 for any drift that is not 0."""
+    for drift, epochs in [(0.11, 1), (0.2, 4), (1e-9, 100)]:
+        assert 1 / (1 + np.exp(-drift / epochs)) > 0.5
+        assert raises_bits(drift, epochs, 0.1, "printed")
+
+
+def test_the_corrected_rule_goes_by_the_drift_of_an_epoch():
+    assert raises_bits(0.2, 1, 0.1, "corrected")
+    assert raises_bits(0.41, 4, 0.1, "corrected")
+    assert not raises_bits(0.39, 4, 0.1, "corrected")
+
+
+# -- AdaQP -------------------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(0, 40), size=st.integers(1, 7))
+def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
+    random = np.random.default_rng(seed)
+    receiver, beta = np.sort(random.integers(0, 4, rows)), random.lognormal(size=rows)
+    seconds = np.array([0.0, 1, 2, 5])
+    found = group_rows(beta, receiver, seconds, size)
+    assert found.rows.sum() == rows
+    for number, count in enumerate(found.rows):
+        members = found.of_row == number
+        (own,) = set(receiver[members])
+        assert 1 <= count <= size
+        assert found.groups.receiver[number] == own
+        assert found.groups.beta[number] == pytest.approx(beta[members].sum())
+        assert found.groups.seconds_per_bit[number] == seconds[own] * count
+        # no row of another group of this receiver lies between two of these
+        others = beta[(receiver == own) & ~members]
+        assert not ((others > beta[members].min()) & (others < beta[members].max())).any()
+    for own in range(4):  # all but the last group of a receiver are full
+        assert (found.rows[found.groups.receiver == own][:-1] == size).all()
+
+
+# -- settings and time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bits": "many"},
+        {"staleness": "on"},
+        {"bits_period": 0},
+        {"variance_weight": 1.5},
+        {"drift_threshold": float("nan")},
+        {"smoothing": "both"},
+    ],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(HpcgnnError, match=next(iter(wrong))):
+        PolicyConfig(**wrong).check()
+
+
+def test_a_replay_sees_what_was_measured(tmp_path):
+    clock = Clock()
+    lines = []
+    for epoch in range(3):
+        clock.epoch = epoch
+        assert clock.observe("seconds", lambda epoch=epoch: epoch / 3) == epoch / 3
+        lines.append({"epoch": epoch, "observed": clock.take()})
+    (tmp_path / "decisions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"epoch": 3, "obs')
+    world = SingleWorld()
+    again = Clock(read_log(world, tmp_path / "decisions.jsonl"))
+    for epoch in range(3):
+        again.epoch = epoch
+        assert again.observe("seconds", pytest.fail) == epoch / 3
+    again.epoch = 3
+    with pytest.raises(HpcgnnError, match="no seconds of epoch 3"):
+        again.observe("seconds", pytest.fail)
+
+
+@pytest.mark.parametrize("text", ["[]\n", "no JSON\n", '{"loss": 1}\n'])
+def test_a_log_of_something_else_is_refused(tmp_path, text):
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(HpcgnnError, match=r"is no decisions\.jsonl"):
+        read_log(SingleWorld(), tmp_path / "log")
+
+
+class SingleWorld:
+    """What reading a log needs of a world."""
+
+    rank = 0
+
+    def together(self, doing):
+        import contextlib
+
+        return contextlib.nullcontext()
+
+    def broadcast(self, value, what=""):
+        return value
