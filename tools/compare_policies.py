@@ -37,6 +37,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"bits": "uniform"}},
     "adaqp": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"bits": "adaqp"}},
     "sylvie": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"bits": "sylvie", "staleness": "sylvie"}},
+    "sylvie-printed": {
+        "strategy": "hybrid",
+        "messages": {"bits": 8},
+        "policy": {"bits": "sylvie", "staleness": "sylvie", "descent_rule": "printed"},
+    },
     "pipeline": {"strategy": "hybrid", "messages": {"bits": 32}, "policy": {"staleness": "pipeline"}},
     "pipeqs": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"bits": "pipeqs", "staleness": "pipeqs"}},
 }
@@ -77,6 +82,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=MODEL["hidden"])
     parser.add_argument("--norm", default=MODEL["norm"])
     parser.add_argument("--dropout", type=float, default=MODEL["dropout"])
+    parser.add_argument("--compute", default="float32", help="arithmetic of products, in all methods: float32 or bf16")
     parser.add_argument("--epochs", type=int, default=TRAIN["epochs"], help="the first one is not counted as time")
     parser.add_argument("--lr", type=float, default=TRAIN["lr"])
     parser.add_argument(
@@ -99,7 +105,7 @@ def parse() -> argparse.Namespace:
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What all runs have in common."""
-    names = ("ranks", "threads", "split")
+    names = ("ranks", "threads", "split", "compute")
     model = {name: getattr(arguments, name) for name in MODEL}
     train = {name: getattr(arguments, name) for name in TRAIN}
     common = {"model": model, "train": train, "schedule": SCHEDULE}
@@ -123,7 +129,7 @@ def described(source: str) -> str:
 def definition(method: str) -> str:
     """A method in words."""
     what = METHODS[method]
-    policy = [f"{name} by {value}" for name, value in what.get("policy", {}).items()]
+    policy = [f"{name.replace('_', ' ')} {value}" for name, value in what.get("policy", {}).items()]
     return ", ".join([what["strategy"], f"{what['messages']['bits']} bits", *policy])
 
 
@@ -177,7 +183,9 @@ def training(arguments: argparse.Namespace, name: list[Any]) -> dict[str, Any]:
     *_, model, method, seed = name
     common = settings(arguments)
     split = {} if arguments.split == OWN_SPLIT else {"split": f"{arguments.split},{seed}"}
-    what = {"model": common["model"] | {"model": model}, "train": common["train"], "schedule": common["schedule"]}
+    what = {name: common[name] for name in ("train", "schedule", "compute")} | {
+        "model": common["model"] | {"model": model}
+    }
     return {"name": name, "seed": seed, "records": True} | split | what | METHODS[method]
 
 

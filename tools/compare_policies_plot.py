@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 POINTS = 100
 # A method has its colour in all pictures, whichever others are beside it.
-COLOURS = ("vanilla", "int8", "int2", "uniform", "adaqp", "sylvie", "pipeline", "pipeqs")
+COLOURS = ("vanilla", "int8", "int2", "uniform", "adaqp", "sylvie", "sylvie-printed", "pipeline", "pipeqs")
 
 
 def curves(runs: report.Runs, out: Path) -> None:

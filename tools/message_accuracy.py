@@ -141,10 +141,7 @@ def run_ranks(trainings: list[dict[str, Any]], launcher: list[str], folder: Path
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                print("LINE", repr(line), flush=True)
+            yield json.loads(line)
     if process.returncode:
         raise SystemExit(f"train_many.py failed with exit code {process.returncode}")
 

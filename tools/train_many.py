@@ -12,8 +12,10 @@ where `records` is true, `records`: lists over epochs of those values of `metric
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,12 @@ from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import keep_freed_memory
 from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.link_costs import LinkCosts, measure_links
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import LabelPropagationConfig
 from hpcgnn.train.schedule import ScheduleConfig
 
+TRIES = 3
 RECORDED = (
     "seconds",
     "eval_seconds",
@@ -54,9 +58,10 @@ def main() -> None:
     use_threads(world)
     graphs = {parts: hpcgnn.load(parts, world) for parts in dict.fromkeys(training["parts"] for training in trainings)}
     keep_freed_memory()
+    costs = functools.cache(functools.partial(link_costs, world))
     for training in trainings:
         graph = graphs[training["parts"]]
-        summary = train(split_anew(graph, training["split"]) if "split" in training else graph, training)
+        summary = train(split_anew(graph, training["split"]) if "split" in training else graph, training, costs)
         if world.rank == 0:
             print(json.dumps({"name": training["name"]} | summary), flush=True)
 
@@ -73,7 +78,16 @@ def split_anew(graph: LocalGraph, split: str) -> LocalGraph:
     return replace(graph, masks={name: torch.from_numpy(mask)[graph.original_ids] for name, mask in masks.items()})
 
 
-def train(graph: LocalGraph, training: dict[str, Any]) -> dict[str, Any]:
+def link_costs(world: World) -> LinkCosts | None:
+    """What messages cost, for all trainings; asked for again where a moment's noise left none that fit. Collective."""
+    for _ in range(TRIES):
+        costs = measure_links(world)
+        if costs is not None:
+            return costs
+    return None
+
+
+def train(graph: LocalGraph, training: dict[str, Any], measure_costs: Callable[[], LinkCosts | None]) -> dict[str, Any]:
     """One training from the start; returns the content of ``summary.json``, with ``records`` if wanted. Collective."""
     labels = LabelPropagationConfig(**training.get("labels", {}))
     config = hpcgnn.ModelConfig(**training.get("model", {}), label_inputs=labels.rate > 0)
@@ -83,7 +97,7 @@ def train(graph: LocalGraph, training: dict[str, Any]) -> dict[str, Any]:
     schedule = ScheduleConfig(**training.get("schedule", {}))
     policy = PolicyConfig(**training.get("policy", {}))
     settings = hpcgnn.TrainConfig(**training.get("train", {}), schedule=schedule, labels=labels, policy=policy)
-    trainer = hpcgnn.Trainer(model, graph, settings, stop=StopRequest())
+    trainer = hpcgnn.Trainer(model, graph, settings, stop=StopRequest(), measure_costs=measure_costs)
     return trainer.fit() | ({"records": over_epochs(trainer.records)} if training.get("records") else {})
 
 

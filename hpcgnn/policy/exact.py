@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
 import numpy as np
 from scipy import optimize, sparse
 
@@ -66,13 +71,30 @@ def _solve(
         ),
         (z.size, cost.size),
     )
-    found = optimize.milp(
-        cost,
-        integrality=np.append(np.ones(entries.size), 0),
-        bounds=optimize.Bounds(np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)),
-        constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
-        options={"mip_rel_gap": 0},
-    )
+    with _quiet_stdout():
+        found = optimize.milp(
+            cost,
+            integrality=np.append(np.ones(entries.size), 0),
+            bounds=optimize.Bounds(
+                np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)
+            ),
+            constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
+            options={"mip_rel_gap": 0},
+        )
     if found.x is None:
         raise ValueError(f"HiGHS found no assignment: {found.message}")
     return found.x[:-1].reshape(num_groups, choices.size).argmax(1)
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """HiGHS prints lines of its debugging on stdout, in the middle of what may be a command's JSON."""
+    sys.stdout.flush()
+    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+        os.close(nowhere)

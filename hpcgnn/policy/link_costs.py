@@ -20,7 +20,8 @@ from hpcgnn.errors import HpcgnnError
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
-_ROUNDS = 3
+_ROUNDS, _LARGE_ROUNDS = 7, 3  # of messages of less than a few blocks of a pipeline, and of more
+_LARGE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ class LinkCosts:
         return costs
 
 
-def measure_links(world: World, sizes: tuple[int, ...] = _SIZES, rounds: int = _ROUNDS) -> LinkCosts | None:
+def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
     """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
     nodes = world.nodes()
     samples = [
         (
             nodes[(world.rank + shift) % world.size] != nodes[world.rank],  # the index into CLASSES
             size,
-            np.median([_timed(world, shift, size) for _ in range(rounds)]),
+            np.median([_timed(world, shift, size) for _ in range(_ROUNDS if size < _LARGE else _LARGE_ROUNDS)]),
         )
         for shift in _shifts(nodes)
         for size in sizes

@@ -97,8 +97,10 @@ def scales(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> Sc
     ends = [loads(world, groups, np.full(groups.beta.size, bits), fixed) for bits in (CHOICES[0], CHOICES[-1])]
     (slim, most_variance), (wide, least_variance) = ends
     spans = most_variance - least_variance, float(wide.max() - slim.max())
-    by = [part / span if span > 0 else 0.0 for part, span in zip((weight, 1 - weight), spans, strict=True)]
-    return Scales(*by, least_seconds=float(slim.max()))
+    variance, seconds = (
+        part / span if span > 0 else 0.0 for part, span in zip((weight, 1 - weight), spans, strict=True)
+    )
+    return Scales(variance, seconds, float(slim.max()))
 
 
 def evaluated(

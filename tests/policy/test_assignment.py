@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 from thread_world import ThreadWorld, on_ranks
 
+from hpcgnn.policy import exact as exact_module
 from hpcgnn.policy.assignment import assign
-from hpcgnn.policy.exact import exact
+from hpcgnn.policy.exact import _solve, exact
 from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, scales
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Scales, scales
 
 
 def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Groups]:
@@ -81,6 +86,60 @@ def test_large_problems_are_within_one_percent_of_their_bound(kind: str, weight:
         loads[rank] += (groups.seconds_per_bit * answer.bits).sum()
         loads[ranks:] += np.bincount(groups.receiver, groups.seconds_per_bit * answer.bits, ranks)
     assert answers[0].seconds == pytest.approx(loads.max())
+
+
+def test_the_solver_prints_nothing_on_stdout(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HiGHS does now and then, from native code."""
+    milp = optimize.milp
+
+    def noisy(*args: Any, **kwargs: Any) -> Any:
+        os.write(1, b"debugging\n")
+        return milp(*args, **kwargs)
+
+    monkeypatch.setattr(optimize, "milp", noisy)
+    groups, fixed = draw(3, 4, 0)[0], np.zeros(6)
+    found = _solve(np.zeros(4, np.int64), groups.receiver, groups.beta, groups.seconds_per_bit, fixed, Scales(1, 1))
+    assert found.size == 4
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("failing", ["one", "all"])
+def test_what_one_rank_cannot_solve_no_rank_uses(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where hosts have different solvers: nobody hangs, and all know."""
+    everyones = draw(3, 4, 0)
+    solve = exact_module._solve
+
+    def sometimes(*args: Any) -> Any:
+        if failing == "all" or threading.current_thread() is unlucky[0]:
+            raise ValueError("HiGHS found no assignment: infeasible")
+        return solve(*args)
+
+    unlucky: list[threading.Thread] = []
+    monkeypatch.setattr(exact_module, "_solve", sometimes)
+
+    def program(world: ThreadWorld) -> str:
+        if world.rank == 1:
+            unlucky.append(threading.current_thread())
+        world.allgather(np.zeros(1))
+        with pytest.raises(NoAssignment) as raised:
+            assign(world, everyones[world.rank], np.zeros(6), 0.5)
+        return str(raised.value)
+
+    assert all("HiGHS found no assignment" in sentence for sentence in on_ranks(3, program))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) -> None:
+    everyones = draw(3, 40, 0)
+    everyones[2].beta[7] = wrong
+
+    def program(world: ThreadWorld) -> None:
+        with pytest.raises(NoAssignment, match="no finite numbers"):
+            assign(world, everyones[world.rank], np.zeros(6), 0.5)
+
+    on_ranks(3, program)
 
 
 def test_bounds_are_true() -> None:

@@ -124,7 +124,10 @@ def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
     assert all(set(counts) == {"8"} for record in lines(tmp_path / "fallen-back") for counts in record["bits"].values())
     assert "failure" in lines(tmp_path / "fallen-back")[1]["policy"]
     train("refitted", *flags, "--refit-links")
-    assert "node" in json.loads(costs.read_text())["seconds_per_byte"]
+    (observed,) = [line["observed"] for line in lines(tmp_path / "refitted", "decisions.jsonl") if line["observed"]]
+    assert observed["link_costs"] is None or "node" in observed["link_costs"]["seconds_per_byte"]
+    if observed["link_costs"] is not None:  # on a busy machine there may be none that fit, and nothing is written then
+        assert json.loads(costs.read_text()) == observed["link_costs"]
     costs.write_text("nothing\n")
     refused = train("refused", *flags, check=False)
     assert refused.returncode == 1
