@@ -279,7 +279,7 @@ def _make_trainer(
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
         _message_config(settings).check()
-        _policy_config(settings).check()
+        _policy_config(settings).check(settings["message_coding"])
         if world.rank == 0:
             run.prepare(resume=resume)
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
@@ -311,10 +311,6 @@ def _message_config(settings: dict[str, Any]) -> MessageConfig:
     if settings["message_coding"] == "delta" and settings["label_propagation"] and settings["label_redraw"] == "epoch":
         raise HpcgnnError(
             "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
-        )
-    if settings["message_coding"] == "delta" and settings["staleness"] != "off":
-        raise HpcgnnError(
-            "--message-coding delta needs --staleness off: each difference is to what the receiver has by then"
         )
     bits = SAFE_BITS if settings["bits"] in BITS_POLICIES else int(settings["bits"])
     typed = {"bits": bits, "overlap": settings["overlap"] == "on"}
@@ -369,9 +365,21 @@ def _show(summary: dict[str, Any], out: Path) -> None:
             for phase, value in largest.items()
         ],
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
+        *_policy_rows(summary),
         ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
         ("node orders x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
         ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
         ("run folder", str(out)),
     ]
     console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)
+
+
+def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    """What policies did, if there were any."""
+    if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
+        return []
+    shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
+    return [
+        ("bits of a value: share of rows", f"{shares} ({summary['bits_policy']})"),
+        ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})"),
+    ]

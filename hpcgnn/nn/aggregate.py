@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from hpcgnn.comm import Exchange, Messages, choose_links
@@ -102,11 +103,14 @@ class Aggregator:
 
     def square_weights(self) -> np.ndarray:
         """(s,) float64: for each row sent, the squared norm of its column of Dl R at the receiver. Collective."""
-        matrix, exchange = self.plan.receive, self.exchange
-        squares = np.ones(matrix.num_entries) if matrix.weight is None else matrix.weight.double().numpy() ** 2
+        received, exchange = self.plan.receive, self.exchange
+        values = np.ones(received.num_entries) if received.weight is None else received.weight.double().numpy()
         if self.left is not None:
-            squares = squares * self.left.double().numpy()[matrix.entry_rows().numpy(), 0] ** 2
-        mine = np.bincount(matrix.indices.numpy(), squares, minlength=matrix.num_cols)
+            values = values * self.left.double().numpy()[received.entry_rows().numpy(), 0]
+        shape = received.num_rows, received.num_cols
+        matrix = sp.csr_array((values, received.indices.numpy(), received.indptr.numpy()), shape, copy=True)
+        matrix.sum_duplicates()  # two edges between the same nodes add one error twice
+        mine = np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1])
         told, _ = exchange.messages.world.alltoallv(mine, exchange.receive_counts)
         return told
 

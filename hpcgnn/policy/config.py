@@ -56,8 +56,13 @@ class PolicyConfig:
         """Whether received rows are compared with those of the message before."""
         return "pipeqs" in (self.bits, self.staleness)
 
-    def check(self) -> None:
-        """Raise HpcgnnError for settings that do not exist or do not go together."""
+    def check(self, message_coding: str = "plain") -> None:
+        """Raise HpcgnnError for settings that do not exist or do not go together, or not with ``message_coding``."""
+        if message_coding == "delta" and self.keeps_rows:
+            raise HpcgnnError(
+                "--message-coding delta needs --staleness off, and --bits other than pipeqs: a difference is to what the "
+                "receiver has, and is no row"
+            )
         for name, known in (
             ("bits", ("fixed", *BITS_POLICIES)),
             ("staleness", STALENESS_POLICIES),

@@ -36,7 +36,7 @@ class Policies:
         clock: Clock | None = None,
         measure_costs: Callable[[], LinkCosts | None] | None = None,
     ) -> None:
-        config.check()
+        config.check(messages.config.message_coding)
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self._channels = world, messages, channels
         if config.keeps_rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,10 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
         "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        "bits_policy": trainer.config.policy.bits,
+        "staleness": trainer.config.policy.staleness,
+        "bits_shares": _bits_shares(records),
+        "stale_share": float(np.mean([record["stale"] for record in records])) if records else 0.0,
         "compute": trainer.model.compute,
         "label_propagation": trainer.config.labels.rate,
         "ranks": trainer.world.size,
@@ -56,6 +61,16 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "threads_per_rank": torch.get_num_threads(),
         "versions": versions(trainer.world),
     }
+
+
+def _bits_shares(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the rows that were sent in all epochs, the share that travelled in so many bits a value; fixed ones are all alike."""
+    rows: Counter[str] = Counter()
+    for record in records:
+        exchanges = {"": {str(record["bits"]): 1}} if isinstance(record["bits"], int) else record["bits"]
+        for counts in exchanges.values():
+            rows.update(counts)
+    return {bits: rows[bits] / rows.total() for bits in sorted(rows, key=int)}
 
 
 def _node_orders(graph: LocalGraph) -> dict[str, int]:

@@ -54,7 +54,6 @@ class TrainConfig:
         """Raise HpcgnnError for values that cannot train."""
         self.schedule.check()
         self.labels.check()
-        self.policy.check()
         if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
             raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
         if not self.lr > 0 or self.weight_decay < 0:
@@ -96,6 +95,7 @@ class Trainer:
         self.stop = stop or StopRequest().listen()
         with self.world.together("check the training settings"):
             self.config.check()
+            self.config.policy.check(model.messages.config.message_coding)
             if not torch.equal(model.keys.ids, graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
             if model.config.label_inputs != (self.config.labels.rate > 0):
