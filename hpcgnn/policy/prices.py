@@ -97,19 +97,21 @@ class Market:
         """Find prices whose bound is within ``good_gap`` of an assignment's objective. Collective."""
         prices = np.full(2 * self.world.size, self.by.seconds / (2 * self.world.size))
         average: np.ndarray | None = None
+        is_settled = False
         for _ in range(_ROUNDS):
             chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own(prices), strict=True)]
             taken = self._taken(chosen)
             average = taken if average is None else _MEMORY * average + (1 - _MEMORY) * taken
             rounded = [ladder.steps_within(most) for ladder, most in zip(self.ladders, average, strict=True)]
-            value, seconds = self._round(prices, [chosen, rounded])
-            self.bound = max(self.bound, value)
-            if self.objective - self.bound <= good_gap * self.objective:
+            value, seconds, over = self._round(prices, [chosen, rounded], is_settled)
+            if over:  # on all ranks in the same round, whatever the last bits of their sums
                 return
+            self.bound = max(self.bound, value)
             slope = seconds - seconds.mean()
             steepest = np.abs(slope).max()
-            if steepest == 0:
-                return
+            is_settled = self.objective - self.bound <= good_gap * self.objective or steepest == 0
+            if is_settled:
+                continue
             step = (self.objective - value) / (self.by.seconds * steepest**2)
             prices = prices * np.exp(np.clip(step * slope, -2.0, 2.0))
             prices *= self.by.seconds / prices.sum()
@@ -128,19 +130,25 @@ class Market:
     def _taken(self, steps: list[int]) -> np.ndarray:
         return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
 
-    def _round(self, prices: np.ndarray, candidates: list[list[int]]) -> tuple[float, np.ndarray]:
-        """The bound at ``prices`` and the (2P,) seconds of the first candidate; remembers the best one. Collective."""
+    def _round(
+        self, prices: np.ndarray, candidates: list[list[int]], is_settled: bool
+    ) -> tuple[float, np.ndarray, bool]:
+        """The bound at ``prices``, the (2P,) seconds of the first candidate, and whether any rank ``is_settled``. Collective.
+
+        Remembers the best candidate.
+        """
         size = 2 * self.world.size
         mine = [self._loads(steps) for steps in candidates]
         costs = [self._cost(steps) for steps in candidates]
         value = costs[0] + float(prices @ mine[0])
-        total = self.world.allreduce(np.concatenate([[value], costs, *mine]), what="an assignment of bits")
-        seconds = total[1 + len(candidates) :].reshape(len(candidates), size) + self.fixed
-        for steps, cost, load in zip(candidates, total[1:], seconds, strict=False):
+        sums = self.world.allreduce(np.concatenate([[is_settled, value], costs, *mine]), what="an assignment of bits")
+        settled, bound, total = sums[0], sums[1], sums[2:]
+        seconds = total[len(candidates) :].reshape(len(candidates), size) + self.fixed
+        for steps, cost, load in zip(candidates, total, seconds, strict=False):
             objective = float(cost) + self.by.objective(0.0, float(load.max()))
             if objective < self.objective:
                 self.objective, self.best = objective, steps
-        return float(total[0] + prices @ self.fixed) + self.by.objective(0.0, 0.0), seconds[0]
+        return float(bound + prices @ self.fixed) + self.by.objective(0.0, 0.0), seconds[0], settled > 0
 
     def _loads(self, steps: list[int]) -> np.ndarray:
         return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))

@@ -143,8 +143,9 @@ class Trainer:
         """One training step, and an evaluation where it is due; returns the epoch's record."""
         epoch = self.next_epoch
         loss, stops, mine = self._timed_step(epoch)
-        record = {"epoch": epoch, "loss": loss} | self._over_ranks(mine)
-        self.policies.observe(epoch, loss, record["seconds"], self._drift_sums)
+        breakdown, (agreed_loss, *drift_sums) = self._over_ranks(mine, [loss, *self._drift_sums])
+        record = {"epoch": epoch, "loss": loss} | breakdown
+        self.policies.observe(epoch, agreed_loss, record["seconds"], drift_sums)
         record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()
@@ -196,9 +197,12 @@ class Trainer:
         self.optimiser.step()
         return total_loss / count, stops
 
-    def _over_ranks(self, mine: list[float]) -> dict[str, Any]:
-        """Maximum and mean of the breakdown over ranks, and the sum of bytes."""
-        values = np.array(mine)
+    def _over_ranks(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:
+        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the largest of what each has as ``sums``.
+
+        MPI does not promise that a sum has the same last bit on all ranks. A largest value has, so decisions follow from it.
+        """
+        values = np.array([*mine, *sums])
         largest, total = np.empty_like(values), np.empty_like(values)
         under_way = [
             self.world.start_allreduce(values, result, op, "the times of the epoch")
@@ -209,7 +213,7 @@ class Trainer:
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
-        return record | {"bytes_sent": int(total[-1])}
+        return record | {"bytes_sent": int(total[len(mine) - 1])}, largest[len(mine) :].tolist()
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
