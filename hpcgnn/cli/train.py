@@ -194,7 +194,7 @@ _POLICY = _options(
                  help="Share of the epochs before in that average."),
     click.option("--replay", metavar="LOG", type=click.Path(path_type=Path), default=None,
                  help="decisions.jsonl of another run with these settings: see its times in place of the clock, so that "
-                      "policies decide as they did and the run repeats bit for bit."),
+                      "policies decide as they did and the run repeats bit for bit; none to go on with the clock where it ends."),
 )  # fmt: skip
 
 
@@ -242,7 +242,8 @@ def train(
     trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
     keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
-        ordered = {p.name: settings[p.name] for p in ctx.command.params if p.name in settings}
+        names = [p.name for p in ctx.command.params if p.name in settings and p.name != "refit_links"]  # once is enough
+        ordered = {name: settings[name] for name in names}
         trainer.run.write_config({"parts": str(parts)} | ordered)
     if resume and world.rank == 0 and not quiet:
         start = (
@@ -291,13 +292,16 @@ def _make_trainer(
     model = build_model(config, graph, messages=messages, **how)
     policy = _policy_config(settings)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels, "policy": policy}
-    clock = Clock(None if settings["replay"] is None else read_log(world, settings["replay"]))
+    is_replay = settings["replay"] is not None and str(settings["replay"]) != "none"
+    clock = Clock(read_log(world, settings["replay"]) if is_replay else None)
     costs_file = settings["link_costs"] or out / LINK_COSTS
     costs = partial(kept_costs, world, costs_file, refit=settings["refit_links"])
     train_config = TrainConfig(**_pick(TrainConfig, settings | nested))
     trainer = Trainer(model, graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
     if resume:
         trainer.resume()
+    if settings["refit_links"]:
+        trainer.policies.forget_link_costs()
     return trainer
 
 

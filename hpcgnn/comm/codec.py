@@ -8,12 +8,13 @@ it by R and adds it to ``z``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from hpcgnn.comm.layout import BLOCK_BYTES, Layout
+from hpcgnn.comm.layout import BLOCK_BYTES, Group, Layout
 from hpcgnn.comm.timings import Timings
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
@@ -69,7 +70,7 @@ class PlainCodec:
     def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate."""
         with self.timings.measure("aggregation_seconds"):
-            spmm(matrix, self.received, out=z, backend=self.backend)
+            spmm(matrix, self.received.to(z.dtype), out=z, backend=self.backend)
 
 
 class PackedCodec:
@@ -171,6 +172,27 @@ def received_rows(codec: Codec) -> torch.Tensor:
     own = buffers.empty(rows.shape[0], rows.shape[1], rows.dtype)
     decode(codec.received, codec.layouts[1], own, codec.backend)
     return own
+
+
+def received_state(codec: Codec) -> dict[str, Any]:
+    """What has come, as it came, for a checkpoint; in memory of its own. Later sums over it have the same bits."""
+    if isinstance(codec, PlainCodec):
+        return {"rows": codec.received.clone()}
+    assert isinstance(codec, PackedCodec), "differences are no rows"
+    groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in codec.layouts[1].groups]
+    return {"bytes": codec.received.clone(), "groups": groups, "width": codec.decoded().shape[1]}
+
+
+def received_codec(state: dict[str, Any], timings: Timings, backend: str) -> Codec:
+    """A message that has come, from :func:`received_state`; it is sent no more."""
+    none = np.zeros(0, np.int64)
+    if "rows" in state:
+        return PlainCodec(state["rows"][:0], state["rows"], none, none, timings, backend)
+    groups = tuple(Group(*group) for group in state["groups"])
+    rows = sum(group.rows.numel() for group in groups)
+    layouts = tuple(Layout(none, own, torch.zeros(0, dtype=torch.int64)) for own in ((), groups))
+    decoded = partial(buffers.empty, rows, state["width"], torch.float32)
+    return PackedCodec(state["bytes"].new_empty(0), state["bytes"], layouts, decoded, timings, backend)  # type: ignore[arg-type]
 
 
 def fuses(bits: int, matrix: Csr, width: int) -> bool:

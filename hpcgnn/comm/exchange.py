@@ -88,9 +88,9 @@ class Exchange:
         return self._uniform[bits]
 
     def current_bits(self) -> RowBits:
-        """Bits of a row in the present pass: as assigned in training, else the setting."""
+        """Bits of a row in the present pass: as assigned where it rounds, else the setting."""
         messages = self.messages
-        if self.bits is not None and messages.training:
+        if self.bits is not None and messages.is_rounded:
             return self.bits
         return self.uniform_bits(messages.bits)
 
@@ -149,8 +149,6 @@ class Exchange:
         pending = messages.world.start_alltoallv(*send, *received, self.name, neighbours)
         message = Message(codec, pending, messages.epoch, box)
         messages.depart(pending)
-        if not messages.config.overlap:
-            messages.wait(message)
         if box is not None and box.arrived is not None and self.freshness == STALE:
             box.in_flight, message = message, box.arrived
         return message
@@ -160,7 +158,6 @@ class Exchange:
         box = message.mailbox
         if message.pending is not None:
             self.messages.wait(message)
-            message.pending = None
             if box is None:
                 self.messages.vacate()
             else:
@@ -187,7 +184,6 @@ class Exchange:
             return
         if message.pending is not None:
             self.messages.wait(message)
-            message.pending = None
         box.accept(message, is_fresh=False)
 
     # -- how rows become bytes ----------------------------------------------------------------------------------------
@@ -200,7 +196,7 @@ class Exchange:
     @property
     def _is_packed(self) -> bool:
         messages = self.messages
-        return messages.bits != 32 or (self.bits is not None and messages.training)
+        return messages.bits != 32 or (self.bits is not None and messages.is_rounded)
 
     def _codec(self, rows: torch.Tensor, box: Mailbox | None) -> Codec:
         messages, width, received_role = self.messages, rows.shape[1], "received"

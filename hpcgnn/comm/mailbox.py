@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.codec import Codec, PlainCodec, received_rows
+from hpcgnn.comm.codec import Codec, PlainCodec, received_codec, received_rows, received_state
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.world import Pending
 from hpcgnn.kernels import Csr
@@ -46,8 +46,8 @@ class Keeping:
 class Mailbox:
     """Of one exchange and width. in_flight: to be waited for in a later epoch. arrived: the rows in use.
 
-    drift: (3,) float64 since it was last taken, over this rank's received rows o of the message before and n of the new one:
-    the sums of o·n, o·o and n·n, and of nothing where no message has come. apart: how many epochs apart these were sent.
+    drift: (3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
+    n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent.
     """
 
     def __init__(self, keeping: Keeping, timings: Timings, *, is_backward: bool) -> None:
@@ -57,7 +57,8 @@ class Mailbox:
         self.apart = 1
         self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
         self._keeping, self._timings = keeping, timings
-        self._rows: torch.Tensor | None = None
+        self._last: torch.Tensor | None = None
+        self._average: torch.Tensor | None = None
         self._diagonal: Csr | None = None
         self._turn = 0
 
@@ -68,18 +69,20 @@ class Mailbox:
 
     def accept(self, message: Message, *, is_fresh: bool) -> None:
         """``message`` has come, and is what is used from now on. is_fresh: in the epoch in which it was sent."""
-        if self.arrived is not None:
-            self.apart = message.epoch - self.arrived.epoch
-        self.arrived = message
+        before, self.arrived = self.arrived, message
         if not (self._smooths or self._keeping.compares):
             return
         with self._timings.measure("quantization_seconds"):
-            rows, before = received_rows(message.codec), self._rows
-            if before is not None and self._keeping.compares:
-                self.drift += [self._dots(before, rows), self._dots(before, before), self._dots(rows, rows)]
+            rows, last = received_rows(message.codec), self._last
+            if self._keeping.compares:
+                if last is not None and before is not None:
+                    self.drift = np.array([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
+                    self.apart = message.epoch - before.epoch
+                self._last = rows  # in the other half of the memory than what comes next
             if self._smooths:
-                rows = rows.clone() if before is None or is_fresh else before.lerp_(rows, 1 - self._keeping.decay)
-            self._rows = rows
+                if self._average is None or is_fresh:
+                    self._average = rows.clone()
+                rows = self._average.lerp_(rows, 1 - self._keeping.decay)
         message.codec = kept_codec(rows, self._timings, message.codec.backend)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> float:
@@ -97,20 +100,25 @@ class Mailbox:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Rows as numbers, and their epochs. What is in flight must have come (:meth:`Messages.drain`)."""
+        """What has come, and what is needed for what comes. What is in flight must have come (:meth:`Messages.drain`)."""
         messages = {"arrived": self.arrived, "in_flight": self.in_flight}
-        return {
-            name: (received_rows(message.codec), message.epoch)
+        state: dict[str, Any] = {
+            name: (received_state(message.codec), message.epoch)
             for name, message in messages.items()
             if message is not None
         }
+        rows = {"last": self._last, "average": self._average}
+        return state | {name: values.clone() for name, values in rows.items() if values is not None}
 
     def restore(self, state: dict[str, Any], backend: str) -> None:
         """Go on from :meth:`state`."""
-        for name, (rows, epoch) in state.items():
-            setattr(self, name, Message(kept_codec(rows, self._timings, backend), None, epoch, self))
-        if self.arrived is not None and (self._smooths or self._keeping.compares):
-            self._rows = received_rows(self.arrived.codec)
+        for name in ("arrived", "in_flight"):
+            if name in state:
+                content, epoch = state[name]
+                setattr(self, name, Message(received_codec(content, self._timings, backend), None, epoch, self))
+        self._last, self._average = state.get("last"), state.get("average")
+        if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
+            self.arrived.codec = kept_codec(self._average, self._timings, backend)
 
 
 def kept_codec(rows: torch.Tensor, timings: Timings, backend: str) -> PlainCodec:

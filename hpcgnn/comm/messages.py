@@ -78,7 +78,6 @@ class Messages:
         self.keeping: Keeping | None = None
         self.mailboxes: dict[str, Mailbox] = {}
         self.ages: dict[str, int] = {}
-        self._travelling: list[Pending] = []
         self._calls: Counter[str] = Counter()
         self._started: list[str] = []
         self._first_trouble: int | None = None
@@ -86,9 +85,19 @@ class Messages:
         self._scratch: dict[str, torch.Tensor] = {}
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether the present pass sends as few bits as training does."""
+        return self.training or self.config.eval_precision == "training"
+
+    @property
     def bits(self) -> int:
-        """Bits of a value in the present pass."""
-        return self.config.bits if self.training or self.config.eval_precision == "training" else 32
+        """Bits of a value in the present pass, where rows have none of their own."""
+        return self.config.bits if self.is_rounded else 32
+
+    @property
+    def exchanges_started(self) -> set[str]:
+        """Names of the exchanges of this step so far, the same on all ranks."""
+        return set(self._started)
 
     @property
     def coding(self) -> str:
@@ -113,30 +122,27 @@ class Messages:
         return self.mailboxes[name]
 
     def depart(self, pending: Pending) -> None:
-        """``pending`` has started: a thread makes progress with all that is under way while this rank computes."""
-        self._travelling.append(pending)
-        self._watch()
+        """``pending`` has started: a thread makes progress with it while this rank computes, or it is waited for at once."""
+        if self.config.overlap:
+            self.world.watch(pending)
+        else:
+            with self.timings.measure("communication_wait_seconds"):
+                self.world.wait(pending)
 
     def wait(self, message: Message) -> None:
-        """Wait until ``message`` is there."""
-        pending = message.pending
+        """Wait until ``message``, which is under way, is there."""
+        pending, message.pending = message.pending, None
         assert pending is not None
         with self.timings.measure("communication_wait_seconds"):
             self.world.wait(pending)
-        if pending in self._travelling:
-            self._travelling.remove(pending)
-            self.timings.add("wire_seconds", pending.seconds)
-        self._watch()
-
-    def _watch(self) -> None:
-        if self._travelling and self.config.overlap:
-            self.world.watch(*self._travelling)
+        self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
         """Wait for all that is in flight, which is used when its time comes. Collective."""
-        for mailbox in self.mailboxes.values():
-            if mailbox.in_flight is not None and mailbox.in_flight.pending is not None:
-                self.wait(mailbox.in_flight)
+        with self.timings.measure("communication_wait_seconds"):
+            for mailbox in self.mailboxes.values():
+                if mailbox.in_flight is not None and mailbox.in_flight.pending is not None:
+                    self.world.wait(mailbox.in_flight.pending)
 
     def mailbox_state(self) -> dict[str, Any]:
         """What mailboxes hold, for a checkpoint; after :meth:`drain`."""

@@ -126,6 +126,7 @@ class World:
         self.size: int = self._communicator.size
         self.timeout_seconds = timeout_seconds
         self._row_types: dict[int, Any] = {}
+        self._watched: list[Pending] = []
 
     @property
     def _comm(self) -> Any:
@@ -153,18 +154,30 @@ class World:
     def test(self, pending: Pending) -> bool:
         """Give MPI a chance to make progress; true once ``pending`` is complete. Not collective."""
         _PROGRESS.take_over()
-        return pending.test()
+        is_complete = pending.test()
+        self._watch_on()
+        return is_complete
 
-    def watch(self, *pendings: Pending) -> None:
-        """Let a thread make progress with all ``pendings`` until this rank calls MPI again. Not collective."""
-        if self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
+    def watch(self, pending: Pending) -> None:
+        """Let a thread make progress with ``pending`` whenever this rank does not wait, until it is complete. Not collective.
+
+        Its buffers live at least as long.
+        """
+        self._watched.append(pending)
+        self._watch_on()
+
+    def _watch_on(self) -> None:
+        """Give MPI to the progress thread until this rank calls it again."""
+        self._watched = watched = [pending for pending in self._watched if not pending.seconds]
+        if watched and self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
             # a list, so that each is tested, which is what tells when it was complete
-            _PROGRESS.watch(lambda: all([pending.test() for pending in pendings]))  # noqa: C419
+            _PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
 
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, yielding the core; raise after ``timeout_seconds`` without an end."""
         started = time.perf_counter()
-        while not self.test(pending):
+        _PROGRESS.take_over()
+        while not pending.test():
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -176,6 +189,7 @@ class World:
                     "a peer or a link has stopped (raise --timeout if the step can really take that long)",
                     grace_seconds=min(max(self.timeout_seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
                 )
+        self._watch_on()
 
     def _start(self, request: Any, what: str, *buffers: Any) -> Pending:
         return Pending(request, what, buffers, time.perf_counter())

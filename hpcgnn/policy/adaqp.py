@@ -23,8 +23,8 @@ from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import SAFE_BITS, PolicyConfig
-from hpcgnn.policy.link_costs import CLASSES, LinkCosts
-from hpcgnn.policy.problem import Assignment, Groups, NoAssignment, own_loads
+from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of
+from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
 
 _LOG = logging.getLogger("hpcgnn")
 
@@ -72,7 +72,6 @@ class AdaQPBits:
         self._world, self._channels, self._config, self._clock = world, channels, config, clock
         self._measure_costs = measure_costs
         self._costs: dict[str, Any] | None = None
-        self._has_costs = False
         self._due: int | None = None
         self._nodes = world.nodes()
         self._receivers = [np.repeat(np.arange(world.size), channel.exchange.send_counts) for channel in channels]
@@ -82,23 +81,22 @@ class AdaQPBits:
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Solve the problems where that is due; returns objective, bound, seconds and variance of each. Collective."""
-        if not self._has_costs:
-            self._costs, self._has_costs = self._clock.observe("link_costs", self._measured), True
         if self._due is None:
             self._due = epoch + 1  # this epoch is the first to be looked at
         if epoch < self._due:
             return {}
         self._due = epoch + self._config.bits_period
+        seen = [number for number, ranges in enumerate(self._ranges) if ranges.messages]
         try:
-            return {
-                channel.name: self._solve(channel, number)
-                for number, channel in enumerate(self._channels)
-                if self._ranges[number].messages
-            }
+            return self._assign(seen)
         except NoAssignment as failure:
             _LOG.warning("epoch %d: rows travel in %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
             self._fall_back()
             return {"failure": str(failure)}
+
+    def forget_costs(self) -> None:
+        """Measure links anew at the next assignment."""
+        self._costs = None
 
     def _measured(self) -> dict[str, Any] | None:
         costs = self._measure_costs()
@@ -108,35 +106,50 @@ class AdaQPBits:
         for channel in self._channels:
             channel.exchange.bits = channel.exchange.uniform_bits(SAFE_BITS)
 
-    def _solve(self, channel: Channel, number: int) -> dict[str, Any]:
-        """Assign one exchange's bits. Collective."""
-        ranges, receivers = self._ranges[number], self._receivers[number]
+    def _assign(self, numbers: list[int]) -> dict[str, Any]:
+        """Assign the bits of the exchanges of these numbers. Collective."""
         theta, gamma = self._link_seconds()
+        grouped = [self._grouped(number, theta) for number in numbers]
+        problems = [
+            Problem(one.groups, self._fixed(self._channels[number].exchange.send_counts, theta, gamma))
+            for number, one in zip(numbers, grouped, strict=True)
+        ]
+        told, names = {}, ("objective", "bound", "gap", "seconds", "variance")
+        found = assign(self._world, problems, self._config.variance_weight)
+        for number, rows, assignment in zip(numbers, grouped, found, strict=True):
+            self._channels[number].exchange.assign_bits(assignment.bits[rows.of_row].astype(np.uint8))
+            told[self._channels[number].name] = {name: getattr(assignment, name) for name in names}
+        return told
+
+    def _grouped(self, number: int, theta: np.ndarray) -> GroupedRows:
+        """An exchange's rows, by Eq. 11's beta of what was seen since they were last grouped."""
+        ranges = self._ranges[number]
         width = ranges.width
         assert width is not None
         beta = self._weights[number] * width * ranges.take() / 6
-        grouped = group_rows(beta, receivers, theta * width / 8, self._config.group_rows)
-        counts = channel.exchange.send_counts
+        return group_rows(beta, self._receivers[number], theta * width / 8, self._config.group_rows)
+
+    def _fixed(self, counts: np.ndarray, theta: np.ndarray, gamma: np.ndarray) -> np.ndarray:
         whatever = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
-        fixed = own_loads(self._world, np.arange(self._world.size), whatever)
-        found: Assignment = assign(self._world, grouped.groups, fixed, self._config.variance_weight)
-        channel.exchange.assign_bits(found.bits[grouped.of_row].astype(np.uint8))
-        return {name: getattr(found, name) for name in ("objective", "bound", "gap", "seconds", "variance")}
+        return own_loads(self._world, np.arange(self._world.size), whatever)
 
     def _link_seconds(self) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) seconds a byte and (P,) seconds a message to each rank."""
+        """(P,) seconds a byte and (P,) seconds a message to each rank, measured where no costs are known. Collective."""
+        if self._costs is None:
+            self._costs = self._clock.observe("link_costs", self._measured)
         if self._costs is None:
             raise NoAssignment("no costs of messages fit what was measured on this network")
-        kinds = [CLASSES[int(node != self._nodes[self._world.rank])] for node in self._nodes]
-        try:
-            return tuple(  # type: ignore[return-value]
-                np.array(
-                    [0.0 if rank == self._world.rank else self._costs[name][kind] for rank, kind in enumerate(kinds)]
-                )
-                for name in ("seconds_per_byte", "seconds_per_message")
-            )
-        except KeyError as error:
-            raise NoAssignment(f"the costs of links say nothing of {error} links") from error
+        # of all ranks' links, so that all ranks miss the same ones
+        missing = [name for name in classes_of(self._nodes) if name not in self._costs["seconds_per_byte"]]
+        if missing:
+            raise NoAssignment(f"the costs of links say nothing of {missing[0]!r} links: pass --refit-links")
+        mine = self._world.rank
+        kinds = [CLASSES[int(node != self._nodes[mine])] for node in self._nodes]
+        theta, gamma = (
+            np.array([0.0 if rank == mine else self._costs[name][kind] for rank, kind in enumerate(kinds)])
+            for name in ("seconds_per_byte", "seconds_per_message")
+        )
+        return theta, gamma
 
     def observe(self, seen: Observation) -> None:
         """Nothing: rows are looked at as they are sent."""
@@ -145,7 +158,7 @@ class AdaQPBits:
 
     def state(self) -> dict[str, Any]:
         """When the next assignment is due, and the costs."""
-        return {"due": self._due, "costs": self._costs, "has_costs": self._has_costs}
+        return {"due": self._due, "costs": self._costs}
 
     def rank_state(self) -> dict[str, Any]:
         """Bits of all rows, and the ranges seen since they were assigned."""
@@ -163,10 +176,10 @@ class AdaQPBits:
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""
-        self._due, self._costs, self._has_costs = state["due"], state["costs"], state["has_costs"]
-        if rank_state is None:
-            self._due = None
+        names = {channel.name for channel in self._channels}
+        if rank_state is None or names != rank_state.keys():
             return
+        self._due, self._costs = state["due"], state["costs"]
         for channel, ranges in zip(self._channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
             channel.exchange.bits = RowBits(kept["sent"].numpy(), kept["received"].numpy())

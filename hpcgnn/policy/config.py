@@ -58,10 +58,10 @@ class PolicyConfig:
 
     def check(self, message_coding: str = "plain") -> None:
         """Raise HpcgnnError for settings that do not exist or do not go together, or not with ``message_coding``."""
-        if message_coding == "delta" and self.keeps_rows:
+        if message_coding == "delta" and (self.keeps_rows or self.bits == "adaqp"):
             raise HpcgnnError(
-                "--message-coding delta needs --staleness off, and --bits other than pipeqs: a difference is to what the "
-                "receiver has, and is no row"
+                "--message-coding delta needs --staleness off, and --bits other than adaqp and pipeqs, which go by rows: a "
+                "difference is to what the receiver has"
             )
         for name, known in (
             ("bits", ("fixed", *BITS_POLICIES)),

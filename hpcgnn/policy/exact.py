@@ -11,15 +11,16 @@ import numpy as np
 from scipy import optimize, sparse
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Scales, evaluated, left_over
+from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, left_over
 
 
-def exact(world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> Assignment:
-    """The optimum, by HiGHS; every rank solves the whole problem, which is O(all groups) on each. Collective.
+def exact(world: World, problem: Problem, by: Scales) -> Assignment:
+    """The optimum, by HiGHS on rank 0; every rank holds the whole problem, O(all groups). Collective.
 
     Raises:
-        NoAssignment: on every rank, where HiGHS finds none on some rank.
+        NoAssignment: on every rank, where HiGHS finds none.
     """
+    groups, fixed = problem.groups, problem.fixed
     counts = world.allgather(np.array([groups.beta.size]))[:, 0]
     columns = np.stack([groups.receiver.astype(np.float64), groups.beta, groups.seconds_per_bit], axis=1)
     everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
@@ -28,13 +29,15 @@ def exact(world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> Assign
         [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
     ).T
     total_fixed = world.allreduce(fixed)
-    try:
-        index, trouble = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by), ""
-    except ValueError as error:
-        index, trouble = np.zeros(beta.size, np.int64), str(error)
-    # hosts may differ in what the solver does: what one rank cannot solve, all do not
-    if world.allreduce(np.array([bool(trouble)], np.int64), "max")[0]:
-        raise NoAssignment(trouble or "another rank's HiGHS found no assignment")
+    found: np.ndarray | str = ""
+    if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
+        try:
+            found = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by)
+        except ValueError as error:
+            found = str(error)
+    index = world.broadcast(found, what="an assignment of bits")
+    if isinstance(index, str):
+        raise NoAssignment(index)
     bits = np.array(CHOICES)[index]
     first = int(counts[: world.rank].sum())
     return evaluated(world, groups, bits[first : first + groups.beta.size], fixed, by, bound=None)

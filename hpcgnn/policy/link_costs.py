@@ -58,15 +58,14 @@ class LinkCosts:
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
     """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
     nodes = world.nodes()
-    samples = [
-        (
-            nodes[(world.rank + shift) % world.size] != nodes[world.rank],  # the index into CLASSES
-            size,
-            np.median([_timed(world, shift, size) for _ in range(_ROUNDS if size < _LARGE else _LARGE_ROUNDS)]),
-        )
-        for shift in _shifts(nodes)
-        for size in sizes
-    ]
+    samples = []
+    for ring in rings(nodes):
+        partner = ring.after(world.rank)
+        for size in sizes:
+            rounds = _ROUNDS if size < _LARGE else _LARGE_ROUNDS
+            seconds = np.median([_timed(world, ring, size) for _ in range(rounds)])
+            if partner != world.rank:
+                samples.append((nodes[partner] != nodes[world.rank], size, seconds))  # the index into CLASSES
     return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
 
 
@@ -96,10 +95,11 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     """
     equations = np.zeros((len(CLASSES), 5))
     for kind in range(len(CLASSES)):
-        _, size, seconds = samples[samples[:, 0] == kind].T
+        _, size, seconds = samples[samples[:, 0] == kind].T  # of a rank without a partner: of no class
         terms = (np.ones_like(size), size, size**2, seconds, size * seconds)
         equations[kind] = [term.sum() for term in terms]
-    equations = world.allreduce(equations, what="costs of links")
+    # rank 0's sums for all: MPI does not promise that they have the same last bits everywhere, and these are costs or none
+    equations = world.broadcast(world.allreduce(equations, what="costs of links"), what="costs of links")
     slope, base = {}, {}
     for name, (one, size, square, seconds, product) in zip(CLASSES, equations, strict=True):
         if one == 0:
@@ -115,18 +115,52 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     return LinkCosts(slope, base)
 
 
-def _shifts(nodes: np.ndarray) -> list[int]:
-    """From a rank to its partners: the next one, and the one as far on as a node has ranks. nodes: (P,), of each rank."""
-    largest = int(np.bincount(nodes).max())
-    return sorted({shift for shift in (1, largest) if 0 < shift < nodes.size})
+@dataclass(frozen=True)
+class Ring:
+    """Who sends to whom: each rank of ``order`` to the next one, the last of each run of ``lengths`` to the first of it."""
+
+    order: np.ndarray
+    lengths: np.ndarray
+
+    def after(self, rank: int, step: int = 1) -> int:
+        """The rank ``step`` places after ``rank``; ``rank`` itself where it is alone."""
+        place = int(np.flatnonzero(self.order == rank)[0])
+        ends = np.cumsum(self.lengths)
+        run = int(np.searchsorted(ends, place, side="right"))
+        start, length = ends[run] - self.lengths[run], self.lengths[run]
+        return int(self.order[start + (place - start + step) % length])
 
 
-def _timed(world: World, shift: int, size: int) -> float:
-    """Seconds of a message of ``size`` bytes from each rank to the one ``shift`` on. Collective."""
+def rings(nodes: np.ndarray) -> list[Ring]:
+    """For each class of links that there is, partners of all ranks over such links. nodes: (P,), of each rank.
+
+    Within nodes each rank sends to the next one of its own node. Between nodes, to the next one in the order of the places
+    that ranks have in their nodes: on another node but where one has more ranks than all others. However ranks were placed.
+    """
+    by_node = np.argsort(nodes, kind="stable")
+    lengths = np.unique(nodes[by_node], return_counts=True)[1]
+    found = []
+    if lengths.max() > 1:
+        found.append(Ring(by_node, lengths))
+    if lengths.size > 1:
+        place = np.empty(nodes.size, np.int64)
+        place[by_node] = np.arange(nodes.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        found.append(Ring(np.lexsort((nodes, place)), np.array([nodes.size])))
+    return found
+
+
+def classes_of(nodes: np.ndarray) -> list[str]:
+    """The classes of links that there are between the ranks of these (P,) nodes."""
+    counts = np.unique(nodes, return_counts=True)[1]
+    return [name for name, there in zip(CLASSES, (counts.max() > 1, counts.size > 1), strict=True) if there]
+
+
+def _timed(world: World, ring: Ring, size: int) -> float:
+    """Seconds of a message of ``size`` bytes from each rank to its partner. Collective."""
     sent, received = np.zeros((2, world.size), np.int64)
-    sent[(world.rank + shift) % world.size] = received[(world.rank - shift) % world.size] = 1
+    sent[ring.after(world.rank)] = received[ring.after(world.rank, -1)] = ring.after(world.rank) != world.rank
     rows = np.zeros((2, size), np.uint8)
     world.allreduce(np.zeros(1))  # all start at once
-    pending = world.start_alltoallv(rows[:1], sent, rows[1:], received, "a timed message")
+    pending = world.start_alltoallv(rows[: sent.sum()], sent, rows[1 : 1 + received.sum()], received, "a timed message")
     world.wait(pending)
     return pending.seconds

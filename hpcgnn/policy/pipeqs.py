@@ -64,7 +64,7 @@ class PipeQSBits:
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Go on from :meth:`state`."""
-        self.bits = state["bits"]
+        self.bits |= state["bits"]
 
 
 class PipeQSStaleness(Stateless):

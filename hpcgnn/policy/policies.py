@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm import Messages, World
-from hpcgnn.comm.mailbox import Keeping
+from hpcgnn.comm.mailbox import FRESH, Keeping
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.policy.adaqp import AdaQPBits
@@ -39,6 +39,9 @@ class Policies:
         config.check(messages.config.message_coding)
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self._channels = world, messages, channels
+        messages.keeping, messages.mailboxes = None, {}  # what another trainer of the model had
+        for channel in channels:
+            channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
         if config.keeps_rows:
             features, gradients = (config.smoothing in (name, "both") for name in ("features", "gradients"))
             messages.keeping = Keeping(features, gradients, config.smoothing_decay, config.compares)
@@ -146,7 +149,7 @@ class Policies:
         return {
             channel.name: self._histograms[channel.exchange.bits]
             for channel in self._channels
-            if channel.exchange.bits is not None and self._messages.bytes_sent[channel.name]
+            if channel.exchange.bits is not None and channel.name in self._messages.exchanges_started
         }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
@@ -165,6 +168,11 @@ class Policies:
     def rank_state(self) -> dict[str, Any]:
         """What is this rank's."""
         return self._bits.rank_state()
+
+    def forget_link_costs(self) -> None:
+        """Measure links anew, whatever a checkpoint holds."""
+        if isinstance(self._bits, AdaQPBits):
+            self._bits.forget_costs()
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Go on from them; without the latter where the run was on other parts."""

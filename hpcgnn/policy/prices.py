@@ -18,10 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Scales, evaluated, left_over, own_loads
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Problem, Scales, evaluated, left_over, own_loads
 
 _ROUNDS = 400
-_GOOD_GAP = 0.002
+_GOOD_GAP = 0.005
+_IDLE_ROUNDS, _NOTABLE = (
+    50,
+    0.05,
+)  # rounds in which the gap shrank by less than this share of it: groups are too few for more
 _MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
 
 
@@ -67,16 +71,31 @@ def ladders(groups: Groups, by: Scales) -> list[Ladder]:
     return found
 
 
-def by_prices(world: World, groups: Groups, fixed: np.ndarray, by: Scales, good_gap: float = _GOOD_GAP) -> Assignment:
-    """An assignment whose distance from the optimum is known. Collective; see :func:`~hpcgnn.policy.problem.evaluated`."""
-    market = Market(world, groups, world.allreduce(fixed), by)
-    bound = None
-    if by.seconds > 0 and by.variance > 0:
-        market.settle(good_gap)
-        bound = market.bound
-    else:  # one of the objectives cannot change, and the other one is best so
-        market.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in market.ladders]
-    return evaluated(world, groups, market.bits(market.best), fixed, by, bound)
+def by_prices(world: World, problems: list[tuple[Problem, Scales]], good_gap: float = _GOOD_GAP) -> list[Assignment]:
+    """Assignments whose distance from the optimum is known. Collective; see :func:`~hpcgnn.policy.problem.evaluated`."""
+    if not problems:
+        return []
+    fixed = world.allreduce(np.array([problem.fixed for problem, _ in problems]))
+    markets = [Market(world, problem.groups, own, by) for (problem, by), own in zip(problems, fixed, strict=True)]
+    settle(world, [market for market in markets if not market.is_closed], good_gap)
+    return [
+        evaluated(
+            world, problem.groups, market.bits(), problem.fixed, by, market.bound if market.bound > -np.inf else None
+        )
+        for (problem, by), market in zip(problems, markets, strict=True)
+    ]
+
+
+def settle(world: World, markets: list[Market], good_gap: float) -> None:
+    """Find prices whose bounds are within ``good_gap`` of assignments' objectives; one round for all markets. Collective."""
+    for _ in range(_ROUNDS):
+        if not markets:
+            return
+        offers = np.concatenate([market.offer() for market in markets])
+        sums = np.split(world.allreduce(offers, what="assignments of bits"), len(markets))
+        for market, own in zip(markets, sums, strict=True):
+            market.take(own, good_gap)
+        markets = [market for market in markets if not market.is_closed]
 
 
 class Market:
@@ -90,65 +109,63 @@ class Market:
             [groups.seconds_per_bit[groups.receiver == ladder.receiver].sum() for ladder in self.ladders]
         )
         self.least_bits_cost = by.variance * float(left_over(groups.beta, np.array(CHOICES[0])).sum())
+        self.prices = np.full(2 * world.size, by.seconds / (2 * world.size))
+        self.average: np.ndarray | None = None
+        self.candidates: list[list[int]] = []
         self.bound, self.objective = -np.inf, np.inf
-        self.best = [0] * len(self.ladders)
+        self._gap, self._idle = np.inf, 0
+        # Where one of the objectives cannot change, the other one is best so, and nothing is to be found.
+        self.is_settled = self.is_closed = by.seconds == 0 or by.variance == 0
+        self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
 
-    def settle(self, good_gap: float) -> None:
-        """Find prices whose bound is within ``good_gap`` of an assignment's objective. Collective."""
-        prices = np.full(2 * self.world.size, self.by.seconds / (2 * self.world.size))
-        average: np.ndarray | None = None
-        is_settled = False
-        for _ in range(_ROUNDS):
-            chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own(prices), strict=True)]
-            taken = self._taken(chosen)
-            average = taken if average is None else _MEMORY * average + (1 - _MEMORY) * taken
-            rounded = [ladder.steps_within(most) for ladder, most in zip(self.ladders, average, strict=True)]
-            value, seconds, over = self._round(prices, [chosen, rounded], is_settled)
-            if over:  # on all ranks in the same round, whatever the last bits of their sums
-                return
-            self.bound = max(self.bound, value)
-            slope = seconds - seconds.mean()
-            steepest = np.abs(slope).max()
-            is_settled = self.objective - self.bound <= good_gap * self.objective or steepest == 0
-            if is_settled:
-                continue
-            step = (self.objective - value) / (self.by.seconds * steepest**2)
-            prices = prices * np.exp(np.clip(step * slope, -2.0, 2.0))
-            prices *= self.by.seconds / prices.sum()
+    def offer(self) -> np.ndarray:
+        """What this rank's pairs do at the present prices, to be summed over ranks for :meth:`take`: (4 + 4P,)."""
+        chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own_prices(), strict=True)]
+        taken = self._taken(chosen)
+        self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
+        rounded = [ladder.steps_within(most) for ladder, most in zip(self.ladders, self.average, strict=True)]
+        self.candidates = [chosen, rounded]
+        loads, costs = map(self._loads, self.candidates), [self._cost(steps) for steps in self.candidates]
+        first, *others = loads
+        return np.concatenate([[self.is_settled, costs[0] + self.prices @ first], costs, first, *others])
 
-    def bits(self, steps: list[int]) -> np.ndarray:
-        """(G,) bits after so many steps of each ladder."""
-        level = np.zeros(self.groups.beta.size, np.int64)
-        for ladder, count in zip(self.ladders, steps, strict=True):
-            np.add.at(level, ladder.group[:count], 1)
-        return np.array(CHOICES)[level]
-
-    def _own(self, prices: np.ndarray) -> np.ndarray:
-        """What a second of each of this rank's pairs costs: for its sender and for its receiver."""
-        return prices[self.world.rank] + prices[self.world.size + self.receivers]
-
-    def _taken(self, steps: list[int]) -> np.ndarray:
-        return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
-
-    def _round(
-        self, prices: np.ndarray, candidates: list[list[int]], is_settled: bool
-    ) -> tuple[float, np.ndarray, bool]:
-        """The bound at ``prices``, the (2P,) seconds of the first candidate, and whether any rank ``is_settled``. Collective.
-
-        Remembers the best candidate.
-        """
-        size = 2 * self.world.size
-        mine = [self._loads(steps) for steps in candidates]
-        costs = [self._cost(steps) for steps in candidates]
-        value = costs[0] + float(prices @ mine[0])
-        sums = self.world.allreduce(np.concatenate([[is_settled, value], costs, *mine]), what="an assignment of bits")
-        settled, bound, total = sums[0], sums[1], sums[2:]
-        seconds = total[len(candidates) :].reshape(len(candidates), size) + self.fixed
-        for steps, cost, load in zip(candidates, total, seconds, strict=False):
+    def take(self, sums: np.ndarray, good_gap: float) -> None:
+        """Note bound and objectives, and move the prices; or close, in the same round on all ranks, once one has settled."""
+        (settled, value), total = sums[:2], sums[2:]
+        if settled:
+            self.is_closed = True
+            return
+        seconds = total[len(self.candidates) :].reshape(len(self.candidates), -1) + self.fixed
+        for steps, cost, load in zip(self.candidates, total, seconds, strict=False):
             objective = float(cost) + self.by.objective(0.0, float(load.max()))
             if objective < self.objective:
                 self.objective, self.best = objective, steps
-        return float(bound + prices @ self.fixed) + self.by.objective(0.0, 0.0), seconds[0], settled > 0
+        value = float(value + self.prices @ self.fixed) + self.by.objective(0.0, 0.0)
+        self.bound = max(self.bound, value)
+        slope = seconds[0] - seconds[0].mean()
+        steepest = np.abs(slope).max()
+        gap = self.objective - self.bound
+        self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
+        self._gap = gap if self._idle == 0 else self._gap
+        self.is_settled = gap <= good_gap * self.objective or steepest == 0 or self._idle > _IDLE_ROUNDS
+        if not self.is_settled:
+            step = (self.objective - value) / (self.by.seconds * steepest**2)
+            self.prices = self.prices * np.exp(np.clip(step * slope, -2.0, 2.0))
+            self.prices *= self.by.seconds / self.prices.sum()
+
+    def bits(self) -> np.ndarray:
+        """(G,) bits of the best assignment so far."""
+        level = np.zeros(self.groups.beta.size, np.int64)
+        for ladder, count in zip(self.ladders, self.best, strict=True):
+            np.add.at(level, ladder.group[:count], 1)
+        return np.array(CHOICES)[level]
+
+    def _own_prices(self) -> np.ndarray:
+        """What a second of each of this rank's pairs costs: for its sender and for its receiver."""
+        return self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
+
+    def _taken(self, steps: list[int]) -> np.ndarray:
+        return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
 
     def _loads(self, steps: list[int]) -> np.ndarray:
         return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))

@@ -40,6 +40,15 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Of one exchange. fixed: (2P,) seconds that each rank sends and receives whatever the bits, of which this rank knows a
+    share; they are summed over ranks."""
+
+    groups: Groups
+    fixed: np.ndarray
+
+
+@dataclass(frozen=True)
 class Assignment:
     """bits: (G,) int64 of this rank's groups. objective: Eq. 12's value. bound: no assignment has a smaller one. seconds: Z.
     variance: the sum over all ranks' groups."""

@@ -35,7 +35,7 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
     best, phases = trainer.best, (*PHASES, "other_seconds")
 
     def median(name: str) -> float:
-        return float(np.median([record[name] for record in records])) if records else 0.0
+        return float(np.median([record.get(name, 0.0) for record in records])) if records else 0.0
 
     return {
         "metric_name": trainer.metric,

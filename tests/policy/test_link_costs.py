@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from thread_world import ThreadWorld, on_ranks
 
-from hpcgnn.policy.link_costs import LinkCosts, fit
+from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
 
 
 def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: float = 0.0) -> np.ndarray:
@@ -84,3 +84,26 @@ def test_ranks_measure_their_links(mpirun: Callable) -> None:
     if found["costs"] is not None:
         assert set(found["costs"]["seconds_per_byte"]) == {"node"}
         assert 0 < found["costs"]["seconds_per_byte"]["node"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 0, 0, 0, 4], [0]],
+)
+def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[int]) -> None:
+    """Also cyclically, and where a rank is alone on its node. Who sends to a rank knows it, and the other way round."""
+    placed = np.array(nodes)
+    found = rings(placed)
+    assert len(found) == len(classes_of(placed))
+    for name, ring in zip(classes_of(placed), found, strict=True):
+        partners = [ring.after(rank) for rank in range(len(nodes))]
+        assert sorted(partners) == list(range(len(nodes)))
+        assert all(ring.after(ring.after(rank), -1) == rank for rank in range(len(nodes)))
+        within = [nodes[rank] == nodes[partner] for rank, partner in enumerate(partners) if rank != partner]
+        assert within
+        assert all(within) if name == "node" else not all(within)
+
+
+def test_costs_that_lack_a_class_are_lacking_on_all_ranks() -> None:
+    """Also for a rank that has no such link itself."""
+    assert classes_of(np.array([0, 1, 1])) == ["node", "network"]

@@ -23,6 +23,14 @@ class ThreadWorld:
         self._barrier.wait()
         return found
 
+    def broadcast(self, value: Any, root: int = 0, what: str = "") -> Any:
+        if self.rank == root:
+            self._everyones[root] = value
+        self._barrier.wait()
+        found = self._everyones[root]
+        self._barrier.wait()
+        return found
+
     def allreduce(self, array: np.ndarray, op: str = "sum", what: str = "") -> np.ndarray:
         return getattr(self.allgather(array), op)(0)
 

@@ -20,7 +20,7 @@ EPOCHS = 12
 POLICIES = {
     "uniform": ["--bits", "uniform", "--bits-period", "4"],
     "adaqp": ["--bits", "adaqp", "--bits-period", "4", "--group-rows", "10"],
-    "adaqp, delta": ["--bits", "adaqp", "--bits-period", "4", "--message-coding", "delta", "--dropout", "0"],
+    "uniform, delta": ["--bits", "uniform", "--bits-period", "4", "--message-coding", "delta", "--dropout", "0"],
     "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],
     "smoothed": ["--bits", "32", "--staleness", "pipeline", "--smoothing", "both", "--model", "gcn"],
@@ -168,6 +168,7 @@ def test_other_parts_start_as_in_the_first_epoch(train, parts, tmp_path):
     ("flags", "sentence"),
     [
         (["--bits", "2", "--message-coding", "delta", "--dropout", "0", "--staleness", "pipeline"], "needs --staleness off"),
+        (["--bits", "adaqp", "--message-coding", "delta", "--dropout", "0"], "which go by rows"),
         (["--smoothing", "both"], "choose --staleness pipeline"),
         (["--bits", "sylvie", "--replay", "nothing.jsonl"], "nothing.jsonl"),
     ],
