@@ -58,9 +58,10 @@ $(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 # Most of one half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds
-# of the time. What the first half says is shown when the other one has ended. The last three are there to even them out.
+# of the time. What the first half says is shown when the other one has ended. The last five are there to even them out.
 ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
-    tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py
+    tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py tests/policy \
+    tests/test_compare_policies.py
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	@mkdir -p build; \
@@ -82,7 +83,7 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 
 # Equal on all ranks for reasons that have nothing to do with MPI, and slow.
 NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py \
-    tests/test_ablation.py tests/test_message_accuracy.py
+    tests/test_ablation.py tests/test_message_accuracy.py tests/test_compare_policies.py
 
 # Of 1 to 4 ranks, what is to be equal to one process is tried on these with this MPI.
 test-mpich: export HPCGNN_TEST_RANKS := 1 4

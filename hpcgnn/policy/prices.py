@@ -22,10 +22,8 @@ from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Problem, Scales, 
 
 _ROUNDS = 400
 _GOOD_GAP = 0.005
-_IDLE_ROUNDS, _NOTABLE = (
-    50,
-    0.05,
-)  # rounds in which the gap shrank by less than this share of it: groups are too few for more
+# A gap that is almost good stays as it is where in so many rounds it lost less than this share.
+_IDLE_ROUNDS, _NOTABLE = 50, 0.05
 _MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
 
 
@@ -147,7 +145,8 @@ class Market:
         gap = self.objective - self.bound
         self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
         self._gap = gap if self._idle == 0 else self._gap
-        self.is_settled = gap <= good_gap * self.objective or steepest == 0 or self._idle > _IDLE_ROUNDS
+        is_idle = self._idle > _IDLE_ROUNDS and gap <= 2 * good_gap * self.objective
+        self.is_settled = gap <= good_gap * self.objective or steepest == 0 or is_idle
         if not self.is_settled:
             step = (self.objective - value) / (self.by.seconds * steepest**2)
             self.prices = self.prices * np.exp(np.clip(step * slope, -2.0, 2.0))

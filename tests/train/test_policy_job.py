@@ -17,9 +17,8 @@ pytestmark = pytest.mark.mpi
 HPCGNN = ["-m", "hpcgnn"]
 FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6"]
 EPOCHS = 12
+ADAQP = ["--bits", "adaqp", "--bits-period", "4", "--group-rows", "10"]
 POLICIES = {
-    "uniform": ["--bits", "uniform", "--bits-period", "4"],
-    "adaqp": ["--bits", "adaqp", "--bits-period", "4", "--group-rows", "10"],
     "uniform, delta": ["--bits", "uniform", "--bits-period", "4", "--message-coding", "delta", "--dropout", "0"],
     "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],
@@ -87,7 +86,7 @@ def test_a_replayed_run_repeats_also_where_it_is_resumed(train, tmp_path, name):
 
 
 def test_bits_of_all_rows_are_told(train, parts, tmp_path):
-    train("run", *POLICIES["adaqp"], "--epochs", "3")
+    train("run", *ADAQP, "--epochs", "3")
     plan = subprocess.run(
         [sys.executable, *HPCGNN, "plan", str(parts), "--json"], check=True, capture_output=True, text=True
     )
@@ -123,7 +122,7 @@ def test_stale_rows_are_not_waited_for(train, tmp_path):
 def test_more_weight_on_variance_sends_more_bytes(train, tmp_path):
     sent = {}
     for weight in ("0", "0.5", "1"):
-        train(weight, *POLICIES["adaqp"], "--variance-weight", weight, "--epochs", "2")
+        train(weight, *ADAQP, "--variance-weight", weight, "--epochs", "2")
         sent[weight] = lines(tmp_path / weight)[-1]["bytes_sent"]
     assert sent["0"] < sent["0.5"] < sent["1"]
 
@@ -131,7 +130,7 @@ def test_more_weight_on_variance_sends_more_bytes(train, tmp_path):
 def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
     """And a run whose costs say nothing of its links goes on with 8 bits, with one warning, of rank 0."""
     costs = tmp_path / "costs.json"
-    flags = [*POLICIES["adaqp"], "--epochs", "3", "--link-costs", str(costs)]
+    flags = [*ADAQP, "--epochs", "3", "--link-costs", str(costs)]
     costs.write_text(json.dumps({"seconds_per_byte": {"network": 1e-9}, "seconds_per_message": {"network": 1e-5}}))
     result = train("fallen-back", *flags)
     assert " ".join(result.stderr.split()).count("rows travel in 8 bits until the next assign") == 1
