@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from hpcgnn import kernels
     from hpcgnn.graph import load
     from hpcgnn.nn import ModelConfig, build_model
+    from hpcgnn.policy import PolicyConfig
     from hpcgnn.train import TrainConfig, Trainer
 
 __all__ = [
     "HpcgnnError",
     "ModelConfig",
+    "PolicyConfig",
     "TrainConfig",
     "Trainer",
     "__version__",
@@ -28,6 +30,7 @@ __all__ = [
 # Imported at first use: torch and MPI take seconds to start, and `hpcgnn convert --help` needs neither.
 _HOMES = {
     "ModelConfig": "hpcgnn.nn",
+    "PolicyConfig": "hpcgnn.policy",
     "TrainConfig": "hpcgnn.train",
     "Trainer": "hpcgnn.train",
     "build_model": "hpcgnn.nn",

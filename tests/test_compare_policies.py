@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 
+ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "compare_policies.py"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from thread_world import ThreadWorld, on_ranks
 
 from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
@@ -78,7 +77,7 @@ def test_worlds_are_of_threads() -> None:
 @pytest.mark.mpi
 def test_ranks_measure_their_links(mpirun: Callable) -> None:
     """Of one node: there is no network here."""
-    found = json.loads(mpirun(3, [ROOT / "tests" / "ranks" / "link_costs.py"]).stdout)
+    found = json.loads(mpirun(3, [Path(__file__).parents[1] / "ranks" / "link_costs.py"]).stdout)
     assert found["nodes"] == [0, 0, 0]
     assert found["same"]
     if found["costs"] is not None:
