@@ -226,7 +226,14 @@ def test_requirements_are_those_of_each_rate(report: Any, tmp_path: Path) -> Non
     slow, fast = runs("vanilla", [80.0], epoch_seconds_mean=9.0), runs("vanilla", [80.0], rate="1gbit")
     measured = slow + fast + runs("sylvie", [80.0]) + runs("sylvie", [80.0], rate="1gbit")
     assert answers(report, measured, "sylvie: speed-up") == ["yes", "**no**"]
-    common = {"machine": "a machine", "ranks": 4, "threads": 1, "split": "parts", "schedule": {"schedule": "cosine"}}
+    common = {
+        "machine": "a machine",
+        "ranks": 4,
+        "threads": 1,
+        "split": "parts",
+        "compute": "float32",
+        "schedule": {"schedule": "cosine"},
+    }
     settings = common | {"model": {"hidden": 8}, "train": {"eval_every": 5}}
     report.write({"settings": settings, "runs": measured}, tmp_path / "out", 75.0)
     text = (tmp_path / "out.md").read_text()

@@ -214,6 +214,7 @@ def command(about: dict[str, Any], runs: Runs, name: str, target: float | None) 
         "models": " ".join(distinct("model")),
         "methods": " ".join(distinct("method")),
         "split": about["split"],
+        "compute": about["compute"],
     }
     options = {key.replace("_", "-"): value for key, value in (chosen | model | train).items()}
     options |= {} if target is None else {"target": f"{target:g}"}
