@@ -238,7 +238,7 @@ def test_requirements_are_those_of_each_rate(report: Any, tmp_path: Path) -> Non
     report.write({"settings": settings, "runs": measured}, tmp_path / "out", 75.0)
     text = (tmp_path / "out.md").read_text()
     command = "g=... --rate 100mbit --rate 1gbit --ranks 4 --threads 1 --seeds 1 --models gcn --methods vanilla sylvie "
-    assert f"{command}--split parts --hidden 8 --eval-every 5 --target 75 --out docs/out" in text
+    assert f"{command}--split parts --compute float32 --hidden 8 --eval-every 5 --target 75 --out docs/out" in text
     assert "| g | gcn | 1gbit | sylvie: speed-up over vanilla | 1.000 | ≥ 8.7 | **no** |" in text
 
 
