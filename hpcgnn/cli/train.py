@@ -146,7 +146,8 @@ _SYSTEM = _options(
                  help="What evaluations send: float32, or as few bits as training does."),
     click.option("--staleness", type=click.Choice(STALENESS_POLICIES), default="off", show_default=True,
                  help="Use rows of an epoch before while new ones travel: pipeline always (PipeGCN), sylvie while the loss "
-                      "falls well, pipeqs also older ones while they change little. Evaluations are always fresh."),
+                      "falls well, pipeqs also older ones while they change little. Evaluations are always fresh, and what "
+                      "travels is waited for before each: choose --eval-every above 1."),
     click.option("--message-coding", type=click.Choice(CODINGS), default="plain", show_default=True,
                  help="delta sends differences to what the receiver has from the last epoch, so that nothing that rounding "
                       "lost is lost for good; it keeps all rows sent and received in memory."),
