@@ -17,7 +17,6 @@ import argparse
 import json
 import re
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ import numpy as np
 from ablation import in_parts, launcher
 from compare_policies_plot import curves
 from message_accuracy import MODEL, MODELS, SCHEDULE, SPLIT, TRAIN, prepare, run_ranks
+
+from hpcgnn.train import summary as run_summary
 
 # As train_many takes them.
 METHODS: dict[str, dict[str, Any]] = {
@@ -236,21 +237,8 @@ def reduced(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float]:
-    """Shares of rows by bits, over all exchanges and epochs.
-
-    An epoch with one number for all rows does not tell how many they are: it counts as an average one of the others.
-    """
-    counted: list[Counter[str]] = [Counter() for _ in epochs]
-    for rows, epoch in zip(counted, epochs, strict=True):
-        for exchange in epoch.values() if isinstance(epoch, dict) else ():
-            rows.update(exchange)
-    totals = [rows.total() for rows, epoch in zip(counted, epochs, strict=True) if isinstance(epoch, dict)]
-    typical = sum(totals) / len(totals) if sum(totals) else 1.0
-    shares: dict[str, float] = {}
-    for rows, epoch in zip(counted, epochs, strict=True):
-        for bits, count in rows.items() if isinstance(epoch, dict) else [(str(epoch), typical)]:
-            shares[bits] = shares.get(bits, 0.0) + count
-    return {bits: _brief(shares[bits] / sum(shares.values())) for bits in sorted(shares, key=int) if shares[bits]}
+    """As a run's summary has them, in few digits."""
+    return {bits: _brief(share) for bits, share in run_summary.bit_shares(epochs).items()}
 
 
 def curve(seconds: list[float], metrics: list[float | None]) -> list[list[float]]:

@@ -20,7 +20,8 @@ from hpcgnn.comm import World
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
-from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.base import Stateless
+from hpcgnn.policy.channel import Channel
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import SAFE_BITS, PolicyConfig
 from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of
@@ -55,7 +56,7 @@ def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size
     return GroupedRows(of_row, rows, Groups(of_group, np.bincount(of_row, beta), rows * seconds[of_group]))
 
 
-class AdaQPBits:
+class AdaQPBits(Stateless):
     """Bits from {2, 4, 8} by AdaQP's assignment.
 
     measure_costs: fits the costs of links, or reads them from a file; None where nothing fits. Collective.
@@ -151,9 +152,6 @@ class AdaQPBits:
         )
         return theta, gamma
 
-    def observe(self, seen: Observation) -> None:
-        """Nothing: rows are looked at as they are sent."""
-
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -174,7 +172,7 @@ class AdaQPBits:
             if (bits := channel.exchange.bits) is not None
         }
 
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""
         names = {channel.name for channel in self._channels}
         if rank_state is None or names != rank_state.keys():

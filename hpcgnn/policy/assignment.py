@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.policy.exact import exact
+from hpcgnn.policy.exact import Effort, exact
 from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import Assignment, NoAssignment, Problem, scales
+from hpcgnn.policy.problem import Assignment, NoAssignment, Problem, Scales, scales
 
 # Up to so many groups on all ranks together, the problem is solved exactly, by rank 0 for all.
 _EXACT_GROUPS = 64
+# Up to so many, rank 0 tries to be nearer where prices are not near enough: few groups cannot be shared out evenly.
+_REFINED_GROUPS, _GOOD_GAP, _EFFORT = 4096, 0.01, Effort(gap=0.005, nodes=50)
 
 
 def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
@@ -27,8 +31,21 @@ def assign(world: World, problems: list[Problem], weight: float) -> list[Assignm
     if sizes[1].any():
         raise NoAssignment("the ranges of some rows, or the costs of some links, are no finite numbers")
     scaled = [(problem, scales(world, problem.groups, problem.fixed, weight)) for problem in problems]
-    large = iter(by_prices(world, [each for each, size in zip(scaled, sizes[0], strict=True) if size > _EXACT_GROUPS]))
+    is_large = [size > _EXACT_GROUPS for size in sizes[0]]
+    by_price = iter(by_prices(world, [each for each, large in zip(scaled, is_large, strict=True) if large]))
     return [
-        next(large) if size > _EXACT_GROUPS else exact(world, *each)
-        for each, size in zip(scaled, sizes[0], strict=True)
+        _refined(world, *each, next(by_price), size) if large else exact(world, *each)
+        for each, large, size in zip(scaled, is_large, sizes[0], strict=True)
     ]
+
+
+def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
+    """``found``, or what HiGHS does better, with the better of both bounds. Collective."""
+    if found.gap <= _GOOD_GAP or size > _REFINED_GROUPS:
+        return found
+    try:
+        other = exact(world, problem, by, _EFFORT)
+    except NoAssignment:  # within that effort, on all ranks alike
+        return found
+    best = min(found, other, key=lambda each: each.objective)
+    return replace(best, bound=min(max(found.bound, other.bound), best.objective))

@@ -59,7 +59,7 @@ class StalenessPolicy(Protocol):
 
 
 class Stateless:
-    """What policies that remember nothing have in common."""
+    """What a policy has that remembers nothing; others override what they do remember."""
 
     def observe(self, seen: Observation) -> None:
         """Nothing to note."""

@@ -21,11 +21,6 @@ class Clock:
         self._log, self.epoch = log, 0
         self._seen: dict[str, Any] = {}
 
-    @property
-    def is_replay(self) -> bool:
-        """Whether observations are those of another run."""
-        return self._log is not None
-
     def observe(self, name: str, measure: Callable[[], Any]) -> Any:
         """What ``measure`` says, which must be plain JSON and the same on every rank; or what it said in the run replayed.
 

@@ -1,4 +1,4 @@
-"""Eq. 12's assignment by HiGHS: the optimum, for problems that a rank can hold whole."""
+"""Eq. 12's assignment by HiGHS: the optimum, or near it by a bound, for problems that a rank can hold whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, sparse
@@ -14,8 +15,22 @@ from hpcgnn.comm import World
 from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, left_over
 
 
-def exact(world: World, problem: Problem, by: Scales) -> Assignment:
+@dataclass(frozen=True)
+class Effort:
+    """How far HiGHS goes. gap: from the optimum, relative to it. nodes: of its tree, at most; None: all that it takes. Not
+    seconds, as the same ranges are to give the same bits."""
+
+    gap: float = 0.0
+    nodes: int | None = None
+
+
+EXACT = Effort()
+
+
+def exact(world: World, problem: Problem, by: Scales, effort: Effort = EXACT) -> Assignment:
     """The optimum, by HiGHS on rank 0; every rank holds the whole problem, O(all groups). Collective.
+
+    With another ``effort``, an assignment with HiGHS' bound instead.
 
     Raises:
         NoAssignment: on every rank, where HiGHS finds none.
@@ -29,18 +44,21 @@ def exact(world: World, problem: Problem, by: Scales) -> Assignment:
         [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
     ).T
     total_fixed = world.allreduce(fixed)
-    found: np.ndarray | str = ""
+    found: tuple[np.ndarray, float] | str = ""
     if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
         try:
-            found = _solve(sender, receiver.astype(np.int64), beta, seconds_per_bit, total_fixed, by)
+            costs = beta, seconds_per_bit, total_fixed
+            found = _solve(sender, receiver.astype(np.int64), *costs, by, effort)
         except ValueError as error:
             found = str(error)
-    index = world.broadcast(found, what="an assignment of bits")
-    if isinstance(index, str):
-        raise NoAssignment(index)
+    told = world.broadcast(found, what="an assignment of bits")
+    if isinstance(told, str):
+        raise NoAssignment(told)
+    index, bound = told
     bits = np.array(CHOICES)[index]
     first = int(counts[: world.rank].sum())
-    return evaluated(world, groups, bits[first : first + groups.beta.size], fixed, by, bound=None)
+    own = bits[first : first + groups.beta.size]
+    return evaluated(world, groups, own, fixed, by, bound=None if effort is EXACT else bound)
 
 
 def _solve(
@@ -50,8 +68,9 @@ def _solve(
     seconds_per_bit: np.ndarray,
     fixed: np.ndarray,
     by: Scales,
-) -> np.ndarray:
-    """(groups,) indices into CHOICES: binaries x[g, b], one of each group's is 1, and Z.
+    effort: Effort = EXACT,
+) -> tuple[np.ndarray, float]:
+    """(groups,) indices into CHOICES, and a bound on the objective: binaries x[g, b], one of each group's is 1, and Z.
 
     Seconds are scaled like the objective: the solver's tolerances are absolute, and a bit may cost a nanosecond.
     """
@@ -82,11 +101,12 @@ def _solve(
                 np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)
             ),
             constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
-            options={"mip_rel_gap": 0},
+            options={"mip_rel_gap": effort.gap} | ({} if effort.nodes is None else {"node_limit": effort.nodes}),
         )
     if found.x is None:
         raise ValueError(f"HiGHS found no assignment: {found.message}")
-    return found.x[:-1].reshape(num_groups, choices.size).argmax(1)
+    bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound  # None where there is no integer at all
+    return found.x[:-1].reshape(num_groups, choices.size).argmax(1), float(bound)
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     """
     equations = np.zeros((len(CLASSES), 5))
     for kind in range(len(CLASSES)):
-        _, size, seconds = samples[samples[:, 0] == kind].T  # of a rank without a partner: of no class
+        _, size, seconds = samples[samples[:, 0] == kind].T
         terms = (np.ones_like(size), size, size**2, seconds, size * seconds)
         equations[kind] = [term.sum() for term in terms]
     # rank 0's sums for all: MPI does not promise that they have the same last bits everywhere, and these are costs or none

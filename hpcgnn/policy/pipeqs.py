@@ -24,8 +24,7 @@ from hpcgnn.comm.mailbox import SKIPPED, STALE
 from hpcgnn.policy.base import Stateless
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-
-CHOICES = (2, 4, 8)
+from hpcgnn.policy.problem import CHOICES
 
 
 def raises_bits(drift: float, epochs: int, threshold: float, rule: str) -> bool:
@@ -33,7 +32,7 @@ def raises_bits(drift: float, epochs: int, threshold: float, rule: str) -> bool:
     return drift > 0 if rule == "printed" else drift / epochs > threshold
 
 
-class PipeQSBits:
+class PipeQSBits(Stateless):
     """B_CHECK's part about bits, of each exchange."""
 
     def __init__(self, channels: list[Channel], threshold: float, rule: str) -> None:
@@ -58,16 +57,12 @@ class PipeQSBits:
         """For a checkpoint."""
         return {"bits": self.bits}
 
-    def rank_state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from :meth:`state`."""
         self.bits |= state["bits"]
 
 
-class PipeQSStaleness(Stateless):
+class PipeQSStaleness:
     """S_CHECK, and B_CHECK's part about staleness, of each exchange."""
 
     def __init__(self, world: World, clock: Clock, threshold: float, most_stale_epochs: int) -> None:
@@ -106,6 +101,6 @@ class PipeQSStaleness(Stateless):
         """For a checkpoint."""
         return {"may_skip": self.may_skip}
 
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         self.may_skip = state["may_skip"]

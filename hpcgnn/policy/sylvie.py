@@ -53,7 +53,7 @@ class LossDescent:
         self.average, self.rates = state["average"], state["rates"]
 
 
-class SylvieBits:
+class SylvieBits(Stateless):
     """Base bits double where the loss falls more slowly than before, and halve where it does not (Eq. 5).
 
     Nodes are given one of the bits from the base to 8 by their importance: their in-degree's place among the distinct
@@ -83,17 +83,13 @@ class SylvieBits:
         """For a checkpoint."""
         return {"base": self.base, "descent": self._descent.state()}
 
-    def rank_state(self) -> dict[str, Any]:
-        """Nothing: classes follow from the plan."""
-        return {}
-
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from :meth:`state`."""
         self.base = state["base"]
         self._descent.load(state["descent"])
 
 
-class SylvieStaleness(Stateless):
+class SylvieStaleness:
     """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
 
     def __init__(self, descent: LossDescent) -> None:
@@ -112,7 +108,7 @@ class SylvieStaleness(Stateless):
         """For a checkpoint."""
         return self._descent.state()
 
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         self._descent.load(state)
 
