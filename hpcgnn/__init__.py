@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from hpcgnn import kernels
     from hpcgnn.graph import load
     from hpcgnn.nn import ModelConfig, build_model
+    from hpcgnn.nn.pyg import distribute
     from hpcgnn.policy import PolicyConfig
     from hpcgnn.train import TrainConfig, Trainer
+    from hpcgnn.train.gradients import sum_gradients
 
 __all__ = [
     "HpcgnnError",
@@ -23,8 +25,10 @@ __all__ = [
     "Trainer",
     "__version__",
     "build_model",
+    "distribute",
     "kernels",
     "load",
+    "sum_gradients",
 ]
 
 # Imported at first use: torch and MPI take seconds to start, and `hpcgnn convert --help` needs neither.
@@ -34,8 +38,10 @@ _HOMES = {
     "TrainConfig": "hpcgnn.train",
     "Trainer": "hpcgnn.train",
     "build_model": "hpcgnn.nn",
+    "distribute": "hpcgnn.nn.pyg",
     "kernels": "hpcgnn.kernels",
     "load": "hpcgnn.graph",
+    "sum_gradients": "hpcgnn.train.gradients",
 }
 
 

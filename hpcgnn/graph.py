@@ -73,15 +73,26 @@ class LocalGraph:
         degrees = np.diff(self.indptr)
         return degrees if self.order.nodes is None else degrees[self.order.nodes]
 
+    @property
+    def _is_inside(self) -> np.ndarray:
+        """(e,) bool, whether an edge's source is owned."""
+        return (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
+
+    @cached_property
+    def halo_positions(self) -> np.ndarray:
+        """(h,) int64 positions of the nodes of other ranks from which edges come, ascending."""
+        return np.unique(self.indices[~self._is_inside])
+
     @cached_property
     def edge_index(self) -> torch.Tensor:
         """(2, e) int64 in-edges of owned nodes, source row first; ids 0..n-1 are owned, then halo nodes by position.
 
         Edges are in the order of ``edge_weight``, owned ids in the order of ``x``.
         """
-        owned = (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
-        halo = np.unique(self.indices[~owned])
-        sources = np.where(owned, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices))
+        halo = self.halo_positions
+        sources = np.where(
+            self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
+        )
         destinations = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
         edges = torch.from_numpy(np.stack((sources, destinations)))
         if self.order.nodes is None:
@@ -126,7 +137,7 @@ class LocalGraph:
 
     def local_edges(self) -> Csr:
         """(n, n) ones: the edges inside this part, in the file's order."""
-        inside = (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
+        inside = self._is_inside
         indptr = np.concatenate(([0], np.cumsum(inside)))[self.indptr - self.indptr[0]]
         return Csr(indptr, self.indices[inside] - self.first, self.num_nodes, check=False)
 
@@ -147,8 +158,10 @@ class LocalGraph:
 
     def stored_plan(self, strategy: str) -> AggregationPlan[SparseMatrix] | None:
         """This rank's plan in the file, or None where there is none that fits. Collective."""
+        if not self.matches_parts:
+            return None
         with self.world.together(f"read the plan in {self.path}"), PartsFile(self.path) as parts:
-            stored = self.matches_parts and parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
+            stored = parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
             return plan_store.read_plan(parts, strategy, self.world.rank) if stored else None
 
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:

@@ -183,11 +183,17 @@ def received_state(codec: Codec) -> dict[str, Any]:
     return {"bytes": codec.received.clone(), "groups": groups, "width": codec.decoded().shape[1]}
 
 
+def kept_codec(rows: torch.Tensor, timings: Timings, backend: str) -> PlainCodec:
+    """(r, F) rows that have come, and are sent no more."""
+    none = np.zeros(0, np.int64)
+    return PlainCodec(rows[:0], rows, none, none, timings, backend)
+
+
 def received_codec(state: dict[str, Any], timings: Timings, backend: str) -> Codec:
     """A message that has come, from :func:`received_state`; it is sent no more."""
-    none = np.zeros(0, np.int64)
     if "rows" in state:
-        return PlainCodec(state["rows"][:0], state["rows"], none, none, timings, backend)
+        return kept_codec(state["rows"], timings, backend)
+    none = np.zeros(0, np.int64)
     groups = tuple(Group(*group) for group in state["groups"])
     rows = sum(group.rows.numel() for group in groups)
     layouts = tuple(Layout(none, own, torch.zeros(0, dtype=torch.int64)) for own in ((), groups))

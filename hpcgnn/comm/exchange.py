@@ -101,7 +101,7 @@ class Exchange:
 
     def mailboxes(self) -> list[Mailbox]:
         """What is kept of this exchange between epochs: nothing before it was first started."""
-        prefix = exchange_key(self.layer, self.is_backward, 0, 0).rsplit("/", 2)[0] + "/"
+        prefix = exchange_key(self.layer, self.is_backward) + "/"
         return [box for key, box in self.messages.mailboxes.items() if key.startswith(prefix)]
 
     def is_late(self) -> bool:
@@ -161,7 +161,7 @@ class Exchange:
             if box is None:
                 self.messages.vacate()
             else:
-                box.accept(message, is_fresh=message.epoch == self.messages.epoch)
+                box.accept(message, self.messages.epoch)
         if box is not None:
             self.messages.ages[self.name] = self.messages.epoch - message.epoch
 
@@ -175,7 +175,7 @@ class Exchange:
         return exchange_key(self.layer, self.is_backward, self.messages.next_call(self.name), width)
 
     def _mailbox(self, width: int) -> Mailbox | None:
-        return self.messages.mailbox(self._key_of(width), is_backward=self.is_backward)
+        return self.messages.mailbox(self._key_of(width))
 
     def _settle(self, box: Mailbox) -> None:
         """What is in flight comes into use."""
@@ -184,7 +184,7 @@ class Exchange:
             return
         if message.pending is not None:
             self.messages.wait(message)
-        box.accept(message, is_fresh=False)
+        box.accept(message, self.messages.epoch)
 
     # -- how rows become bytes ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.codec import Codec, PlainCodec, received_codec, received_rows, received_state
+from hpcgnn.comm.codec import Codec, kept_codec, received_codec, received_rows, received_state
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.world import Pending
 from hpcgnn.kernels import Csr
@@ -67,8 +67,8 @@ class Mailbox:
         self._turn = 1 - self._turn
         return self._turn
 
-    def accept(self, message: Message, *, is_fresh: bool) -> None:
-        """``message`` has come, and is what is used from now on. is_fresh: in the epoch in which it was sent."""
+    def accept(self, message: Message, epoch: int) -> None:
+        """``message`` has come, and is what is used from now on. epoch: the present one."""
         before, self.arrived = self.arrived, message
         if not (self._smooths or self._keeping.compares):
             return
@@ -80,7 +80,7 @@ class Mailbox:
                     self.apart = message.epoch - before.epoch
                 self._last = rows  # in the other half of the memory than what comes next
             if self._smooths:
-                if self._average is None or is_fresh:
+                if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
                 rows = self._average.lerp_(rows, 1 - self._keeping.decay)
         message.codec = kept_codec(rows, self._timings, message.codec.backend)
@@ -119,9 +119,3 @@ class Mailbox:
         self._last, self._average = state.get("last"), state.get("average")
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.codec = kept_codec(self._average, self._timings, backend)
-
-
-def kept_codec(rows: torch.Tensor, timings: Timings, backend: str) -> PlainCodec:
-    """(r, F) rows that have come, and are sent no more."""
-    none = np.zeros(0, np.int64)
-    return PlainCodec(rows[:0], rows, none, none, timings, backend)

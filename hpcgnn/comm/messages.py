@@ -57,7 +57,7 @@ class Messages:
     """The settings and counts of all exchanges of a model.
 
     Whoever trains calls :meth:`begin_epoch` before each step, and sets ``training`` to False for evaluations and back; a
-    :class:`hpcgnn.nn.GNN` does the latter itself.
+    :class:`hpcgnn.nn.GraphModel` does the latter itself.
 
     bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
     kept: what delta coding keeps, by layer, direction, call and width: (rows sent, F) and (rows received, F) float32.
@@ -113,11 +113,14 @@ class Messages:
 
     # -- what is under way ------------------------------------------------------------------------------------------------
 
-    def mailbox(self, name: str, *, is_backward: bool) -> Mailbox | None:
-        """What the exchange of this name keeps; None where it keeps nothing, as in evaluations."""
-        if self.keeping is None or not self.training:
-            return None
+    def mailbox(self, name: str) -> Mailbox | None:
+        """What the exchange of this name (:func:`exchange_key`) keeps; None where it keeps nothing, as in evaluations."""
+        return self._mailbox(name) if self.keeping is not None and self.training else None
+
+    def _mailbox(self, name: str) -> Mailbox:
+        assert self.keeping is not None
         if name not in self.mailboxes:
+            is_backward = name.split("/")[1] == "1"
             self.mailboxes[name] = Mailbox(self.keeping, self.timings, is_backward=is_backward)
         return self.mailboxes[name]
 
@@ -150,11 +153,8 @@ class Messages:
 
     def restore_mailboxes(self, state: dict[str, Any], backend: str) -> None:
         """Go on from :meth:`mailbox_state`."""
-        assert self.keeping is not None
         for name, content in state.items():
-            is_backward = mailbox_is_backward(name)
-            self.mailboxes[name] = Mailbox(self.keeping, self.timings, is_backward=is_backward)
-            self.mailboxes[name].restore(content, backend)
+            self._mailbox(name).restore(content, backend)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 
@@ -217,11 +217,6 @@ class Messages:
         )
 
 
-def exchange_key(layer: int, is_backward: bool, call: int, width: int) -> str:
-    """Name of what an exchange keeps, also in files."""
-    return f"{layer}/{int(is_backward)}/{call}/{width}"
-
-
-def mailbox_is_backward(key: str) -> bool:
-    """Whether gradients travel, from :func:`exchange_key`."""
-    return key.split("/")[1] == "1"
+def exchange_key(layer: int, is_backward: bool, *call_and_width: int) -> str:
+    """Name of what an exchange keeps, also in files; without call and width, what all its names begin with."""
+    return "/".join(map(str, (layer, int(is_backward), *call_and_width)))

@@ -232,21 +232,55 @@ def make_aggregator(
     plan = graph.plan(strategy, weighted=weighted).map(lambda csr: _cast(csr, dtype))
     left = right = None
     if kind == "gcn":
-        plan, degree = _with_self_loops(plan, graph, dtype)
+        plan, degree = with_self_loops(plan, graph, dtype)
         left = right = torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)[:, None]
     elif kind == "mean":
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
     elif kind != "sum":
         raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
+    messages = messages or Messages(graph.world)
+    return aggregator_of_plan(graph, plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes)
+
+
+def aggregator_of_plan(
+    graph: LocalGraph,
+    plan: AggregationPlan[Csr],
+    left: torch.Tensor | None = None,
+    right: torch.Tensor | None = None,
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    row_bytes: int = 1024,
+) -> Aggregator:
+    """The aggregator of a plan and diagonals in the file's order, for features in the graph's order. Collective."""
     nodes = graph.order.nodes
     if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
         plan = plan.in_order(nodes)
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
-    messages = messages or Messages(graph.world)
-    counts = plan.send_to.counts(graph.world.size), plan.receive_from.counts(graph.world.size)
-    links = choose_links(graph.world, *counts, messages.config.collective, row_bytes)
+    return connected(plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes)
+
+
+def connected(
+    plan: AggregationPlan[Csr],
+    left: torch.Tensor | None = None,
+    right: torch.Tensor | None = None,
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    row_bytes: int = 1024,
+) -> Aggregator:
+    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective."""
+    counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
+    links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     return Aggregator(plan, exchange, left, right, backend)
+
+
+def destinations(receive: Csr) -> torch.Tensor:
+    """(r,) int64 of R: for each row received a row that it is added to, the only one of a *pre* row."""
+    found = torch.zeros(receive.num_cols, dtype=torch.int64)
+    found[receive.indices.long()] = receive.entry_rows()
+    return found
 
 
 def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -255,12 +289,10 @@ def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.nda
     The sender knows the former, the receiver the latter; each tells the other.
     """
     send, receive, world = plan.send, plan.receive, exchange.messages.world
-    mine = np.zeros(send.num_rows, np.int64)
-    post = plan.send_to.is_post()
+    mine, theirs = np.zeros(send.num_rows, np.int64), np.zeros(receive.num_cols, np.int64)
+    post, pre = plan.send_to.is_post(), ~plan.receive_from.is_post()
     mine[post] = degrees[send.indices.numpy()[send.indptr.numpy()[:-1][post]]]
-    destinations = np.zeros(receive.num_cols, np.int64)
-    destinations[receive.indices.numpy()] = receive.entry_rows().numpy()
-    theirs = np.where(plan.receive_from.is_post(), 0, degrees[destinations]) if degrees.size else np.zeros(0, np.int64)
+    theirs[pre] = degrees[destinations(receive).numpy()[pre]]
     from_senders, _ = world.alltoallv(mine, exchange.send_counts)
     from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
     return mine + from_receivers, theirs + from_senders
@@ -274,7 +306,7 @@ def _cast(csr: Csr, dtype: torch.dtype) -> Csr:
     return csr if csr.weight is None else csr.with_weight(csr.weight.to(dtype))
 
 
-def _with_self_loops(
+def with_self_loops(
     plan: AggregationPlan[Csr], graph: LocalGraph, dtype: torch.dtype
 ) -> tuple[AggregationPlan[Csr], torch.Tensor]:
     """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.

@@ -27,11 +27,20 @@ class KeyedDropout(torch.nn.Module):
     """Zero elements with ``probability`` and scale the others by ``1 / (1 - probability)``; identity in eval mode.
 
     ``layer`` tells the dropouts of a model apart. Sparse features (Csr) are dropped exactly as dense ones would be.
+    ids: (n,) int64 of what rows are, where they are not the owned nodes.
     """
 
-    def __init__(self, keys: DropoutKeys, layer: int, probability: float, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        keys: DropoutKeys,
+        layer: int,
+        probability: float,
+        backend: str = "auto",
+        *,
+        ids: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
-        self.keys, self.layer, self.probability, self.backend = keys, layer, probability, backend
+        self.keys, self.layer, self.probability, self.backend, self.ids = keys, layer, probability, backend, ids
 
     def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
         """x: (n, F)."""
@@ -47,7 +56,7 @@ class KeyedDropout(torch.nn.Module):
         if not self.training or self.probability == 0:
             return None
         key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
-        return DropoutMask(self.keys.ids, key, self.probability)
+        return DropoutMask(self.keys.ids if self.ids is None else self.ids, key, self.probability)
 
     def extra_repr(self) -> str:
         """Shown when the model is printed."""

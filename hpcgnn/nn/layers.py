@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+
 import torch
 
+from hpcgnn.kernels import activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
 from hpcgnn.nn.linear import Features, LabelledFeatures, LateWeight, matmul, operand
 
@@ -18,8 +22,8 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
     return is_sparse or 2 * out_width < aggregate_first_width
 
 
-class GCNLayer(torch.nn.Module):
-    """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
+class LinearLayer(torch.nn.Module, ABC):
+    """A layer over a linear aggregator. transform_first: whether what travels is as wide as the result, or as the input."""
 
     def __init__(
         self,
@@ -32,6 +36,18 @@ class GCNLayer(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
+        self.add_weights(in_width, out_width)
+
+    @abstractmethod
+    def add_weights(self, in_width: int, out_width: int) -> None:
+        """Make the parameters."""
+
+
+class GCNLayer(LinearLayer):
+    """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
+
+    def add_weights(self, in_width: int, out_width: int) -> None:
+        """As :meth:`LinearLayer.add_weights`."""
         self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
@@ -45,20 +61,11 @@ class GCNLayer(torch.nn.Module):
         return late.multiply(operand(under_way.finish(), self.compute), bias=self.bias)
 
 
-class SAGELayer(torch.nn.Module):
+class SAGELayer(LinearLayer):
     """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        aggregator: Aggregator | KeptAggregator,
-        *,
-        transform_first: bool,
-        compute: str = "float32",
-    ) -> None:
-        super().__init__()
-        self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
+    def add_weights(self, in_width: int, out_width: int) -> None:
+        """As :meth:`LinearLayer.add_weights`."""
         self.weight_neighbour = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.weight_root = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
@@ -77,6 +84,73 @@ class SAGELayer(torch.nn.Module):
             return under_way.finish() + root
         late = LateWeight(self.weight_neighbour, backend)
         return late.multiply(operand(under_way.finish(), self.compute), plus=root)
+
+
+class Dense(torch.nn.Module):
+    """``x W + b``, in the arithmetic ``compute``; :class:`torch.nn.Linear` with W (F_in, F_out)."""
+
+    def __init__(self, in_width: int, out_width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+        super().__init__()
+        self.compute, self.backend = compute, backend
+        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.bias = torch.nn.Parameter(torch.zeros(out_width))
+        torch.nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, F_out)."""
+        return matmul(operand(x, self.compute), self.weight, self.backend, bias=self.bias)
+
+
+class GINLayer(LinearLayer):
+    """``MLP((1 + eps) x + sum_j x_j)`` (Xu et al.) with two dense layers and ReLU; PyG's ``GINConv`` with ``train_eps``.
+
+    The first dense layer commutes with the sum, so that whichever is cheaper comes first.
+    """
+
+    def add_weights(self, in_width: int, out_width: int) -> None:
+        """As :meth:`LinearLayer.add_weights`."""
+        self.eps = torch.nn.Parameter(torch.zeros(1))
+        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.bias = torch.nn.Parameter(torch.zeros(out_width))
+        torch.nn.init.xavier_uniform_(self.weight)
+        self.out = Dense(out_width, out_width, compute=self.compute, backend=self.aggregator.backend)
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, F_out). Collective."""
+        backend = self.aggregator.backend
+        if self.transform_first:
+            own = matmul(operand(x, self.compute), self.weight, backend)
+            hidden = self.aggregator(own) + (1 + self.eps) * own + self.bias
+        else:
+            own = _dense(x)
+            under_way = self.aggregator.begin(own)
+            scaled = (1 + self.eps) * own  # while rows travel
+            hidden = matmul(operand(under_way.finish() + scaled, self.compute), self.weight, backend, bias=self.bias)
+        return self.out(activation(hidden, backend=backend))
+
+
+class GCNIILayer(torch.nn.Module):
+    """``y W'`` with ``y = (1 - alpha) Â x + alpha x_0`` and ``W' = (1 - beta) I + beta W``; PyG's ``GCN2Conv`` (Chen et al.).
+
+    depth: of this layer, from 1. beta is ``log(theta / depth + 1)``.
+    """
+
+    def __init__(
+        self, width: int, aggregator: Aggregator, *, depth: int, alpha: float, theta: float, compute: str = "float32"
+    ) -> None:
+        super().__init__()
+        self.aggregator, self.alpha, self.compute = aggregator, alpha, compute
+        self.beta = math.log(theta / depth + 1)
+        self.weight = torch.nn.Parameter(torch.empty(width, width))
+        torch.nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """(n, F) and x_0 (n, F) to (n, F). Collective."""
+        under_way = self.aggregator.begin(x)
+        initial = self.alpha * first  # while rows travel
+        y = torch.add(initial, under_way.finish(), alpha=1 - self.alpha)
+        near_identity = torch.eye(y.shape[1], dtype=y.dtype).lerp(self.weight, self.beta)  # (F, F): small beside y
+        return matmul(operand(y, self.compute), near_identity, self.aggregator.backend)
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

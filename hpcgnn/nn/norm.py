@@ -23,6 +23,25 @@ class _SumOverRanks(torch.autograd.Function):
         return torch.from_numpy(total), None
 
 
+def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
+    """The sum of all ranks' ``values``, differentiable. Collective, forward and backward."""
+    return _SumOverRanks.apply(values, world)
+
+
+def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
+    """The (F,) float64 mean of all ranks' (n, F) rows, and how many they are. Collective, forward and backward."""
+    count = torch.tensor([x.shape[0]], dtype=torch.float64)
+    sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
+    total = float(sums[-1].detach())
+    return sums[:-1] / total, total
+
+
+def moments_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The mean, the variance around it, both (F,) float64, and the number of rows. Collective, forward and backward."""
+    mean, total = mean_over_ranks(x, world)
+    return mean, sum_over_ranks(((x.double() - mean) ** 2).sum(0), world) / total, total
+
+
 class BatchNorm(torch.nn.Module):
     """``torch.nn.BatchNorm1d`` over the nodes of all ranks; same formula, parameters and buffers. Collective.
 
@@ -48,13 +67,9 @@ class BatchNorm(torch.nn.Module):
         return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
 
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        count = torch.tensor([x.shape[0]], dtype=torch.float64)
-        sums = _SumOverRanks.apply(torch.cat((x.double().sum(0), count)), self.world)
-        total = sums[-1].detach()
-        mean = sums[:-1] / total
-        variance = _SumOverRanks.apply(((x.double() - mean) ** 2).sum(0), self.world) / total
+        mean, variance, total = moments_over_ranks(x, self.world)
         with torch.no_grad():
-            unbiased = variance * (total / (total - 1).clamp(min=1))
+            unbiased = variance * (total / max(total - 1, 1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
         return mean.to(x.dtype), variance.to(x.dtype)

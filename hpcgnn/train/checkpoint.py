@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.data import h5
-from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn import ModelConfig
+from hpcgnn.nn.config import describe, described
 
 CHECKPOINT_VERSION = 1
 LAST, BEST = "last.pt", "best.pt"
@@ -24,12 +22,6 @@ MESSAGES = "messages"  # a folder
 def folder(run: str | Path) -> Path:
     """Where a run keeps its checkpoints."""
     return Path(run) / "checkpoints"
-
-
-def describe(config: ModelConfig, meta: GraphMeta) -> dict[str, Any]:
-    """What makes a checkpoint fit a model: its architecture and the widths the graph gives it."""
-    widths = {"features": meta.num_features, "classes": meta.num_classes}
-    return {name: value for name, value in asdict(config).items() if "dropout" not in name} | widths
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -43,7 +35,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
 def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, Any]:
     """Read ``path`` on rank 0, give it to every rank, and check that it belongs to ``model``. Collective.
 
-    ``model`` is what :func:`describe` says; None accepts any.
+    ``model`` is the model's ``description()``; None accepts any.
     """
     with world.together(f"read checkpoint {path}"):
         payload = _read_bytes(path) if world.rank == 0 else b""
@@ -51,7 +43,7 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
     with world.together(f"use checkpoint {path}"):
         if content.get("version") != CHECKPOINT_VERSION:
             raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")
-        content["model_config"].setdefault("label_inputs", False)  # a checkpoint may be older than label propagation
+        content["model_config"] = _with_new_settings(content["model_config"])
         if model is not None and content["model_config"] != model:
             raise HpcgnnError(
                 f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
@@ -103,6 +95,13 @@ def _load(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
         raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
+
+
+def _with_new_settings(description: dict[str, Any]) -> dict[str, Any]:
+    """The description of a model, which may be older than some of its settings."""
+    if "model" not in description:  # of a user's own class
+        return description
+    return describe(described(description), description["features"], description["classes"])
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -53,3 +53,21 @@ class GradientBucket:
         sizes = [parameter.numel() for parameter in self._parameters]
         pieces = flat[: sum(sizes)].split(sizes)
         return [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
+
+
+def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
+    """Replace every gradient of ``model`` by the sum over all ranks, between ``backward`` and the optimiser's step. Collective.
+
+    For training loops of one's own: with a loss that each rank sums over its own nodes, and divides by the number of all
+    ranks' (:meth:`hpcgnn.comm.World.allreduce`), the result is the gradient of the whole graph's mean loss. world: None takes
+    that of a model from :func:`hpcgnn.distribute`.
+    """
+    if world is None:
+        from hpcgnn.nn.pyg.distribute import distribution_of
+
+        world = distribution_of(model).graph.world
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
+    total = torch.from_numpy(world.allreduce(flat.numpy(), what="gradients"))
+    for parameter, piece in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = piece.view_as(parameter).clone()

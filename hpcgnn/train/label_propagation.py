@@ -50,7 +50,7 @@ def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torc
 class LabelInputs:
     """Which labels of a rank's nodes are inputs, and which of its nodes the loss is on. Needs labels and a split.
 
-    Labels are (n, C) ones, as :class:`hpcgnn.nn.GNN` takes them, or None where none are propagated.
+    Labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None where none are propagated.
     """
 
     def __init__(self, config: LabelPropagationConfig, graph: LocalGraph, seed: int) -> None:

@@ -12,8 +12,8 @@ from hpcgnn import shared_file
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn import ModelConfig, build_model
-from hpcgnn.train import checkpoint
+from hpcgnn.nn import build_model
+from hpcgnn.nn.config import described
 from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.trainer import with_dtype
 
@@ -26,14 +26,20 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
 
     A model that takes labels as inputs is given those of all training nodes of ``graph``, and no others.
     """
-    described = content["model_config"]
-    config = ModelConfig(**{name: value for name, value in described.items() if name not in ("features", "classes")})
+    description = content["model_config"]
     with graph.world.together(f"use a checkpoint on {graph.path}"):
-        if checkpoint.describe(config, graph.meta) != described:
+        if "model" not in description:
             raise HpcgnnError(
-                f"the checkpoint was made for {described['features']} features and {described['classes']} classes, "
+                f"the checkpoint is of {description['class']}, a class of your own program: load its weights there with "
+                "load_state_dict"
+            )
+        widths = description["features"], description["classes"]
+        if widths != (graph.meta.num_features, graph.meta.num_classes):
+            raise HpcgnnError(
+                f"the checkpoint was made for {widths[0]} features and {widths[1]} classes, "
                 f"but {graph.path} has {graph.meta.num_features} and {graph.meta.num_classes}"
             )
+        config = described(description)
         if config.label_inputs:
             check_labels(graph)
     model = build_model(config, graph, strategy=strategy)

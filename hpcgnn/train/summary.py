@@ -52,7 +52,7 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
         "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
         "bits_policy": trainer.config.policy.bits,
         "staleness": trainer.config.policy.staleness,
-        "bits_shares": _bits_shares(records),
+        "bits_shares": bit_shares([record["bits"] for record in records]),
         "stale_share": float(np.mean([record["stale"] for record in records])) if records else 0.0,
         "compute": trainer.model.compute,
         "label_propagation": trainer.config.labels.rate,
@@ -63,14 +63,20 @@ def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]
     }
 
 
-def _bits_shares(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the rows that were sent in all epochs, the share that travelled in so many bits a value; fixed ones are all alike."""
-    rows: Counter[str] = Counter()
-    for record in records:
-        exchanges = {"": {str(record["bits"]): 1}} if isinstance(record["bits"], int) else record["bits"]
-        for counts in exchanges.values():
-            rows.update(counts)
-    return {bits: rows[bits] / rows.total() for bits in sorted(rows, key=int)}
+def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float]:
+    """Of the rows sent in all ``epochs``, the share that travelled in so many bits a value; from the records' ``bits``.
+
+    An epoch with one number for all rows does not tell how many they are: it counts as an average one of the others.
+    """
+    counted = [sum(map(Counter, epoch.values()), Counter()) for epoch in epochs if isinstance(epoch, dict)]
+    rows: Counter[str] = sum(counted, Counter())
+    shares = {bits: float(count) for bits, count in rows.items()}
+    typical = rows.total() / len(counted) if rows.total() else 1.0
+    for epoch in epochs:
+        if isinstance(epoch, int):
+            shares[str(epoch)] = shares.get(str(epoch), 0.0) + typical
+    total = sum(shares.values())
+    return {bits: shares[bits] / total for bits in sorted(shares, key=int)}
 
 
 def _node_orders(graph: LocalGraph) -> dict[str, int]:

@@ -15,13 +15,15 @@ from hpcgnn.comm import PHASES
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn import GNN
+from hpcgnn.nn import GraphModel
+from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
 from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, objective
+from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
 from hpcgnn.train.run_folder import RunFolder
@@ -34,7 +36,8 @@ _BREAKDOWN = ("seconds", *PHASES, "other_seconds")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """epochs: in all. lr, weight_decay: of Adam. eval_every: epochs between evaluations. checkpoint_every: epochs between
+    """epochs: in all. lr, weight_decay: of Adam. dense_weight_decay: of a model's ``dense_parameters``; None: the same.
+    eval_every: epochs between evaluations. checkpoint_every: epochs between
     checkpoints. patience: stop after so many epochs without a better validation metric; 0 = never. metric: ``accuracy``,
     ``micro-f1`` or ``roc-auc``; ``auto`` follows the task. labels: which are inputs; a model for it is built with
     ``label_inputs``. policy: who decides in how many bits rows travel, and when they are waited for."""
@@ -42,6 +45,7 @@ class TrainConfig:
     epochs: int = 100
     lr: float = 0.01
     weight_decay: float = 0.0
+    dense_weight_decay: float | None = None
     eval_every: int = 1
     checkpoint_every: int = 10
     patience: int = 0
@@ -56,8 +60,8 @@ class TrainConfig:
         self.labels.check()
         if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
             raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
-        if not self.lr > 0 or self.weight_decay < 0:
-            raise HpcgnnError("lr must be positive and weight_decay at least 0")
+        if not self.lr > 0 or min(self.weight_decay, self.dense_weight_decay or 0) < 0:
+            raise HpcgnnError("lr must be positive, and weight_decay and dense_weight_decay at least 0")
         if self.metric not in ("auto", *objective.METRICS):
             raise HpcgnnError(f"metric must be auto or one of {', '.join(objective.METRICS)}, not {self.metric!r}")
 
@@ -69,7 +73,7 @@ class Trainer:
     know nothing of its order.
 
     Args:
-        model: from :func:`hpcgnn.nn.build_model`; all ranks hold the same weights.
+        model: from :func:`hpcgnn.nn.build_model`, or :func:`hpcgnn.distribute`; all ranks hold the same weights.
         run: where metrics and checkpoints go; None keeps them in memory only.
         stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
         clock: what policies see of time; to replay another run's observations.
@@ -79,7 +83,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: GNN,
+        model: GraphModel | torch.nn.Module,
         graph: LocalGraph,
         config: TrainConfig | None = None,
         *,
@@ -89,26 +93,25 @@ class Trainer:
         measure_costs: Callable[[], LinkCosts | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
-        self.model, self.graph, self.config = model, graph, config or TrainConfig()
-        self.world, self.timings = graph.world, model.messages.timings
+        self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
+        messages, keys = self.model.messages, self.model.keys
+        self.world, self.timings = graph.world, messages.timings
         self.run, self.on_epoch = run, on_epoch
         self.stop = stop or StopRequest().listen()
         with self.world.together("check the training settings"):
             self.config.check()
-            self.config.policy.check(model.messages.config.message_coding)
-            if not torch.equal(model.keys.ids, graph.original_ids):
+            self.config.policy.check(messages.config.message_coding)
+            if not torch.equal(keys.ids, graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
-            if model.config.label_inputs != (self.config.labels.rate > 0):
+            if self.model.config.label_inputs != (self.config.labels.rate > 0):
                 raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
         self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
         _check_training_nodes(graph)
-        self.optimiser = torch.optim.Adam(
-            model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay, foreach=True
-        )
-        channels = model.channels(graph.in_degrees)
-        self.policies = Policies(self.world, model.messages, channels, self.config.policy, clock, measure_costs)
+        self.optimiser = Adam(self._groups(), lr=self.config.lr)
+        channels = self.model.channels(graph.in_degrees)
+        self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
         scalars = 3 + len(self.policies.drift_sums())
-        self.bucket = GradientBucket(self.world, list(model.parameters()), num_scalars=scalars)
+        self.bucket = GradientBucket(self.world, list(self.model.parameters()), num_scalars=scalars)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
@@ -117,10 +120,13 @@ class Trainer:
         self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
-        self.features = with_dtype(graph.features, next(model.parameters()).dtype)
+        self.features = with_dtype(graph.features, next(self.model.parameters()).dtype)
         assert graph.y is not None
         self.labels = graph.y
-        self.label_inputs = LabelInputs(self.config.labels, graph, model.keys.seed)
+        self.label_inputs = LabelInputs(self.config.labels, graph, keys.seed)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return parameter_groups(self.model, self.config.weight_decay, self.config.dense_weight_decay)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +193,7 @@ class Trainer:
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         given, learned = self.label_inputs.training(epoch)
         scores = self.model(self.features, given)
         loss = objective.loss_sum(scores, self.labels, learned)
@@ -265,7 +271,7 @@ class Trainer:
         self._save_messages()
         if self.world.rank != 0:
             return
-        common = {"model_config": self._model_description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
+        common = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
         folder = checkpoint.folder(self.run.path)
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
@@ -286,7 +292,7 @@ class Trainer:
         assert self.run is not None
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
-            content = checkpoint.read(self.world, path, self._model_description())
+            content = checkpoint.read(self.world, path, self.model.description())
             with self.world.together(f"resume from {path}"):
                 for name, value in (("seed", self.model.keys.seed), ("metric", self.metric)):
                     if content[name] != value:
@@ -295,8 +301,8 @@ class Trainer:
                 _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
-            for group in self.optimiser.param_groups:
-                group["weight_decay"] = self.config.weight_decay  # the optimiser's state brings the old setting
+            for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
+                group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
             self.best, self.best_state = Best(**content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
             self._resume_messages(content)
@@ -354,9 +360,6 @@ class Trainer:
         """(2, P) int64 rows to and from each rank: what is kept is of these."""
         exchange = self.model.aggregator.exchange
         return torch.from_numpy(np.stack((exchange.send_counts, exchange.receive_counts)))
-
-    def _model_description(self) -> dict[str, Any]:
-        return checkpoint.describe(self.model.config, self.graph.meta)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from hpcgnn.comm import Exchange, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.data import plan_store
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn import GNN, make_aggregator
+from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
@@ -76,7 +76,9 @@ def make_cases(world: World, folder: Path, cora: Path | None) -> list[Case]:
     return cases
 
 
-def run(graph: LocalGraph, model: GNN, epochs: int = EPOCHS) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+def run(
+    graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS
+) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
     """Losses, first gradients by PyG's names, and all scores in original order (gathered: the graphs are tiny)."""
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, lr=LR))
     losses, gradients = [], {}

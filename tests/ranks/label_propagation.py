@@ -23,7 +23,7 @@ import hpcgnn
 from hpcgnn.comm import Exchange, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn import GNN
+from hpcgnn.nn import GraphModel
 from hpcgnn.train import checkpoint, label_propagation, predict
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.label_propagation import LabelPropagationConfig
@@ -61,12 +61,12 @@ def make_graphs(world: World, folder: Path, cora: Path) -> dict[str, tuple[small
     return found
 
 
-def build(graph: LocalGraph, name: str, precision: str) -> GNN:
+def build(graph: LocalGraph, name: str, precision: str) -> GraphModel:
     dtype, backend = PRECISIONS[precision]
     return hpcgnn.build_model(CONFIGS[name], graph, backend=backend, dtype=dtype, seed=SEED)
 
 
-def run(graph: LocalGraph, model: GNN, draw: str) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
     """Losses, first gradients by PyG's names, and all scores in original order (gathered: the graphs are tiny)."""
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS, lr=LR, labels=DRAWS[draw]))
     losses, gradients = [], {}

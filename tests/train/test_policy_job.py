@@ -107,16 +107,17 @@ def test_bits_of_all_rows_are_told(train, parts, tmp_path):
 
 
 def test_stale_rows_are_not_waited_for(train, tmp_path):
-    """Where an epoch's computation takes longer than its messages, as here, in one host's memory."""
-    waits = {}
+    """Where an epoch's computation takes longer than its messages, as here, in one host's memory.
+
+    Synchronous rows are waited for most where the other rank was at its checkpoint.
+    """
+    shares = {}
     for staleness in ("off", "pipeline"):
         train(staleness, "--staleness", staleness, "--hidden", "256", "--epochs", "15", "--eval-every", "100")
         found = lines(tmp_path / staleness)[1:]
-        waits[staleness] = statistics.median(
-            record["communication_wait_seconds"] / record["seconds"] for record in found
-        )
-    assert waits["pipeline"] < 0.01
-    assert waits["pipeline"] < waits["off"] / 3
+        shares[staleness] = [record["communication_wait_seconds"] / record["seconds"] for record in found]
+    assert statistics.median(shares["pipeline"]) < 0.01
+    assert statistics.mean(shares["pipeline"]) < statistics.mean(shares["off"]) / 3
 
 
 def test_more_weight_on_variance_sends_more_bytes(train, tmp_path):

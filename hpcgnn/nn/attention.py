@@ -1,0 +1,141 @@
+"""Layers whose weights of neighbours depend on both ends: GAT and GATv2.
+
+Shapes: n owned nodes, m extended rows (:mod:`hpcgnn.nn.halo`), e edges, H heads, C columns of a head. Only transformed rows
+travel: the scores of a neighbour are made of its row where that has come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.kernels import edge_softmax, sddmm, spmm
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.dropout import KeyedDropout
+from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.nn.linear import Features, LabelledFeatures, matmul, operand
+from hpcgnn.nn.partial_attention import NEGATIVE_SLOPE, PartialPlan, partial_attention
+
+
+@dataclass(frozen=True)
+class Heads:
+    """count: H. width: C. join: heads side by side; else their mean."""
+
+    count: int
+    width: int
+    join: bool
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """halo: brings neighbours' rows. edges: what attention is paid along. drop: dropout of its weights."""
+
+    halo: Aggregator
+    edges: AttentionEdges
+    drop: KeyedDropout
+
+    def attend(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """(m, H*C) rows and (e, H) scores to the (n, H*C) sums weighed by the scores' softmax."""
+        csr, backend = self.edges.csr, self.halo.backend
+        return spmm(csr, rows, self.drop(edge_softmax(csr, scores, backend=backend)), backend=backend)
+
+
+class _Attention(torch.nn.Module):
+    """What all kinds have in common."""
+
+    def __init__(self, heads: Heads, compute: str, backend: str) -> None:
+        super().__init__()
+        self.heads, self.compute, self.backend = heads, compute, backend
+        self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
+
+    def joined(self, y: torch.Tensor) -> torch.Tensor:
+        """(n, H*C) to (n, H*C), or (n, C), with the bias."""
+        heads = self.heads
+        return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)) + self.bias
+
+
+class _GAT(_Attention):
+    """GAT's parameters (Veličković et al.); scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``."""
+
+    def __init__(self, in_width: int, heads: Heads, compute: str, backend: str) -> None:
+        super().__init__(heads, compute, backend)
+        self.weight = torch.nn.Parameter(torch.empty(in_width, heads.count * heads.width))
+        self.attend_source = torch.nn.Parameter(torch.empty(heads.count, heads.width))
+        self.attend_target = torch.nn.Parameter(torch.empty(heads.count, heads.width))
+        for parameter in (self.weight, self.attend_source, self.attend_target):
+            torch.nn.init.xavier_uniform_(parameter)
+
+    def transformed(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, H*C)."""
+        return matmul(operand(x, self.compute), self.weight, self.backend)
+
+
+class GATLayer(_GAT):
+    """GAT over the halo."""
+
+    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: str = "float32") -> None:
+        super().__init__(in_width, heads, compute, neighbours.halo.backend)
+        self.neighbours, self.drop = neighbours, neighbours.drop  # as a module, it learns when to drop nothing
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        own, near = self.transformed(x), self.neighbours
+        under_way = near.halo.begin(own)
+        target = _dots(own, self.attend_target)  # while rows travel
+        rows = under_way.finish()
+        scores = sddmm(near.edges.csr, target, _dots(rows, self.attend_source), "add", backend=self.backend)
+        return self.joined(near.attend(rows, F.leaky_relu(scores, NEGATIVE_SLOPE, inplace=True)))
+
+
+class PartialGATLayer(_GAT):
+    """GAT by :mod:`hpcgnn.nn.partial_attention`. plan: of this layer. drops: of the weights of S, and of L beside R."""
+
+    def __init__(
+        self,
+        in_width: int,
+        heads: Heads,
+        plan: PartialPlan,
+        drops: tuple[KeyedDropout, KeyedDropout],
+        compute: str = "float32",
+    ) -> None:
+        super().__init__(in_width, heads, compute, plan.rows.backend)
+        self.plan, (self.send_drop, self.drop) = plan, drops
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        own = self.transformed(x)
+        source, target = _dots(own, self.attend_source), _dots(own, self.attend_target)
+        return self.joined(partial_attention(self.plan, own, source, target, (self.send_drop, self.drop), self.backend))
+
+
+class GATv2Layer(_Attention):
+    """Scores ``a · LeakyReLU(W_t x_i + W_s x_j)`` (Brody et al.); PyG's ``GATv2Conv``."""
+
+    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: str = "float32") -> None:
+        super().__init__(heads, compute, neighbours.halo.backend)
+        self.neighbours, self.drop = neighbours, neighbours.drop
+        width = heads.count * heads.width
+        self.weight_source = torch.nn.Parameter(torch.empty(in_width, width))
+        self.bias_source = torch.nn.Parameter(torch.zeros(width))
+        self.weight_target = torch.nn.Parameter(torch.empty(in_width, width))
+        self.bias_target = torch.nn.Parameter(torch.zeros(width))
+        self.attend = torch.nn.Parameter(torch.empty(heads.count, heads.width))
+        for parameter in (self.weight_source, self.weight_target, self.attend):
+            torch.nn.init.xavier_uniform_(parameter)
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        given, near = operand(x, self.compute), self.neighbours
+        under_way = near.halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
+        target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)  # while rows travel
+        rows = under_way.finish()
+        joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
+        joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # of (e, H*C): the largest of all tensors here
+        return self.joined(near.attend(rows, _dots(joint, self.attend)))
+
+
+def _dots(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """(r, H*C) to (r, H): of each head with its vector (H, C). One product, with nothing of (r, H*C) in between."""
+    return rows @ torch.block_diag(*vectors[:, :, None])

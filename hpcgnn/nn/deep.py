@@ -1,0 +1,42 @@
+"""GCNII: as many layers as one likes, each near the identity and with a share of the first one's result."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.layers import Dense, GCNIILayer
+from hpcgnn.nn.linear import Features
+
+
+class GCNII(GraphModel):
+    """Dense layer, activation, ``layers`` times [dropout, GCNII layer, norm, activation], dropout, dense layer (Chen et al.)."""
+
+    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+        super().__init__(config, frame)
+        width = config.hidden
+        self.first = Dense(frame.in_width, width, compute=frame.compute, backend=self.backend)
+        self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
+        for depth in range(1, config.layers + 1):
+            own = self.new_aggregator()
+            assert isinstance(own, Aggregator)
+            shares = {"alpha": config.teleport, "theta": config.identity}
+            self.layers.append(GCNIILayer(width, own, depth=depth, compute=frame.compute, **shares))
+            self.norms.append(self.new_norm(width))
+            self.dropouts.append(self.new_dropout(config.dropout))
+        self.last_dropout = self.new_dropout(config.dropout)
+        self.last = Dense(width, frame.out_width, compute=frame.compute, backend=self.backend)
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """As :meth:`GraphModel.dense_parameters`."""
+        return [*self.first.parameters(), *self.last.parameters()]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """As :meth:`GraphModel.scores`."""
+        first = self.activated(self.first(x))
+        y = first
+        for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):
+            y = self.activated(layer(drop(y), first), norm)
+        return self.last(self.last_dropout(y))

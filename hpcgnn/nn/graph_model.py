@@ -1,0 +1,149 @@
+"""What all models have in common: exchanges and dropouts with numbers of their own, and what a trainer asks for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import Csr, Norm, activation
+from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
+from hpcgnn.nn.config import ModelConfig, describe
+from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.nn.label_embedding import LabelEmbedding
+from hpcgnn.nn.linear import Features
+from hpcgnn.nn.norm import BatchNorm
+from hpcgnn.nn.partial_attention import PartialPlan
+from hpcgnn.policy.channel import Channel
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a model is built into. in_width, out_width: features and classes. aggregator: of the model's kind. keys: of
+    dropout. is_sparse: whether features are a Csr. compute: arithmetic of dense products. keep_input_aggregation:
+    aggregate the features once and not in each pass, which needs dense ones without dropout or labels. edges: what
+    attention is paid along, and partial: the plan where it is aggregated in part before it travels; else None."""
+
+    in_width: int
+    out_width: int
+    aggregator: Aggregator
+    keys: DropoutKeys
+    is_sparse: bool
+    compute: str = "float32"
+    keep_input_aggregation: bool = False
+    edges: AttentionEdges | None = None
+    partial: PartialPlan | None = None
+
+
+class GraphModel(torch.nn.Module, ABC):
+    """``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
+
+    Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
+    (n, C) ones; their embedding is added to the features behind their dropout. Models implement :meth:`scores`.
+    """
+
+    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+        super().__init__()
+        config.check()
+        self.config, self.keys, self.aggregator, self.compute = config, frame.keys, frame.aggregator, frame.compute
+        self._widths = frame.in_width, frame.out_width
+        self.messages, self.backend = frame.aggregator.exchange.messages, frame.aggregator.backend
+        self.aggregators: list[Aggregator | KeptAggregator] = []
+        self._num_dropouts = 0
+        self.embed_labels: LabelEmbedding | None = None
+        self.input_dropout = self.new_dropout(config.input_dropout)
+
+    # -- what models are made of --------------------------------------------------------------------------------------
+
+    def new_aggregator(self, *, keep: bool = False) -> Aggregator | KeptAggregator:
+        """The aggregator of the next exchange of a pass. keep: of features that never change, once."""
+        own = self.aggregator.for_layer(len(self.aggregators))
+        self.aggregators.append(KeptAggregator(own) if keep else own)
+        return self.aggregators[-1]
+
+    def new_dropout(self, rate: float) -> KeyedDropout:
+        """The next dropout of a pass, with draws of its own."""
+        self._num_dropouts += 1
+        return KeyedDropout(self.keys, self._num_dropouts - 1, rate, self.backend)
+
+    def new_partial_plan(self, plan: PartialPlan) -> PartialPlan:
+        """``plan`` with the next two exchanges of a pass."""
+        number = len(self.aggregators)
+        own = plan.for_layer(number, number + 1)
+        self.aggregators += [own.scores, own.rows]
+        return own
+
+    def new_edge_dropouts(self, rate: float, *ids: torch.Tensor) -> tuple[KeyedDropout, ...]:
+        """The same for (entries, F) values of edges with these ids (entries,); what has one id in two of them has one draw."""
+        self._num_dropouts += 1
+        number = self._num_dropouts - 1
+        return tuple(KeyedDropout(self.keys, number, rate, self.backend, ids=each) for each in ids)
+
+    def new_norm(self, width: int) -> torch.nn.Module:
+        """As configured."""
+        name = self.config.norm
+        if name == "layer":
+            return torch.nn.LayerNorm(width)
+        return BatchNorm(width, self.messages.world) if name == "batch" else torch.nn.Identity()
+
+    def activated(
+        self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None
+    ) -> torch.Tensor:
+        """Norm, activation and dropout of (n, F), in as few passes over it as there may be. Collective."""
+        fused = None
+        if isinstance(norm, torch.nn.LayerNorm) and self.config.activation == "relu":
+            fused = Norm(norm.weight, norm.bias, norm.eps)
+        elif norm is not None:
+            x = norm(x)
+        if self.config.activation == "elu":
+            x = torch.nn.functional.elu(x)
+            return x if drop is None else drop(x)
+        assert isinstance(drop, KeyedDropout | None)
+        return activation(x, fused, None if drop is None else drop.mask(), self.backend)
+
+    def widths(self, frame: Frame) -> list[int]:
+        """Of what enters the first of ``layers`` layers, to what leaves the last one."""
+        return [frame.in_width, *[self.config.hidden] * (self.config.layers - 1), frame.out_width]
+
+    def through(
+        self, x: Features, layers: torch.nn.ModuleList, norms: torch.nn.ModuleList, dropouts: torch.nn.ModuleList
+    ) -> torch.Tensor:
+        """(n, F_in) through all ``layers``, with norm, activation and dropout between one and the next. Collective."""
+        y = layers[0](x)
+        for norm, drop, layer in zip(norms, dropouts, layers[1:], strict=True):
+            y = layer(self.activated(y, norm, drop))
+        return y
+
+    # -- what a trainer asks for --------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What is drawn from now on, for dropout and for messages, is of this training step."""
+        self.keys.epoch = epoch
+        self.messages.begin_epoch(epoch)
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
+        sending = [each for each in self.aggregators if isinstance(each, Aggregator)]
+        return [channel for each in sending for channel in each.channels(degrees)]
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """Those that may have a weight decay of their own, as in the model's paper."""
+        return []
+
+    def description(self) -> dict[str, Any]:
+        """What makes a checkpoint fit this model: its architecture and the widths that the graph gives it."""
+        return describe(self.config, *self._widths)
+
+    def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
+        """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
+        self.messages.training = self.training
+        x = self.input_dropout(x)
+        return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
+
+    @abstractmethod
+    def scores(self, x: Features) -> torch.Tensor:
+        """(n, F) features, after dropout and with labels, to (n, C) scores. Collective."""

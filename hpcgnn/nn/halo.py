@@ -1,0 +1,89 @@
+"""Rows of neighbours that other ranks own, for aggregators that are not linear: attention, maxima, any message function.
+
+Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Extended rows are those of the owned nodes, in the
+graph's order, and then of the halo nodes by position, as in ``graph.edge_index``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.rows import cluster
+from hpcgnn.nn.aggregate import Aggregator, connected
+from hpcgnn.plan import AggregationPlan
+
+
+def make_halo(
+    graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", row_bytes: int = 1024
+) -> Aggregator:
+    """What maps (n, F) rows to (n + h, F) extended ones: the *post* plan, whose edges are left to others. Collective.
+
+    It is an aggregator like any other: ``z = L x + R · exchange(S x)`` with L the identity above h empty rows, and R the
+    identity below n empty ones; its backward pass adds up what the gradients of copies are.
+    """
+    post = graph.plan("post")
+    owned, halo = graph.num_nodes, post.receive.num_cols
+    plan = AggregationPlan(
+        local=identity(owned, below=halo),
+        send=post.send if graph.order.nodes is None else post.send.in_order(None, graph.order.nodes),
+        receive=identity(halo, above=owned),
+        send_to=post.send_to,
+        receive_from=post.receive_from,
+    )
+    return connected(plan, messages=messages or Messages(graph.world), backend=backend, row_bytes=row_bytes)
+
+
+def identity(size: int, above: int = 0, below: int = 0) -> Csr:
+    """The identity (size, size) with so many empty rows above and below it."""
+    indptr = torch.arange(-above, size + below + 1).clamp(0, size)
+    return Csr(indptr, torch.arange(size, dtype=torch.int32), size, check=False)
+
+
+def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int]) -> tuple[Csr, torch.Tensor]:
+    """The matrix of ``shape`` of (2, e) edges, source row first, and (e,) which edge each entry is."""
+    source, destination = edge_index
+    indptr, order = cluster(destination, shape[0], check=False)
+    order = order.long()
+    return Csr(indptr, source[order].to(torch.int32), shape[1], check=False), order
+
+
+@dataclass(frozen=True)
+class AttentionEdges:
+    """Edges from extended rows to owned ones.
+
+    csr: (n, n + h) structure. ids: (entries,) int64, made of the original ids of an edge's ends, so that what is drawn for
+    an edge is the same for any number of ranks; edges between the same two nodes share it.
+    """
+
+    csr: Csr
+    ids: torch.Tensor
+
+
+def attention_edges(graph: LocalGraph) -> AttentionEdges:
+    """All edges to owned nodes, with exactly one from each node to itself, as in PyG's ``GATConv``. Collective."""
+    nodes, edges = torch.arange(graph.num_nodes), graph.edge_index
+    edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
+    original = torch.cat((graph.original_ids, halo_ids(graph)))
+    csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()))
+    return AttentionEdges(csr, edge_ids(original[csr.entry_rows()], original[csr.indices.long()]))
+
+
+def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """(entries,) int64 of the original ids of edges' ends. From 2**32 nodes on, a few edges share theirs."""
+    return (destination << 32) ^ source
+
+
+def halo_ids(graph: LocalGraph) -> torch.Tensor:
+    """(h,) int64 original ids of the halo nodes, by position. Collective."""
+    halo = graph.halo_positions
+    counts = np.diff(np.searchsorted(halo, graph.node_offsets))
+    asked, asked_counts = graph.world.alltoallv(halo, counts)
+    of_position = graph.in_loaded_order(graph.original_ids).numpy()
+    answers, _ = graph.world.alltoallv(of_position[asked - graph.first], asked_counts)
+    return torch.from_numpy(answers)

@@ -1,0 +1,157 @@
+"""What a distributed model's layers share: the halo, and an aggregator for each set of edges that they aggregate over.
+
+Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
+``graph.edge_index``: 0..n-1 are owned, n..n+h-1 halo nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.nn.aggregate import Aggregator, aggregator_of_plan, make_aggregator
+from hpcgnn.nn.halo import edge_matrix, make_halo
+from hpcgnn.nn.pyg.seen import Kept, Recurrence
+
+Operator = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Bridge:
+    """One graph's exchanges for the layers of one model.
+
+    Edges are told apart by the tensors that hold them, not by their values: whether a plan is made is to be decided alike by
+    all ranks, also by those without an edge.
+    """
+
+    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str = "auto") -> None:
+        self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
+        self.halo = make_halo(graph, messages=messages, backend=backend)
+        self.num_extended = graph.num_nodes + int(self.halo.exchange.receive_counts.sum())
+        self.exchanges: dict[str, Aggregator] = {}
+        self._num_plans = 0
+        self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
+        self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
+        self._kinds: Kept[str] = Kept()
+        self._recurrence = Recurrence()
+
+    def begin_pass(self) -> None:
+        """The model is called: what was there in the call before comes again."""
+        self._recurrence.begin_pass()
+
+    # -- what layers ask for ------------------------------------------------------------------------------------------
+
+    def extended(self, layer: int, x: torch.Tensor, node_dim: int = 0) -> torch.Tensor:
+        """``x`` with the rows of the halo nodes behind its own along ``node_dim``. Collective."""
+        rows = x.movedim(node_dim, 0)
+        flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+        if x.is_floating_point():
+            wide = self._of_layer(layer, "halo", self.halo)(flat)
+        else:  # what no gradient goes through
+            wide = torch.cat((flat, self._fixed_rows(flat)))
+        return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
+
+    def operator(
+        self,
+        layer: int,
+        edge_index: torch.Tensor,
+        weight: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        mean: bool = False,
+    ) -> Operator:
+        """What sums, or averages, over ``edge_index`` and (e,) ``weight``: (n, F) ``dtype`` to (n, F). Collective.
+
+        Edges that stay get a plan: those of the graph, what :mod:`hpcgnn.nn.pyg.normalise` made of them, and any that were
+        there in the pass before. Others, and weights that learn, are aggregated over the halo.
+        """
+        planned = self._aggregators.find(edge_index, weight, mean)
+        if planned is None and self._stays(layer, edge_index, weight):
+            self._num_plans += 1
+            planned = f"plan {self._num_plans}", self._planned(edge_index, weight, dtype, mean=mean)
+            self._aggregators.keep(edge_index, weight, planned, mean)
+        if planned is None:
+            return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)
+        return self._of_layer(layer, *planned)
+
+    def note_kind(self, edge_index: torch.Tensor, weight: torch.Tensor, kind: str) -> None:
+        """These edges stay; ``kind`` is :func:`make_aggregator`'s, where they are just those, or ``fixed``."""
+        self._kinds.keep(edge_index, weight, kind)
+
+    # -- which plan ---------------------------------------------------------------------------------------------------
+
+    def is_graphs(self, edge_index: torch.Tensor) -> bool:
+        """Whether these are the graph's own edges."""
+        return edge_index is self.graph.edge_index
+
+    def _stays(self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+        if weight is not None and weight.requires_grad:
+            return False
+        if self._kinds.find(edge_index, weight) is not None or (self.is_graphs(edge_index) and weight is None):
+            return True
+        return self._recurrence.comes_again(layer, edge_index, weight)
+
+    def _planned(
+        self, edge_index: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype, *, mean: bool
+    ) -> Aggregator:
+        how: dict[str, Any] = {"messages": self.messages, "backend": self.backend}
+        kind = self._kinds.find(edge_index, weight)
+        if kind is None and weight is None and self.is_graphs(edge_index):
+            kind = "mean" if mean else "sum"
+        if kind not in (None, "fixed"):
+            unweighted = replace(self.graph, edge_weight=None)
+            return make_aggregator(unweighted, kind, self.strategy, dtype=dtype, **how)
+        graph = self._with_edges(edge_index, weight)
+        plan = graph.plan(self.strategy, weighted=weight is not None)
+        left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None] if mean else None
+        return aggregator_of_plan(self.graph, plan, left, **how)
+
+    def _with_edges(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> LocalGraph:
+        """The graph with other edges, in the file's order."""
+        graph = self.graph
+        nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
+        positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
+        source, destination = positions[edge_index[0]].numpy(), nodes[edge_index[1]].numpy()
+        order = np.lexsort((source, destination))
+        indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))
+        values = None if weight is None else weight.detach().numpy()[order]
+        return replace(graph, indptr=indptr, indices=source[order], edge_weight=values, matches_parts=False)
+
+    # -- over the halo ------------------------------------------------------------------------------------------------
+
+    def _over_halo(
+        self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None, x: torch.Tensor, *, mean: bool
+    ) -> torch.Tensor:
+        csr, order = self._structure(edge_index)
+        z = spmm(csr, self.extended(layer, x), None if weight is None else weight[order], backend=self.backend)
+        return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
+
+    def _structure(self, edge_index: torch.Tensor) -> tuple[Csr, torch.Tensor]:
+        """The (n, n + h) matrix of edges, and which edge each entry is."""
+        found = self._structures.find(edge_index, None)
+        if found is None:
+            found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended))
+            self._structures.keep(edge_index, None, found)
+        return found
+
+    def _fixed_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """(h, F) rows of the halo nodes, without a gradient. Collective."""
+        sent = rows[self.halo.plan.send.indices.long()].numpy()
+        received, _ = self.messages.world.alltoallv(sent, self.halo.exchange.send_counts)
+        return torch.from_numpy(received)
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+
+    def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
+        """The aggregator for one layer: messages of its own, numbered in the order in which layers first exchange."""
+        key = f"{layer} {name}"
+        if key not in self.exchanges:
+            self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
+        return self.exchanges[key]

@@ -1,0 +1,215 @@
+"""PyG's layers on many ranks: their own code, with another ``propagate``.
+
+A linear layer's ``propagate`` is an aggregator (L, S and R, quantized and overlapped). Any other layer keeps its own, and is
+given the rows of halo nodes first: each node tensor that messages are made of becomes (extended rows, owned rows).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.nn import (
+    APPNP,
+    Aggregation,
+    ChebConv,
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    LEConv,
+    LGConv,
+    MessagePassing,
+    SAGEConv,
+    SGConv,
+    SSGConv,
+    TAGConv,
+)
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.normalise import Normaliser
+
+# Layers whose message is x_j, or that times a weight of the edge; and the names of the two in their ``propagate``.
+LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
+    APPNP: ("x", "edge_weight"),
+    ChebConv: ("x", "norm"),
+    GCN2Conv: ("x", "edge_weight"),
+    GCNConv: ("x", "edge_weight"),
+    GINConv: ("x", None),
+    GraphConv: ("x", "edge_weight"),
+    LEConv: ("a", "edge_weight"),
+    LGConv: ("x", "edge_weight"),
+    SAGEConv: ("x", None),
+    SGConv: ("x", "edge_weight"),
+    SSGConv: ("x", "edge_weight"),
+    TAGConv: ("x", "edge_weight"),
+}
+_SUMS, _MEANS = ("add", "sum"), ("mean",)
+# What any layer's messages are made by, and the functions that say of what.
+_MADE_OF = {"propagate": ("message", "aggregate", "update"), "edge_updater": ("edge_update",)}
+
+
+def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normaliser, name: str) -> None:
+    """Make ``layer`` one that runs on many ranks, for ``bridge``'s graph. name: of the layer in its model."""
+    if layer.flow != "source_to_target":
+        raise HpcgnnError(
+            f"{name} ({type(layer).__name__}) cannot be distributed: its flow is {layer.flow}, but a rank holds the edges "
+            "that end at its nodes; build it with flow='source_to_target' and give it reversed edges"
+        )
+    forget_caches(layer)
+    _replace_functions(layer, {"gcn_norm": normaliser.gcn_norm})
+    if isinstance(layer, ChebConv):
+        layer.__norm__ = normaliser.scaled_laplacian
+    if _is_linear(layer):
+        layer.propagate = partial(_propagate, layer, LINEAR[type(layer)], number, bridge)
+        return
+    for name, functions in _MADE_OF.items():
+        from_sources = _from_sources(layer, functions)
+        # PyG's hooks would do before ``propagate``, but those before ``edge_updater`` come when rows have been taken already.
+        setattr(layer, name, partial(_with_halo, layer, number, bridge, getattr(layer, name), from_sources))
+    for module in layer.modules():
+        if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
+            module.forward = partial(_padded_alike, module.forward, bridge)
+
+
+def forget_caches(layer: MessagePassing) -> None:
+    """What a layer with ``cached=True`` has kept is of the graph that it saw before."""
+    for name in vars(layer):
+        if name.startswith("_cached_"):
+            setattr(layer, name, None)
+
+
+def _is_linear(layer: MessagePassing) -> bool:
+    """Whether the layer is one of :data:`LINEAR`, with nothing that a subclass or an option made nonlinear."""
+    return (
+        type(layer) in LINEAR
+        and layer.aggr in (*_SUMS, *_MEANS)
+        and not layer.explain
+        and layer.decomposed_layers == 1
+        and not any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks") and _is_of_messages(name))
+    )
+
+
+def _is_of_messages(name: str) -> bool:
+    return any(name.startswith(f"_{kind}_forward") for kind in ("propagate", "message", "aggregate", "edge_update"))
+
+
+def _propagate(
+    layer: MessagePassing,
+    names: tuple[str, str | None],
+    number: int,
+    bridge: Bridge,
+    edge_index: torch.Tensor,
+    size: Any = None,
+    **given: Any,
+) -> torch.Tensor:
+    """In place of a linear layer's ``propagate``."""
+    _check_edges(layer, edge_index)
+    name, weight_name = names
+    x = given[name][0] if isinstance(given[name], tuple) else given[name]
+    weight = None if weight_name is None else given[weight_name]
+    flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
+    z = operator(flat)
+    if isinstance(layer, LEConv):  # messages a_j - b_i
+        z = z - given["b"] * operator_of_own(bridge, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
+    return z.view(x.shape)
+
+
+def operator_of_own(
+    bridge: Bridge, edge_index: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype, *, mean: bool
+) -> torch.Tensor:
+    """(n, 1) sums, or averages, of the weights of each node's in-edges."""
+    owned = bridge.graph.num_nodes
+    ones = torch.ones(edge_index.shape[1], dtype=dtype)
+    counts = torch.zeros(owned, dtype=dtype).index_add(0, edge_index[1], ones)
+    total = counts if weight is None else torch.zeros(owned, dtype=dtype).index_add(0, edge_index[1], weight)
+    return (total / counts.clamp(min=1) if mean else total)[:, None]
+
+
+# -- layers of any kind ------------------------------------------------------------------------------------------------
+
+
+def _from_sources(layer: MessagePassing, functions: tuple[str, ...]) -> set[str]:
+    """Names of the node tensors of which messages take the source's row (``x`` of ``x_j``)."""
+    names = {name for function in functions for name in inspect.signature(getattr(layer, function)).parameters}
+    return {name.removesuffix("_j") for name in names - {"edge_index_j", "size_j"} if name.endswith("_j")}
+
+
+def _with_halo(
+    layer: MessagePassing,
+    number: int,
+    bridge: Bridge,
+    original: Callable[..., Any],
+    from_sources: set[str],
+    edge_index: torch.Tensor,
+    size: Any = None,
+    **given: Any,
+) -> Any:
+    """In place of any layer's ``propagate`` and ``edge_updater``: these, with rows of halo nodes behind those of sources."""
+    _check_edges(layer, edge_index)
+    for name in sorted(from_sources & given.keys()):  # in the same order on all ranks, as each is an exchange
+        if given[name] is not None:
+            given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
+    result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
+    return result if edge_index.shape[1] else _tied(result, given)
+
+
+def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    """``result`` as something that depends on ``given``: what has no edge may not, and this rank's backward pass would then
+    leave out exchanges that the others wait for."""
+    values = [value for one in given.values() for value in (one if isinstance(one, tuple) else (one,))]
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            result = result + value.flatten()[:0].sum()
+    return result
+
+
+def _padded_alike(
+    original: Callable[..., Any], bridge: Bridge, x: torch.Tensor, index: Any = None, *others: Any, **named: Any
+) -> torch.Tensor:
+    """In place of an aggregation that pads to the most in-edges of any node, and gives what depends on that: of all ranks."""
+    mine = np.array([int(torch.bincount(index).max()) if index is not None and index.numel() else 0])
+    most = int(bridge.messages.world.allreduce(mine, "max")[0])
+    return original(x, index, *others, **(named | {"max_num_elements": most}))
+
+
+def _sources_extended(value: Any, number: int, bridge: Bridge, node_dim: int) -> tuple[Any, Any]:
+    source, target = value if isinstance(value, (tuple, list)) else (value, value)
+    if isinstance(source, torch.Tensor):
+        source = bridge.extended(number, source, node_dim)
+    return source, target
+
+
+def _check_edges(layer: MessagePassing, edge_index: Any) -> None:
+    if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
+        raise HpcgnnError(
+            f"{type(layer).__name__} was given edges as {type(edge_index).__name__}: a distributed model takes "
+            "graph.edge_index, or a (2, e) tensor made of it"
+        )
+
+
+# -- the functions that a layer's code calls ---------------------------------------------------------------------------
+
+
+def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[..., Any]]) -> None:
+    """Give those of the layer's methods that call a function of these names copies that call another one.
+
+    The class, and the module that it is from, stay as they are.
+    """
+    for name, method in inspect.getmembers(layer, inspect.ismethod):
+        function = method.__func__
+        if isinstance(function, types.FunctionType) and set(replacements) & set(function.__code__.co_names):
+            found = function.__globals__ | replacements
+            copy = types.FunctionType(
+                function.__code__, found, function.__name__, function.__defaults__, function.__closure__
+            )
+            copy.__kwdefaults__ = function.__kwdefaults__
+            setattr(layer, name, types.MethodType(copy, layer))

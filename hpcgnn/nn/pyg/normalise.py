@@ -1,0 +1,134 @@
+"""Weights of edges that depend on degrees, halo nodes' too: PyG's ``gcn_norm`` and ChebConv's scaled Laplacian on many ranks.
+
+What is made of the graph's own edges, or of tensors that were there in the pass before, is kept and is the same object from
+then on, so that it gets a plan (:meth:`hpcgnn.nn.pyg.bridge.Bridge.operator`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops, scatter
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.seen import Kept, Recurrence
+
+Edges = tuple[torch.Tensor, torch.Tensor]
+
+
+class Normaliser:
+    """The functions that take the place of PyG's in the layers of one model."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self._kept: Kept[Edges] = Kept()
+        self._recurrence = Recurrence()
+
+    def begin_pass(self) -> None:
+        """As :meth:`Bridge.begin_pass`."""
+        self._recurrence.begin_pass()
+
+    def gcn_norm(
+        self,
+        edge_index: torch.Tensor,
+        edge_weight: torch.Tensor | None = None,
+        num_nodes: int | None = None,
+        improved: bool = False,
+        add_self_loops: bool = True,
+        flow: str = "source_to_target",
+        dtype: torch.dtype | None = None,
+    ) -> Edges:
+        """As in ``torch_geometric.nn.conv.gcn_conv``, of ids with halo nodes behind the owned ones. Collective."""
+        key = ("gcn", improved, add_self_loops, dtype)
+        kept = self._kept.find(edge_index, edge_weight, key)
+        if kept is not None:
+            return kept
+        owned = self.bridge.graph.num_nodes
+        edges, weight = edge_index, edge_weight
+        if add_self_loops:
+            edges, weight = add_remaining_self_loops(edges, weight, 2.0 if improved else 1.0, owned)
+        if weight is None:
+            weight = torch.ones(edges.shape[1], dtype=dtype)
+        degree = scatter(weight, edges[1], 0, owned, "sum")
+        scale = self.bridge.extended(0, _inverse_root(degree)[:, None])[:, 0]
+        result = edges, scale[edges[0]] * weight * scale[edges[1]]
+        is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
+        return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
+
+    def scaled_laplacian(
+        self,
+        edge_index: torch.Tensor,
+        num_nodes: int | None,
+        edge_weight: torch.Tensor | None,
+        normalization: str | None,
+        lambda_max: torch.Tensor | float | None = None,
+        dtype: torch.dtype | None = None,
+        batch: torch.Tensor | None = None,
+    ) -> Edges:
+        """As ``ChebConv.__norm__``: 2 L / lambda_max - I; lambda_max None: twice the largest entry of L. Collective."""
+        if batch is not None:
+            raise HpcgnnError("ChebConv with batch, for several graphs at once, cannot be distributed")
+        largest = None if lambda_max is None else float(lambda_max)
+        key = ("laplacian", normalization, largest, dtype)
+        kept = self._kept.find(edge_index, edge_weight, key)
+        if kept is not None:
+            return kept
+        edges, weight = self._laplacian(edge_index, edge_weight, normalization, dtype)
+        if largest is None:
+            mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
+            largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
+        weight = 2 * weight / largest
+        weight = torch.where(weight == float("inf"), 0, weight)
+        result = edges, weight - (edges[0] == edges[1]).to(weight.dtype)
+        return self._keep(edge_index, edge_weight, key, result, "fixed")
+
+    def _laplacian(
+        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, kind: str | None, dtype: torch.dtype | None
+    ) -> Edges:
+        """As ``torch_geometric.utils.get_laplacian``, whose degrees are those of sources."""
+        owned = self.bridge.graph.num_nodes
+        edges, weight = remove_self_loops(edge_index, edge_weight)
+        if weight is None:
+            weight = torch.ones(edges.shape[1], dtype=dtype)
+        degree = self._out_degrees(edges, weight)
+        if kind is None:
+            looped, _ = add_self_loops(edges, num_nodes=owned)
+            return looped, torch.cat((-weight, degree[:owned]))
+        if kind == "sym":
+            scale = _inverse_root(degree)
+            weight = scale[edges[0]] * weight * scale[edges[1]]
+        else:
+            weight = torch.where(degree > 0, 1 / degree, 0)[edges[0]] * weight
+        looped, values = add_self_loops(edges, -weight, fill_value=1.0, num_nodes=owned)
+        return looped, values
+
+    def _out_degrees(self, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """(n + h,) sums of the weights of edges that start at a node, on whatever rank they end. Collective."""
+        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")[:, None]
+        to_owners = self.bridge.halo.reverse  # what comes of a copy is added where its original is
+        with torch.no_grad():
+            if weight.requires_grad:
+                raise HpcgnnError(
+                    "ChebConv cannot be distributed with edge weights that learn: their degrees are no constants"
+                )
+            return self.bridge.extended(0, to_owners(mine))[:, 0]
+
+    # -- what was made before -----------------------------------------------------------------------------------------
+
+    def _keep(
+        self, edge_index: torch.Tensor, weight: torch.Tensor | None, key: tuple[Any, ...], result: Edges, kind: str
+    ) -> Edges:
+        if weight is not None and weight.requires_grad:
+            return result
+        is_graphs = weight is None and self.bridge.is_graphs(edge_index)
+        if self._recurrence.comes_again(key, edge_index, weight) or is_graphs:
+            self._kept.keep(edge_index, weight, result, key)
+            self.bridge.note_kind(*result, kind)
+        return result
+
+
+def _inverse_root(degree: torch.Tensor) -> torch.Tensor:
+    return torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)

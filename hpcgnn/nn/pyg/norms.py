@@ -1,0 +1,129 @@
+"""Norms that take statistics over all nodes: torch's and PyG's, over all ranks' nodes.
+
+An instance becomes one of these classes in place, so that parameters and buffers stay, with their names. All forwards are
+collective, and so are their backward passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch_geometric.nn.norm as pyg
+
+from hpcgnn.comm import World
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.norm import mean_over_ranks, moments_over_ranks
+
+
+class _OverRanks:
+    """A norm of all ranks' nodes."""
+
+    world: World
+
+    def mean_of_nodes(self, x: torch.Tensor) -> torch.Tensor:
+        """The (F,) mean over all nodes of (n, F) ``x``."""
+        return mean_over_ranks(x, self.world)[0].to(x.dtype)
+
+
+class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
+    """:class:`torch.nn.BatchNorm1d`, and what PyG's ``BatchNorm`` holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, F) to (n, F)."""
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            mean, variance = self.running_mean, self.running_var
+        else:
+            exact_mean, exact_variance, total = moments_over_ranks(x, self.world)
+            mean, variance = exact_mean.to(x.dtype), exact_variance.to(x.dtype)
+            if self.training and self.track_running_stats:
+                self._remember(mean.detach(), variance.detach() * total / max(total - 1, 1))
+        y = (x - mean) * (variance + self.eps).rsqrt()
+        return y * self.weight + self.bias if self.affine else y
+
+    @torch.no_grad()
+    def _remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        assert self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+
+class LayerNorm(_OverRanks, pyg.LayerNorm):
+    """PyG's ``LayerNorm``: of each node, or (``mode="graph"``) one mean and deviation of all nodes' values."""
+
+    def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
+        """(n, F) to (n, F)."""
+        if self.mode == "node":
+            return super().forward(x, batch, batch_size)
+        _check_one_graph(self, batch)
+        mean = self.mean_of_nodes(x.mean(1, keepdim=True))
+        x = x - mean
+        variance = self.mean_of_nodes((x**2).mean(1, keepdim=True))
+        y = x / (variance.sqrt() + self.eps)
+        return y * self.weight + self.bias if self.affine else y
+
+
+class GraphNorm(_OverRanks, pyg.GraphNorm):
+    """PyG's ``GraphNorm``."""
+
+    def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
+        """(n, F) to (n, F)."""
+        _check_one_graph(self, batch)
+        mean = self.mean_of_nodes(x)
+        y = x - mean * self.mean_scale
+        variance = self.mean_of_nodes(y**2)
+        return self.weight * y / (variance + self.eps).sqrt() + self.bias
+
+
+class PairNorm(_OverRanks, pyg.PairNorm):
+    """PyG's ``PairNorm``."""
+
+    def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
+        """(n, F) to (n, F)."""
+        _check_one_graph(self, batch)
+        mean = self.mean_of_nodes(x)
+        x = x - mean
+        if self.scale_individually:
+            return self.scale * x / (self.eps + x.norm(2, -1, keepdim=True))
+        square = self.mean_of_nodes((x**2).sum(1, keepdim=True))
+        return self.scale * x / (self.eps + square).sqrt()
+
+
+GLOBAL: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
+    torch.nn.BatchNorm1d: BatchNorm1d,
+    pyg.LayerNorm: LayerNorm,
+    pyg.GraphNorm: GraphNorm,
+    pyg.PairNorm: PairNorm,
+}
+# Norms that take statistics over nodes, and are none of the above.
+REFUSED = (
+    pyg.InstanceNorm,
+    pyg.GraphSizeNorm,
+    pyg.MeanSubtractionNorm,
+    pyg.DiffGroupNorm,
+    torch.nn.InstanceNorm1d,
+)
+
+
+def adapt(module: torch.nn.Module, world: World, name: str) -> None:
+    """Make ``module`` a norm of all ranks' nodes, where it is one of nodes at all. name: of the module in its model."""
+    if isinstance(module, REFUSED):
+        known = ", ".join(sorted({kind.__name__ for kind in GLOBAL}))
+        raise HpcgnnError(
+            f"{name} ({type(module).__name__}) cannot be distributed: it takes statistics over all nodes, which it would "
+            f"take over each rank's own; use one of {known}"
+        )
+    if type(module) in GLOBAL:
+        module.__class__ = GLOBAL[type(module)]
+        object.__setattr__(module, "world", world)
+
+
+def _check_one_graph(module: torch.nn.Module, batch: Any) -> None:
+    if batch is not None:
+        raise HpcgnnError(
+            f"{type(module).__name__} was given batch, for several graphs at once: a distributed model has one graph"
+        )

@@ -1,0 +1,103 @@
+"""What a model computes on the way, outside of its layers, so that what goes wrong can be named."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+from torch_geometric.nn import MessagePassing
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.dropout import KeyedDropout
+from hpcgnn.nn.pyg import norms
+
+_DROPOUTS = (
+    torch.nn.functional.dropout,
+    torch.nn.functional.dropout1d,
+    torch.nn.functional.alpha_dropout,
+    torch.nn.functional.feature_alpha_dropout,
+)
+_DROPOUT_MODULES = (torch.nn.modules.dropout._DropoutNd, KeyedDropout)
+_OPAQUE = (MessagePassing, *norms.GLOBAL, *_DROPOUT_MODULES)  # what is in them is ours to make right
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(torch_geometric.__file__).parent))
+_OURS = str(Path(__file__).parent)
+
+
+@dataclass
+class Call:
+    """What a layer, or a torch function outside of layers, gave: its result, and where it was called."""
+
+    name: str
+    where: str
+    result: torch.Tensor
+
+
+class PartError(Exception):
+    """What a model raised, and where."""
+
+
+class Recorder(TorchFunctionMode):
+    """Notes what is computed in its context. Dropouts do nothing meanwhile, nor later those of ``model``."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._inside: list[str] = []
+        self._last = "it"
+        self._hooks: list[RemovableHandle] = []
+        for name, module in model.named_modules():
+            if isinstance(module, _OPAQUE):
+                self._listen(module, f"{name or 'the model'} ({type(module).__name__})")
+            if isinstance(module, KeyedDropout):
+                module.probability = 0.0
+
+    def _listen(self, module: torch.nn.Module, described: str) -> None:
+        def enter(*_: Any) -> None:
+            self._inside.append(described)
+
+        def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
+            if len(self._inside) == 1 and isinstance(result, torch.Tensor) and not isinstance(module, _DROPOUT_MODULES):
+                self.calls.append(Call(described, "", result.detach()))
+            self._inside.pop()
+
+        self._hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
+    def stop(self) -> None:
+        """Listen no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by torch in place of each of its functions."""
+        if func in _DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        name = getattr(func, "__name__", str(func)).strip("_")
+        if not self._inside:
+            self._last = f"{name} ({_caller()})"
+        result = func(*args, **(kwargs or {}))
+        if not self._inside:
+            for tensor in result if isinstance(result, tuple) else (result,):
+                if isinstance(tensor, torch.Tensor):
+                    self.calls.append(Call(name, _caller(), tensor.detach()))
+        return result
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, Exception) and not isinstance(error, (HpcgnnError, threading.BrokenBarrierError)):
+            where = self._inside[0] if self._inside else self._last
+            raise PartError(f"{where} raised {type(error).__name__}: {error}") from error
+
+
+def _caller() -> str:
+    """The nearest line of code that is neither torch's nor PyG's nor ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, _OURS)):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"

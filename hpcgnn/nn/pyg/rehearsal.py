@@ -1,0 +1,216 @@
+"""Whether a model gives on several ranks what it gives on one: tried on a tiny graph, before any real one.
+
+The ranks are threads, so that a model that is refused leaves no other rank waiting, and is refused on one rank as on many.
+Outputs and gradients must agree, in float64. Where they do not, the first layer, or torch function outside of layers, whose
+results differ is the one to blame.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages
+from hpcgnn.comm.messages import MessageConfig
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.pyg.recorder import Call, PartError, Recorder
+
+RANKS, NODES, EDGES = 3, 26, 120
+_TOLERANCE = 1e-7
+_PASSES = 2  # edges that come again are aggregated otherwise
+_LOG = logging.getLogger("hpcgnn")
+_NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph: %s"
+
+
+@dataclass
+class Outcome:
+    """What a model gave: its result, gradients by name, and the calls that it is made of."""
+
+    result: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    calls: list[Call]
+
+
+def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
+    """Raise HpcgnnError where ``model`` would not give on many ranks what it gives on one. Not collective, the same everywhere.
+
+    It is called as ``model(x, edge_index)``, with ``edge_weight`` where it takes that and the graph has it. For one that asks
+    for more, or does not run on a tiny graph, there is a warning.
+    """
+    name, arguments = type(model).__name__, _arguments(model, graph)
+    if arguments is None:
+        _LOG.warning(_NOT_REHEARSED, name, "it asks for more than x, edge_index and edge_weight")
+        return
+    with torch.random.fork_rng(devices=[]):
+        for training in (True, False):
+            plain = copy.deepcopy(model).double().train(training)
+            try:
+                wanted, again = (_run(copy.deepcopy(plain), arguments.whole(), arguments.pull) for _ in range(2))
+            except HpcgnnError:
+                raise
+            except Exception as error:  # whatever a user's model raises
+                _LOG.warning(_NOT_REHEARSED, name, error)
+                return
+            if not _same(wanted[-1].result, again[-1].result):
+                continue  # it draws at random in a way of its own: nothing to compare with
+            for whole, *parts in zip(wanted, *_on_ranks(name, plain, arguments), strict=True):
+                _compare(name, whole, parts)
+
+
+class Arguments:
+    """Made-up arguments for a tiny graph in :data:`RANKS` parts: directed, with loops, edges twice and a node without any."""
+
+    def __init__(self, width: int, *, weighted: bool) -> None:
+        generator = np.random.default_rng(7)
+        edges = generator.integers(0, NODES - 1, (2, EDGES))
+        edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
+        self.edges = edges[:, np.lexsort(edges)]
+        self.x = torch.from_numpy(generator.standard_normal((NODES, width)))
+        self.weight = torch.from_numpy(generator.random(self.edges.shape[1]) + 0.5) if weighted else None
+        self.pull = torch.from_numpy(generator.standard_normal(NODES))
+        self.offsets = np.array([0, 11, 22, NODES])
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        """For one machine."""
+        return _named(self.x, torch.from_numpy(self.edges), self.weight)
+
+    def part(self, world: ThreadWorld) -> tuple[LocalGraph, dict[str, torch.Tensor], torch.Tensor]:
+        """For one rank: its graph, the arguments, and its share of ``pull``."""
+        first, last = self.offsets[world.rank : world.rank + 2].tolist()
+        mine = (self.edges[1] >= first) & (self.edges[1] < last)
+        lengths = np.bincount(self.edges[1][mine] - first, minlength=last - first)
+        graph = LocalGraph(
+            world=world,
+            path=Path("the rehearsal's graph"),
+            uuid="",
+            meta=GraphMeta(num_nodes=NODES, num_edges=self.edges.shape[1], num_features=self.x.shape[1]),
+            node_offsets=self.offsets,
+            features=self.x[first:last],
+            y=None,
+            masks={},
+            original_ids=torch.arange(first, last),
+            indptr=np.concatenate(([0], np.cumsum(lengths))),
+            indices=self.edges[0][mine],
+            edge_weight=None,
+            matches_parts=False,
+        )
+        weight = None if self.weight is None else self.weight[torch.from_numpy(mine)]
+        return graph, _named(self.x[first:last], graph.edge_index, weight), self.pull[first:last]
+
+
+def _named(x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    named = {"x": x.clone().requires_grad_(), "edge_index": edge_index}
+    return named if weight is None else named | {"edge_weight": weight}
+
+
+def _arguments(model: torch.nn.Module, graph: LocalGraph) -> Arguments | None:
+    parameters = inspect.signature(model.forward).parameters
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = {name for name, one in parameters.items() if one.default is one.empty and one.kind not in variadic}
+    if not {"x", "edge_index"} <= parameters.keys() or not needed <= {"x", "edge_index", "edge_weight"}:
+        return None
+    weighted = "edge_weight" in needed or ("edge_weight" in parameters and graph.edge_weight is not None)
+    return Arguments(graph.meta.num_features, weighted=weighted)
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def _on_ranks(name: str, plain: torch.nn.Module, arguments: Arguments) -> list[list[Outcome]]:
+    from hpcgnn.nn.pyg.distribute import on_ranks
+
+    def program(world: ThreadWorld) -> list[Outcome]:
+        graph, named, pull = arguments.part(world)
+        messages = Messages(world, MessageConfig(collective="alltoallv"))
+        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), named, pull)
+
+    try:
+        return on_threads(RANKS, program)
+    except PartError as error:
+        raise HpcgnnError(
+            f"{name} cannot be distributed: on a part of a graph {error} (outside of layers, a rank has the rows of its own "
+            "nodes only, not those of their in-neighbours)"
+        ) from error
+
+
+def _run(model: torch.nn.Module, named: dict[str, torch.Tensor], pull: torch.Tensor) -> list[Outcome]:
+    """Some passes: forward, and backward from the sum of the result's rows times ``pull`` (n,), without dropout."""
+    outcomes = []
+    for _ in range(_PASSES):
+        recorder = Recorder(model)
+        with recorder:
+            result = model(**named)
+        if not isinstance(result, torch.Tensor) or result.shape[:1] != pull.shape:
+            raise HpcgnnError(
+                f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node, of which "
+                "each rank would have its own"
+            )
+        model.zero_grad()
+        named["x"].grad = None
+        (result.flatten(1).sum(1) if result.dim() > 1 else result).mul(pull).sum().backward()
+        gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
+        outcomes.append(Outcome(result.detach(), gradients | {"x": _gradient(named["x"])}, recorder.calls))
+        recorder.stop()
+    return outcomes
+
+
+def _gradient(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.detach().clone()
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def _compare(model: str, wanted: Outcome, found: list[Outcome]) -> None:
+    """Raise HpcgnnError, naming what is to blame, where ranks together do not give what one machine does."""
+    if not _same(wanted.result, torch.cat([outcome.result for outcome in found])):
+        raise HpcgnnError(f"{model} cannot be distributed: {_blamed(wanted, found)}")
+    largest = max(float(value.abs().max()) for value in wanted.gradients.values() if value.numel())
+    for name, value in wanted.gradients.items():
+        shares = [outcome.gradients[name] for outcome in found]
+        total = torch.cat(shares) if name == "x" else torch.stack(shares).sum(0)
+        if not _same(value, total, largest):
+            raise HpcgnnError(
+                f"{model} cannot be distributed: on a part of a graph its results are right, but the gradient of {name} is not"
+            )
+
+
+def _blamed(wanted: Outcome, found: list[Outcome]) -> str:
+    for call, *theirs in zip(wanted.calls, *(outcome.calls for outcome in found), strict=False):
+        if any(call.name != other.name for other in theirs):
+            break
+        if not _agree(call.result, [other.result for other in theirs]):
+            where = f" ({call.where})" if call.where else ""
+            return (
+                f"what {call.name}{where} gives for a rank's own nodes is not what it gives for all nodes; it may look at "
+                "nothing but a node and the rows of its in-neighbours"
+            )
+    return "its result is not that of one machine, nor can it be told where that begins"
+
+
+def _agree(whole: torch.Tensor, parts: list[torch.Tensor]) -> bool:
+    """Whether the parts, one after the other, are the whole; or each of them is, where there is one for all nodes."""
+    if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
+        return _same(whole, torch.cat(parts))
+    if all(part.shape == whole.shape for part in parts):
+        return all(_same(whole, part) for part in parts)
+    return True  # of something else than nodes or edges
+
+
+def _same(wanted: torch.Tensor, found: torch.Tensor, largest: float | None = None) -> bool:
+    """Equal to rounding, relative to the ``largest`` value, or that of ``wanted``."""
+    if wanted.shape != found.shape:
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(wanted, found)
+    scale = float(wanted.abs().max()) if largest is None and wanted.numel() else largest or 0.0
+    return torch.allclose(wanted, found, rtol=0, atol=_TOLERANCE * max(scale, 1e-12), equal_nan=True)

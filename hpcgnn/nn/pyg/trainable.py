@@ -1,0 +1,87 @@
+"""A distributed model as a trainer sees it: the same as :class:`hpcgnn.nn.GraphModel`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.pyg.distribute import distribution_of
+from hpcgnn.policy.channel import Channel
+
+_WARM_UPS = 2  # edges that were there in the pass before get a plan
+
+
+class TrainableModule:
+    """``model(features)`` is the distributed model's result for its graph's edges. Collective, and so is construction.
+
+    Passes are made first, so that all exchanges are known to policies.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.module, self._of = model, distribution_of(model)
+        self._of.has_trainer = True
+        self.graph, self.messages, self.keys = self._of.graph, self._of.messages, self._of.keys
+        self.aggregator = self._of.bridge.halo
+        self.compute, self.config = "float32", ModelConfig()
+        weight = self.graph.edge_weight
+        takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
+        dtype = next(model.parameters()).dtype
+        self._others = (
+            {"edge_weight": torch.from_numpy(weight).to(dtype)} if takes_weight and weight is not None else {}
+        )
+        was_training = model.training
+        model.eval()
+        features = self.graph.x
+        assert features is not None
+        self._x = (features.to_dense() if isinstance(self.graph.features, Csr) else features).to(dtype)
+        with torch.no_grad():
+            for _ in range(_WARM_UPS):
+                self(self._x)
+        model.train(was_training)
+
+    def __call__(self, features: torch.Tensor | Csr, labels: Csr | None = None) -> torch.Tensor:
+        """(n, F) features to the model's (n, C) result. Sparse features are made dense."""
+        return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """As of a module."""
+        return self.module.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of a module."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """As of a module."""
+        return self.module.load_state_dict(state_dict)
+
+    def train(self) -> None:
+        """As of a module."""
+        self.module.train()
+
+    def eval(self) -> None:
+        """As of a module."""
+        self.module.eval()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """As :meth:`hpcgnn.nn.GraphModel.begin_epoch`."""
+        self._of.begin_epoch(epoch)
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """As :meth:`hpcgnn.nn.GraphModel.channels`."""
+        return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """As :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
+        return []
+
+    def description(self) -> dict[str, Any]:
+        """As :meth:`hpcgnn.nn.GraphModel.description`."""
+        shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
+        return {"class": type(self.module).__name__, "shapes": shapes}

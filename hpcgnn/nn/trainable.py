@@ -1,0 +1,77 @@
+"""What a trainer asks of a model: a native one is this, and a distributed one is made this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.dropout import DropoutKeys
+from hpcgnn.nn.graph_model import GraphModel
+from hpcgnn.nn.linear import Features
+from hpcgnn.policy.channel import Channel
+
+
+class Trainable(Protocol):
+    """See :class:`hpcgnn.nn.GraphModel`."""
+
+    config: ModelConfig
+    compute: str
+    messages: Messages
+    keys: DropoutKeys
+    aggregator: Aggregator
+
+    def __call__(self, features: Features, labels: Csr | None = None) -> torch.Tensor:
+        """(n, F) features to (n, C) scores. Collective."""
+        ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """As of a module, and so are the next two."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and buffers by name."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Take them from a checkpoint."""
+        ...
+
+    def train(self) -> Any:
+        """What follows is training."""
+        ...
+
+    def eval(self) -> Any:
+        """What follows is evaluation."""
+        ...
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A training step begins."""
+        ...
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """The exchanges that policies decide about. degrees: (n,) int64 in-degrees."""
+        ...
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """Those that may have a weight decay of their own."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """What makes a checkpoint fit."""
+        ...
+
+
+def as_trainable(model: torch.nn.Module) -> Trainable:
+    """A native model as it is, or what makes a distributed one like it. Collective."""
+    if isinstance(model, GraphModel):
+        return model
+    from hpcgnn.nn.pyg.trainable import TrainableModule  # PyG is optional, and made the model
+
+    return TrainableModule(model)

@@ -1,0 +1,75 @@
+"""Which edges get a plan: those that come again in the next pass, and no others. What a training loop's passes draw."""
+
+from __future__ import annotations
+
+import torch
+import torch_geometric.nn as pyg
+
+from hpcgnn.comm import Messages
+from hpcgnn.comm.messages import MessageConfig
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+from hpcgnn.nn.pyg.distribute import distribution_of, on_ranks
+from hpcgnn.nn.pyg.rehearsal import RANKS, Arguments
+
+PASSES = 4
+
+
+def plans_and_exchanges(*, same_weight: bool) -> list[tuple[int, int]]:
+    """After each pass of a layer with three hops, on rank 0."""
+    arguments = Arguments(6, weighted=True)
+    layer = pyg.TAGConv(6, 3, K=3).double()
+
+    def program(world: ThreadWorld) -> list[tuple[int, int]]:
+        graph, named, _ = arguments.part(world)
+        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+        counts, bridge = [], distribution_of(model).bridge
+        for _ in range(PASSES):
+            weight = named["edge_weight"] if same_weight else named["edge_weight"].clone()
+            model(named["x"], named["edge_index"], weight).sum().backward()
+            counts.append((bridge._num_plans, len(bridge.exchanges)))
+        return counts
+
+    found = on_threads(RANKS, program)
+    assert all(counts == found[0] for counts in found)
+    return found[0]
+
+
+def test_weights_that_come_again_get_one_plan():
+    plans = [plans for plans, _ in plans_and_exchanges(same_weight=True)]
+    assert plans == [0, 1, 1, 1]
+
+
+def test_weights_that_are_new_in_each_pass_get_none():
+    found = plans_and_exchanges(same_weight=False)
+    assert [plans for plans, _ in found] == [0] * PASSES
+    assert len({exchanges for _, exchanges in found}) == 1
+
+
+def test_the_graphs_own_edges_have_a_plan_at_once():
+    arguments = Arguments(6, weighted=False)
+    layer = pyg.GCNConv(6, 3).double()
+
+    def program(world: ThreadWorld) -> int:
+        graph, named, _ = arguments.part(world)
+        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+        with torch.no_grad():
+            model(**named)
+        return distribution_of(model).bridge._num_plans
+
+    assert on_threads(RANKS, program) == [1] * RANKS
+
+
+def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    arguments = Arguments(6, weighted=False)
+
+    def program(world: ThreadWorld) -> list[torch.Tensor]:
+        graph, named, _ = arguments.part(world)
+        mine = on_ranks(model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+        passes = [mine(named["x"]).detach() for _ in range(2)]
+        return [*passes, mine.eval()(named["x"]).detach()]
+
+    first, second, evaluated = (torch.cat(parts) for parts in zip(*on_threads(RANKS, program), strict=True))
+    assert not torch.equal(first, second)
+    assert torch.equal(evaluated, arguments.x)
+    assert torch.equal(first != 0, first == 2 * arguments.x)

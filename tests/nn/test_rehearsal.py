@@ -1,0 +1,201 @@
+"""What can be distributed, and what is refused by name: the rehearsal, whose ranks are threads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+import torch_geometric.utils as utils
+from torch import nn
+
+from hpcgnn.comm import Exchange
+from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.pyg.rehearsal import rehearse
+
+GRAPH = SimpleNamespace(meta=GraphMeta(num_nodes=5, num_edges=4, num_features=6), edge_weight=None)
+MLP = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+WEIGHTED = {
+    "GCN": lambda: pyg.GCNConv(6, 3),
+    "GCN, improved": lambda: pyg.GCNConv(6, 3, improved=True),
+    "GCN without loops": lambda: pyg.GCNConv(6, 3, add_self_loops=False),
+    "GCN without norm": lambda: pyg.GCNConv(6, 3, normalize=False),
+    "GCN, cached": lambda: pyg.GCNConv(6, 3, cached=True),
+    "graph": lambda: pyg.GraphConv(6, 3),
+    "graph, mean": lambda: pyg.GraphConv(6, 3, aggr="mean"),
+    "graph, max": lambda: pyg.GraphConv(6, 3, aggr="max"),
+    "SGC": lambda: pyg.SGConv(6, 3, K=3),
+    "SGC, cached": lambda: pyg.SGConv(6, 3, K=2, cached=True),
+    "SSGC": lambda: pyg.SSGConv(6, 3, alpha=0.1),
+    "APPNP": lambda: pyg.APPNP(4, 0.1),
+    "APPNP with dropout": lambda: pyg.APPNP(4, 0.1, dropout=0.5),
+    "TAG": lambda: pyg.TAGConv(6, 3),
+    "Chebyshev": lambda: pyg.ChebConv(6, 3, K=3),
+    "Chebyshev, random walk": lambda: pyg.ChebConv(6, 3, K=3, normalization="rw"),
+    "Chebyshev without norm": lambda: pyg.ChebConv(6, 3, K=3, normalization=None),
+    "LE": lambda: pyg.LEConv(6, 3),
+    "light GCN": lambda: pyg.LGConv(),
+    "ARMA": lambda: pyg.ARMAConv(6, 3, num_stacks=2, num_layers=2),
+    "mix of hops": lambda: pyg.MixHopConv(6, 3),
+}
+UNWEIGHTED = {
+    "SAGE": lambda: pyg.SAGEConv(6, 3),
+    "SAGE, sum": lambda: pyg.SAGEConv(6, 3, aggr="sum"),
+    "SAGE, max": lambda: pyg.SAGEConv(6, 3, aggr="max"),
+    "SAGE, LSTM": lambda: pyg.SAGEConv(6, 3, aggr="lstm"),
+    "SAGE, softmax": lambda: pyg.SAGEConv(6, 3, aggr="softmax"),
+    "SAGE, several": lambda: pyg.SAGEConv(6, 3, aggr=["mean", "max", "std"]),
+    "SAGE, projected": lambda: pyg.SAGEConv(6, 3, project=True, normalize=True, root_weight=False),
+    "GIN": lambda: pyg.GINConv(MLP, train_eps=True),
+    "cluster GCN": lambda: pyg.ClusterGCNConv(6, 3),
+    "GAT": lambda: pyg.GATConv(6, 3, heads=2, dropout=0.5),
+    "GAT, mean of heads": lambda: pyg.GATConv(6, 3, heads=2, concat=False, add_self_loops=False),
+    "GAT with residuals": lambda: pyg.GATConv(6, 3, residual=True),
+    "GATv2": lambda: pyg.GATv2Conv(6, 3, heads=2, share_weights=True),
+    "transformer": lambda: pyg.TransformerConv(6, 3, heads=2, beta=True),
+    "AGNN": lambda: pyg.AGNNConv(),
+    "edge": lambda: pyg.EdgeConv(nn.Linear(12, 3)),
+    "FiLM": lambda: pyg.FiLMConv(6, 3),
+    "GEN": lambda: pyg.GENConv(6, 3),
+    "gated residuals": lambda: pyg.ResGatedGraphConv(6, 3),
+    "FeaSt": lambda: pyg.FeaStConv(6, 3),
+    "gated": lambda: pyg.GatedGraphConv(6, 2),
+    "crystal": lambda: pyg.CGConv(6),
+    "PNA": lambda: pyg.PNAConv(6, 3, ["mean", "max"], ["identity"], deg=torch.tensor([1, 2, 3])),
+    "PyG's GCN": lambda: pyg.GCN(6, 8, 3, 3, norm="batch", jk="cat", dropout=0.5),
+    "PyG's GAT": lambda: pyg.GAT(6, 8, 2, 3, norm="layer"),
+}
+NORMS = {
+    "batch": lambda: nn.BatchNorm1d(4),
+    "batch, not affine": lambda: nn.BatchNorm1d(4, affine=False),
+    "batch, not tracked": lambda: nn.BatchNorm1d(4, track_running_stats=False),
+    "PyG's batch": lambda: pyg.BatchNorm(4),
+    "layer": lambda: nn.LayerNorm(4),
+    "PyG's layer": lambda: pyg.LayerNorm(4),
+    "PyG's layer, nodes": lambda: pyg.LayerNorm(4, mode="node"),
+    "graph": lambda: pyg.GraphNorm(4),
+    "pair": lambda: pyg.PairNorm(),
+    "pair, individually": lambda: pyg.PairNorm(scale_individually=True),
+}
+
+
+class One(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, edge_index):
+        return self.layer(x, edge_index)
+
+
+class Weighted(One):
+    def forward(self, x, edge_index, edge_weight):
+        return self.layer(x, edge_index, edge_weight)
+
+
+class Net(nn.Module):
+    """What its ``change`` does comes between two layers."""
+
+    def __init__(self, change, norm=None):
+        super().__init__()
+        self.first, self.second, self.norm, self.drop = pyg.GCNConv(6, 4), pyg.SAGEConv(4, 3), norm, nn.Dropout(0.5)
+        self.change = change
+
+    def forward(self, x, edge_index):
+        hidden = self.first(x, edge_index)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return self.second(self.drop(self.change(self, hidden, edge_index)).relu(), edge_index)
+
+
+@pytest.mark.parametrize("layer", [*WEIGHTED, *UNWEIGHTED])
+def test_layers_may_be_distributed(layer):
+    rehearse(One((WEIGHTED | UNWEIGHTED)[layer]()), GRAPH)
+
+
+@pytest.mark.parametrize("layer", ["GCN", "SAGE", "GAT", "LE", "Chebyshev"])
+def test_a_layer_may_be_a_model(layer):
+    rehearse((WEIGHTED | UNWEIGHTED)[layer](), GRAPH)
+
+
+@pytest.mark.parametrize("layer", WEIGHTED)
+def test_layers_with_weights_may_be_distributed(layer):
+    rehearse(Weighted(WEIGHTED[layer]()), GRAPH)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_may_be_distributed(norm):
+    rehearse(Net(lambda self, x, edges: x, NORMS[norm]()), GRAPH)
+
+
+ALLOWED = {
+    "functional dropout": lambda self, x, edges: F.dropout(x, 0.5, self.training),
+    "in-degrees": lambda self, x, edges: x * utils.degree(edges[1], x.size(0))[:, None],
+    "a jump": lambda self, x, edges: x + self.first.lin(torch.ones(x.size(0), 6, dtype=x.dtype)),
+}
+
+
+@pytest.mark.parametrize("use", ALLOWED)
+def test_uses_of_own_nodes_may_be_distributed(use):
+    rehearse(Net(ALLOWED[use]), GRAPH)
+
+
+REFUSED = {
+    "mean": (lambda self, x, edges: x - x.mean(0), "what mean"),
+    "softmax": (lambda self, x, edges: x.softmax(0), "what softmax"),
+    "number of nodes": (lambda self, x, edges: x / x.size(0), "what div"),
+    "degree of sources": (lambda self, x, edges: x * utils.degree(edges[0], x.size(0))[:, None], "scatter_add"),
+    "rows of sources": (lambda self, x, edges: x + utils.scatter(x[edges[0]], edges[1], 0, x.size(0)), "getitem"),
+    "order of nodes": (lambda self, x, edges: x.sort(0)[0], "what sort"),
+    "running sum": (lambda self, x, edges: x.cumsum(0), "what cumsum"),
+}
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_uses_of_all_nodes_are_refused_with_their_line(use):
+    change, named = REFUSED[use]
+    with pytest.raises(HpcgnnError, match=rf"Net cannot be distributed: .*{named} \(test_rehearsal.py, line \d+\)"):
+        rehearse(Net(change), GRAPH)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (One(pyg.GCNConv(6, 3, flow="target_to_source")), r"layer \(GCNConv\) cannot be distributed: its flow"),
+        (One(pyg.SuperGATConv(6, 3)), r"layer \(SuperGATConv\) raised IndexError"),
+        (
+            Net(lambda self, x, edges: x, pyg.InstanceNorm(4)),
+            r"norm \(InstanceNorm\) cannot be distributed: it takes stat",
+        ),
+        (Net(lambda self, x, edges: x, pyg.BatchNorm(4, allow_single_element=True)), "allow_single_element"),
+        (One(lambda x, edges: pyg.global_mean_pool(x, None)), "its result is not a tensor with a row for each node"),
+    ],
+)
+def test_layers_that_cannot_be_distributed_are_refused_by_name(model, reason):
+    with pytest.raises(HpcgnnError, match=reason):
+        rehearse(model, GRAPH)
+
+
+def test_a_model_that_asks_for_more_is_distributed_with_a_warning(caplog):
+    class Typed(nn.Module):
+        def forward(self, x, edge_index, node_type):
+            raise AssertionError("not called")
+
+    rehearse(Typed(), GRAPH)
+    assert "without having been tried" in caplog.text
+
+
+@pytest.mark.parametrize("layer", ["GCN", "GAT"])
+def test_rows_that_do_not_come_are_noticed(layer, monkeypatch):
+    add_received = Exchange.add_received
+
+    def zeroed(self, message, matrix, z):
+        message.codec.received.zero_()
+        add_received(self, message, matrix, z)
+
+    monkeypatch.setattr(Exchange, "add_received", zeroed)
+    with pytest.raises(HpcgnnError, match="what layer"):
+        rehearse(One((WEIGHTED | UNWEIGHTED)[layer]()), GRAPH)

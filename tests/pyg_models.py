@@ -1,0 +1,162 @@
+"""The native models, made of PyG's layers: what they must be equal to. No dropout; weights are set by :func:`load`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch.nn import Linear, ModuleList, ReLU, Sequential
+from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, LGConv, SAGEConv, SGConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from hpcgnn.nn import ModelConfig
+
+Tensors = dict[str, torch.Tensor]
+NORMS = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": lambda width: torch.nn.Identity()}
+
+
+class Reference(torch.nn.Module):
+    """``model(x, edge_index, weight)`` of a whole graph."""
+
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__()
+        self.config = config
+        depth = config.layers + (config.model == "jknet")
+        self.widths = [in_width, *[config.hidden] * (depth - 1), out_width]
+        hidden = self.widths[1:-1]
+        count = {"gcnii": config.layers}.get(config.model, len(hidden))
+        self.norms = ModuleList(NORMS[config.norm](config.hidden) for _ in range(count))
+
+    def activated(self, x: torch.Tensor, depth: int) -> torch.Tensor:
+        return (F.elu if self.config.activation == "elu" else F.relu)(self.norms[depth](x))
+
+
+class Stack(Reference):
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__(config, in_width, out_width)
+        last = len(self.widths) - 2
+        self.layers = ModuleList(self._layer(i == last, *pair) for i, pair in enumerate(pairwise(self.widths)))
+
+    def _layer(self, is_last: bool, width: int, next_width: int) -> torch.nn.Module:
+        kind, config = self.config.model, self.config
+        if kind == "gin":
+            return GINConv(
+                Sequential(Linear(width, next_width), ReLU(), Linear(next_width, next_width)), train_eps=True
+            )
+        if kind in ("gat", "gatv2"):
+            heads = config.output_heads if is_last else config.heads
+            layer = {"gat": GATConv, "gatv2": GATv2Conv}[kind]
+            return layer(width, next_width if is_last else next_width // heads, heads, concat=not is_last)
+        return {"gcn": GCNConv, "sage": SAGEConv}[kind](width, next_width)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        for depth, layer in enumerate(self.layers):
+            x = layer(x, edge_index, *([weight] if isinstance(layer, GCNConv) else []))
+            if depth < len(self.norms):
+                x = self.activated(x, depth)
+        return x
+
+
+class Jumping(Reference):
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__(config, in_width, out_width)
+        self.layers = ModuleList(GCNConv(*pair) for pair in pairwise(self.widths[:-1]))
+        self.final = Linear(config.layers * config.hidden, out_width)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        results = []
+        for depth, layer in enumerate(self.layers):
+            x = self.activated(layer(x, edge_index, weight), depth)
+            results.append(x)
+        return self.final(torch.cat(results, 1))
+
+
+class Deep(Reference):
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__(config, in_width, out_width)
+        self.first, self.last = Linear(in_width, config.hidden), Linear(config.hidden, out_width)
+        self.layers = ModuleList(
+            GCN2Conv(config.hidden, config.teleport, config.identity, depth + 1) for depth in range(config.layers)
+        )
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        first = x = F.elu(self.first(x)) if self.config.activation == "elu" else self.first(x).relu()
+        for depth, layer in enumerate(self.layers):
+            x = self.activated(layer(x, first, edge_index, weight), depth)
+        return self.last(x)
+
+
+class Simple(Reference):
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__(config, in_width, out_width)
+        self.layer, self.norms = SGConv(in_width, out_width, config.num_hops), ModuleList()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return self.layer(x, edge_index, weight)
+
+
+class Propagated(Reference):
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        super().__init__(config, in_width, out_width)
+        self.dense = ModuleList(Linear(*pair) for pair in pairwise(self.widths))
+        self.hops = APPNP(config.num_hops, config.teleport)
+        if config.model == "dagnn":
+            self.hop, self.gate = LGConv(normalize=False), Linear(out_width, 1)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        for depth, dense in enumerate(self.dense):
+            x = dense(x)
+            if depth < len(self.norms):
+                x = self.activated(x, depth)
+        if self.config.model == "appnp":
+            return self.hops(x, edge_index, weight)
+        edges, weight = gcn_norm(edge_index, weight, x.shape[0], dtype=x.dtype)
+        total = torch.sigmoid(self.gate(x)) * x
+        for _ in range(self.config.num_hops):
+            x = self.hop(x, edges, weight)
+            total = total + torch.sigmoid(self.gate(x)) * x
+        return total
+
+
+REFERENCES = {"jknet": Jumping, "gcnii": Deep, "sgc": Simple, "appnp": Propagated, "dagnn": Propagated}
+# Of our names, by the end of the name: PyG's, whether transposed, and the shape PyG gives it.
+_LEAVES = {
+    "gin": {"weight": ("nn.0.weight", True), "bias": ("nn.0.bias", False), "out.weight": ("nn.2.weight", True),
+            "out.bias": ("nn.2.bias", False), "eps": ("eps", False)},
+    "gat": {"weight": ("lin.weight", True), "attend_source": ("att_src", False), "attend_target": ("att_dst", False),
+            "bias": ("bias", False)},
+    "gatv2": {"weight_source": ("lin_l.weight", True), "bias_source": ("lin_l.bias", False), "bias": ("bias", False),
+              "weight_target": ("lin_r.weight", True), "bias_target": ("lin_r.bias", False), "attend": ("att", False)},
+    "sage": {"weight_neighbour": ("lin_l.weight", True), "weight_root": ("lin_r.weight", True), "bias": ("lin_l.bias", False)},
+    "gcnii": {"weight": ("weight1", False)},
+    "gcn": {"weight": ("lin.weight", True), "bias": ("bias", False)},
+}  # fmt: skip
+_LEAVES["jknet"] = _LEAVES["gcn"]
+
+
+def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
+    """Our parameters, or their gradients, under PyG's names, in its orientation and shape."""
+    renamed = {}
+    for name, value in values.items():
+        head, *leaf = name.split(".")
+        if head == "layers":
+            depth, end = leaf[0], ".".join(leaf[1:])
+            theirs, turned = _LEAVES[config.model][end]
+            value = value[None] if theirs.startswith("att") else value.T if turned else value
+            renamed[f"layers.{depth}.{theirs}"] = value
+        elif head == "norms":
+            renamed[name] = value
+        else:
+            target = name.replace("dense.", "layer.lin.") if config.model == "sgc" else name
+            renamed[target] = value.T if name.endswith("weight") else value
+    return renamed
+
+
+def reference(config: ModelConfig, in_width: int, out_width: int, state: Tensors) -> Reference:
+    """The same model with the same weights, in float64."""
+    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width).double()
+    missing, unexpected = model.load_state_dict(to_pyg(config, state), strict=False)
+    assert not unexpected, unexpected
+    assert all("num_batches" in name for name in missing), missing
+    return model

@@ -1,0 +1,170 @@
+"""Run under mpirun: models made of PyG's layers, distributed, against themselves on one machine; rank 0 writes a JSON report.
+
+usage: distributed.py REPORT.json WORKFOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import small_graphs
+
+import hpcgnn
+from hpcgnn.comm import Exchange, World
+from hpcgnn.comm.mailbox import Message
+from hpcgnn.graph import LocalGraph
+
+EPOCHS, LR = 8, 0.01
+
+
+class Net(torch.nn.Module):
+    """Two layers with what users put between them."""
+
+    def __init__(self, first: torch.nn.Module, second: torch.nn.Module, width: int, *, weighted: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = first, second, torch.nn.BatchNorm1d(width)
+        self.weighted = weighted
+
+    def forward(self, x, edge_index, edge_weight=None):
+        extra = (edge_weight,) if self.weighted else ()
+        x = F.elu(self.norm(self.first(x, edge_index, *extra)))
+        return self.second(x, edge_index, *extra)
+
+
+def models(width: int, classes: int) -> dict[str, torch.nn.Module]:
+    torch.manual_seed(5)
+    return {
+        "gcn": Net(pyg.GCNConv(width, 8, cached=True), pyg.GCNConv(8, classes, improved=True), 8, weighted=True),
+        "sage and gat": Net(pyg.SAGEConv(width, 8), pyg.GATv2Conv(8, classes, heads=2, concat=False), 8),
+        "gat": Net(pyg.GATConv(width, 4, heads=2), pyg.GATConv(8, classes), 8),
+        "max and transformer": Net(pyg.SAGEConv(width, 8, aggr="max"), pyg.TransformerConv(8, classes), 8),
+        "cheb and appnp": Net(pyg.ChebConv(width, 6, K=3), pyg.TAGConv(6, classes), 6, weighted=True),
+        "PyG's GCN": pyg.GCN(width, 8, 3, classes, norm="graph_norm", jk="cat"),
+    }
+
+
+def step(model: torch.nn.Module, x, edge_index, weight, y, mask) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores, and the sum of the losses of the masked nodes; gradients are in the parameters."""
+    extra = () if weight is None or not getattr(model, "weighted", False) else (weight,)
+    scores = model(x, edge_index, *extra)
+    loss = F.cross_entropy(scores[mask], y[mask], reduction="sum")
+    model.zero_grad()
+    loss.backward()
+    return scores.detach(), loss.detach()
+
+
+def compare(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Module) -> dict[str, float]:
+    """Largest relative differences of losses, scores and gradients over some steps of both."""
+    plain = plain.double()
+    model = hpcgnn.distribute(plain, graph, backend="reference", check=False)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    state = {name: value.clone() for name, value in plain.state_dict().items()}
+    whole_weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
+    whole = (torch.from_numpy(arrays.x).double(), torch.from_numpy(arrays.edge_index), whole_weight)
+    labels = torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"])
+    weight = None if graph.edge_weight is None else torch.from_numpy(graph.edge_weight).double()
+    part = (graph.x.double(), graph.edge_index, weight, graph.y, graph.masks["train_mask"])
+
+    wanted = steps(plain, lambda: step(plain, *whole, *labels), lambda: None, lambda value: value)
+    plain.load_state_dict(state)
+    world = graph.world
+    found = steps(
+        model,
+        lambda: step(model, *part),
+        lambda: hpcgnn.sum_gradients(model),
+        lambda value: torch.from_numpy(world.allreduce(np.array([value.item()]))),
+    )
+    scores = torch.zeros_like(wanted[2])
+    scores[graph.original_ids] = found[2]
+    everyones = torch.from_numpy(world.allreduce(scores.numpy()))
+    return {
+        "losses": float(np.abs(np.array(found[0]) / wanted[0] - 1).max()),
+        "gradients": max(_relative(found[1][name], value, 1e-3) for name, value in wanted[1].items()),
+        "scores": _relative(everyones, wanted[2]),
+    }
+
+
+def _relative(found: torch.Tensor, wanted: torch.Tensor, least: float = 0.0) -> float:
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=least))
+
+
+def steps(model, take, reduce, over_ranks) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
+    """Losses, the last step's gradients, and its scores."""
+    optimiser = torch.optim.SGD(model.parameters(), LR)
+    losses = []
+    for _ in range(EPOCHS):
+        scores, loss = take()
+        reduce()
+        optimiser.step()
+        losses.append(float(over_ranks(loss)))
+    return losses, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, scores
+
+
+def sabotaged(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Module) -> float:
+    """The difference of losses where rows come, but as zeros: it must be large, or the comparison proves nothing."""
+    wait = Exchange.wait
+
+    def zeroed(self: Exchange, message: Message) -> None:
+        wait(self, message)
+        message.codec.received.zero_()
+
+    Exchange.wait = zeroed
+    try:
+        return compare(graph, arrays, plain)["losses"]
+    finally:
+        Exchange.wait = wait
+
+
+def trained(graph: LocalGraph, plain: torch.nn.Module, out: Path) -> dict[str, float]:
+    """A trainer's losses with few bits, stale rows and policies, which must fall."""
+    results = {}
+    policies = {"exact": (32, {}), "quantized": (8, {"bits": "adaqp", "bits_period": 2, "staleness": "pipeline"})}
+    for name, (bits, policy) in policies.items():
+        from hpcgnn.comm.messages import MessageConfig
+        from hpcgnn.nn.pyg import distribute
+
+        model = distribute(plain, graph, messages=MessageConfig(bits=bits))
+        config = hpcgnn.TrainConfig(epochs=6, eval_every=3, policy=hpcgnn.PolicyConfig(**policy))
+        trainer = hpcgnn.Trainer(model, graph, config)
+        trainer.fit()
+        results[name] = trainer.records[-1]["loss"] / trainer.records[0]["loss"]
+        results[f"{name}, exchanges"] = len(trainer.policies.record().get("bits", {})) if policy else 0
+    return results
+
+
+def main(report: Path, folder: Path) -> None:
+    world, found = World(), {}
+    for weighted in (False, True):
+        arrays = small_graphs.random_multigraph(weighted=weighted)
+        path = folder / f"distributed-{weighted}-{world.size}.h5"
+        if world.rank == 0:
+            part = small_graphs.random_parts(
+                arrays.num_nodes, world.size, empty=world.size - 1 if world.size >= 3 else None
+            )
+            small_graphs.write_parts(path, arrays, part, world.size)
+        world.allreduce(np.zeros(1))  # the file is there
+        loaded = hpcgnn.load(path, world)
+        for order in ("none", "degree"):
+            graph = loaded.reordered(order)
+            for name, plain in models(arrays.x.shape[1], arrays.num_classes).items():
+                errors = compare(graph, arrays, plain)
+                largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
+                found[f"{name}{', weighted' * weighted}, {order}"] = dict(zip(errors, largest, strict=True))
+    plain = models(arrays.x.shape[1], arrays.num_classes)["sage and gat"]
+    found["sabotage"] = sabotaged(loaded, arrays, plain)
+    found["trained"] = trained(loaded, models(arrays.x.shape[1], arrays.num_classes)["PyG's GCN"], folder)
+    if world.rank == 0:
+        report.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

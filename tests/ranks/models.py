@@ -1,0 +1,94 @@
+"""Run under mpirun: scores and gradients of every native model against PyG's layers; rank 0 writes a JSON report.
+
+usage: models.py REPORT.json WORKFOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pyg_models
+import small_graphs
+
+import hpcgnn
+from hpcgnn.comm import World
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.config import MODELS
+from hpcgnn.train.objective import loss_sum
+
+SMALL = hpcgnn.ModelConfig(layers=3, hidden=12, heads=4, dropout=0.0, norm="layer", hops=3)
+CONFIGS = {name: replace(SMALL, model=name) for name in MODELS} | {
+    "gat, elu": replace(SMALL, model="gat", activation="elu", norm="none", output_heads=2),
+    "gat, partial": replace(SMALL, model="gat", attention="partial"),
+    "gat, partial, 2 heads": replace(
+        SMALL, model="gat", attention="partial", activation="elu", norm="none", output_heads=2
+    ),
+    "gcnii, 8 layers": replace(SMALL, model="gcnii", layers=8, norm="batch"),
+    "gin, wide": replace(SMALL, model="gin", hidden=32, norm="none"),
+}
+
+
+def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.ModelConfig) -> dict[str, float]:
+    """The largest relative differences of scores and of any parameter's gradient."""
+    model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=1)
+    model.begin_epoch(0)
+    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
+    mine = model(graph.features.double())
+    loss_sum(mine, graph.y, graph.masks["train_mask"]).backward()
+    weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
+    theirs = wanted(torch.from_numpy(arrays.x).double(), torch.from_numpy(arrays.edge_index), weight)
+    loss_sum(theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"])).backward()
+    sums = {name: torch.from_numpy(graph.world.allreduce(p.grad.numpy())) for name, p in model.named_parameters()}
+    found, gradients = pyg_models.to_pyg(config, sums), dict(wanted.named_parameters())
+    assert found.keys() == gradients.keys()
+    largest = max(float(p.grad.abs().max()) for p in gradients.values())
+    scores = (mine - theirs[graph.original_ids]).detach().abs().numpy()
+    return {
+        "score_error": float(scores.max(initial=0) / theirs.detach().abs().max()),
+        "gradient_error": max(float((found[name] - p.grad).abs().max()) for name, p in gradients.items()) / largest,
+    }
+
+
+def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, float]:
+    """The loss with all dropouts, and without them in evaluation; of all ranks."""
+    rates = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
+    model = hpcgnn.build_model(replace(config, **rates), graph, backend="reference", dtype=torch.float64, seed=1)
+    losses = {}
+    for training in (True, False):
+        model.train(training)
+        model.begin_epoch(3)
+        loss = loss_sum(model(graph.features.double()), graph.y, graph.masks["train_mask"])
+        losses["training" if training else "evaluation"] = float(graph.world.allreduce(np.array([loss.item()]))[0])
+    return losses
+
+
+def main(report: Path, folder: Path) -> None:
+    world, found = World(), {}
+    for weighted in (False, True):
+        arrays = small_graphs.random_multigraph(weighted=weighted)
+        path = folder / f"{weighted}-{world.size}.h5"
+        if world.rank == 0:
+            empty = world.size - 1 if world.size >= 3 else None
+            part = small_graphs.random_parts(arrays.num_nodes, world.size, empty=empty)
+            small_graphs.write_parts(path, arrays, part, world.size)
+        world.allreduce(np.zeros(1))  # the file is there
+        graph = hpcgnn.load(path, world)
+        for name, config in CONFIGS.items():
+            errors = compare(graph, arrays, config)
+            largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
+            found[f"{name}{', weighted' * weighted}"] = dict(zip(errors, largest, strict=True))
+    found["dropout"] = {name: with_dropout(graph, config) for name, config in CONFIGS.items()}
+    if world.rank == 0:
+        report.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
