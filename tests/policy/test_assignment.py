@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
-from thread_world import ThreadWorld, on_ranks
 
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads
 from hpcgnn.policy import exact as exact_module
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.exact import _solve, exact
@@ -48,6 +48,9 @@ def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float
     return best
 
 
+HIGHS_GAP = 1e-6  # of the objective, which is of the order of 1: that is how far HiGHS looks
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 3), each=st.integers(0, 2), weight=st.floats(0, 1))
 def test_small_problems_are_solved_as_by_brute_force(seed: int, ranks: int, each: int, weight: float) -> None:
@@ -59,11 +62,11 @@ def test_small_problems_are_solved_as_by_brute_force(seed: int, ranks: int, each
         by = scales(world, groups, own_fixed, weight)
         return by, assign(world, [Problem(groups, own_fixed)], weight)[0]
 
-    found = on_ranks(ranks, program)
+    found = on_threads(ranks, program)
     by = found[0][0]
     wanted = brute_force(everyones, fixed.sum(0), by)
     for _, answer in found:
-        assert answer.objective == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+        assert answer.objective == pytest.approx(wanted, rel=1e-9, abs=HIGHS_GAP)
         assert answer.gap == 0
 
 
@@ -77,7 +80,7 @@ def test_large_problems_are_within_one_percent_of_their_bound(each: int, kind: s
     def program(world: ThreadWorld) -> Assignment:
         return assign(world, [Problem(everyones[world.rank], np.zeros(2 * ranks))], weight)[0]
 
-    answers = on_ranks(ranks, program)
+    answers = on_threads(ranks, program)
     assert len({(answer.objective, answer.bound) for answer in answers}) == 1
     assert 0 <= answers[0].gap < 0.01
     loads = np.zeros(2 * ranks)
@@ -118,7 +121,7 @@ def test_what_cannot_be_solved_is_no_assignment_on_all_ranks(monkeypatch: pytest
             assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
         return str(raised.value)
 
-    assert all("HiGHS found no assignment" in sentence for sentence in on_ranks(3, program))
+    assert all("HiGHS found no assignment" in sentence for sentence in on_threads(3, program))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -130,7 +133,7 @@ def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) 
         with pytest.raises(NoAssignment, match="no finite numbers"):
             assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
 
-    on_ranks(3, program)
+    on_threads(3, program)
 
 
 def test_bounds_are_true() -> None:
@@ -144,7 +147,7 @@ def test_bounds_are_true() -> None:
             problem = Problem(groups, fixed)
             return by_prices(world, [(problem, by)])[0], exact(world, problem, by)
 
-        priced, best = on_ranks(3, program)[0]
+        priced, best = on_threads(3, program)[0]
         assert priced.bound <= best.objective * (1 + 1e-9)
         assert best.objective <= priced.objective * (1 + 1e-9)
 
@@ -157,7 +160,7 @@ def test_more_weight_on_variance_never_leaves_more_of_it() -> None:
         def program(world: ThreadWorld, weight: float = weight) -> Assignment:
             return assign(world, [Problem(everyones[world.rank], np.zeros(8))], weight)[0]
 
-        found.append(on_ranks(4, program)[0])
+        found.append(on_threads(4, program)[0])
     assert all(a.variance >= b.variance * 0.99 for a, b in itertools.pairwise(found))
     assert all(a.seconds <= b.seconds * 1.01 for a, b in itertools.pairwise(found))
 
@@ -170,4 +173,4 @@ def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> No
         assign(world, [Problem(everyones[world.rank], np.zeros(8))] * 6, 0.5)
         return time.process_time() - started  # of all threads: one core's
 
-    assert max(on_ranks(4, program)) < 2
+    assert max(on_threads(4, program)) < 2

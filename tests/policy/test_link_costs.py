@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from thread_world import ThreadWorld, on_ranks
 
+from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
 
 
@@ -21,7 +21,7 @@ def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: floa
 
 
 def fitted(*everyones: np.ndarray) -> LinkCosts | None:
-    answers = on_ranks(len(everyones), lambda world: fit(world, everyones[world.rank]))
+    answers = on_threads(len(everyones), lambda world: fit(world, everyones[world.rank]))
     assert all(answer == answers[0] for answer in answers)
     return answers[0]
 
@@ -67,11 +67,6 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
     costs = LinkCosts({"network": 8.1e-8}, {"network": 1.5e-4})
     costs.save(tmp_path / "costs.json")
     assert LinkCosts.load(tmp_path / "costs.json") == costs
-
-
-def test_worlds_are_of_threads() -> None:
-    assert on_ranks(3, lambda world: int(world.allreduce(np.array([world.rank]))[0])) == [3, 3, 3]
-    assert isinstance(on_ranks(1, lambda world: world)[0], ThreadWorld)
 
 
 @pytest.mark.mpi

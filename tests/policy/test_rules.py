@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from thread_world import on_ranks
 
+from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.channel import Observation
@@ -53,7 +53,7 @@ def test_the_same_descent_in_fewer_seconds_is_faster():
 def test_importance_is_the_place_among_distinct_degrees():
     """Of a power law, most rows have little of it, whatever their share."""
     degrees = np.array([1] * 1000 + [2] * 100 + [3, 50, 1000])
-    everyones = on_ranks(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
+    everyones = on_threads(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
     assert (everyones[0] == everyones[1]).all()
     assert everyones[0].tolist() == [1, 2, 3, 50, 1000]
     places = importance(degrees, everyones[0])
