@@ -50,10 +50,11 @@ $(STAMP)-dev: $(STAMP)
 	@touch $@
 
 # The package is installed editable: Python files need nothing after an edit, native ones this.
-native: $(VENV)/.native-built
-$(VENV)/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
+# It is loaded through a C ABI, so it is the same for all environments.
+native: build/.native-built
+build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 	$(BIN)/python setup.py -q build_ext --inplace
-	@touch $@
+	@mkdir -p build && touch $@
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from hpcgnn.policy import PolicyConfig
     from hpcgnn.train import TrainConfig, Trainer
     from hpcgnn.train.gradients import sum_gradients
+    from hpcgnn.train.links import LinkConfig, split_links
 
 __all__ = [
     "HpcgnnError",
+    "LinkConfig",
     "ModelConfig",
     "PolicyConfig",
     "TrainConfig",
@@ -28,11 +30,13 @@ __all__ = [
     "distribute",
     "kernels",
     "load",
+    "split_links",
     "sum_gradients",
 ]
 
 # Imported at first use: torch and MPI take seconds to start, and `hpcgnn convert --help` needs neither.
 _HOMES = {
+    "LinkConfig": "hpcgnn.train.links",
     "ModelConfig": "hpcgnn.nn",
     "PolicyConfig": "hpcgnn.policy",
     "TrainConfig": "hpcgnn.train",
@@ -41,6 +45,7 @@ _HOMES = {
     "distribute": "hpcgnn.nn.pyg",
     "kernels": "hpcgnn.kernels",
     "load": "hpcgnn.graph",
+    "split_links": "hpcgnn.train.links",
     "sum_gradients": "hpcgnn.train.gradients",
 }
 

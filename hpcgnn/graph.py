@@ -78,6 +78,11 @@ class LocalGraph:
         """(e,) bool, whether an edge's source is owned."""
         return (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
 
+    @property
+    def _destinations(self) -> np.ndarray:
+        """(e,) int64 owned nodes, in the file's order, at which edges end."""
+        return np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+
     @cached_property
     def halo_positions(self) -> np.ndarray:
         """(h,) int64 positions of the nodes of other ranks from which edges come, ascending."""
@@ -93,8 +98,7 @@ class LocalGraph:
         sources = np.where(
             self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
         )
-        destinations = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
-        edges = torch.from_numpy(np.stack((sources, destinations)))
+        edges = torch.from_numpy(np.stack((sources, self._destinations)))
         if self.order.nodes is None:
             return edges
         ids = torch.arange(self.num_nodes + halo.size)
@@ -134,6 +138,22 @@ class LocalGraph:
         loaded = torch.empty_like(values)
         loaded[self.order.nodes] = values
         return loaded
+
+    # -- some of its edges --------------------------------------------------------------------------------------------
+
+    def with_edges(self, kept: np.ndarray) -> LocalGraph:
+        """This graph with those of its edges that the (e,) bool ``kept`` names; its plans are built, not read. Collective."""
+        lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
+        count = np.array([lengths.sum()])
+        first, total = int(self.world.exscan(count)[0]), int(self.world.allreduce(count)[0])
+        return replace(
+            self,
+            meta=replace(self.meta, num_edges=total),
+            indptr=first + np.concatenate(([0], np.cumsum(lengths))),
+            indices=self.indices[kept],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
+            matches_parts=False,
+        )
 
     def local_edges(self) -> Csr:
         """(n, n) ones: the edges inside this part, in the file's order."""

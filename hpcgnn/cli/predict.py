@@ -17,7 +17,14 @@ from hpcgnn.cli import console
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="HDF5 file to write: /scores (nodes, classes), before softmax or sigmoid.",
+    help="HDF5 file to write: /scores (nodes, classes), before softmax or sigmoid; of a run with --task link, /embeddings "
+    "(nodes, hidden).",
+)
+@click.option(
+    "--pairs",
+    type=click.Path(path_type=Path),
+    help="Of a run with --task link: write /pair_scores (pairs,) of these instead, a text file with two original ids a line, "
+    "or an .npy file (pairs, 2). A score of 0 is as likely a link as not.",
 )
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
@@ -26,11 +33,20 @@ from hpcgnn.cli import console
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def predict(
-    parts: Path, run: Path, out: Path, which: str, timeout: float, force: bool, quiet: bool, as_json: bool
+    parts: Path,
+    run: Path,
+    out: Path,
+    pairs: Path | None,
+    which: str,
+    timeout: float,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Write the scores of a trained RUN for every node of PARTS, in the order of original ids.
 
-    RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into.
+    RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into, and PARTS may be
+    another graph than the one trained on, with features of the same meaning. All its edges are messages.
     """
     from hpcgnn.comm import World
     from hpcgnn.comm.threads import use_threads
@@ -43,13 +59,22 @@ def predict(
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True)
     content = checkpoint.read(world, path, None)
-    scores = prediction.predict(graph, content)
-    prediction.write_predictions(graph, scores, out, force=force)
+    if pairs is not None:
+        scores = prediction.score_pairs(graph, content, prediction.read_pairs(world, pairs))
+        prediction.write_pair_scores(graph, scores, out, force=force)
+    else:
+        scores = prediction.predict(graph, content)
+        what = "scores" if content["model_config"].get("decoder", "none") == "none" else "embeddings"
+        prediction.write_predictions(graph, scores, out, force=force, what=what)
     facts = {
         "checkpoint": str(path),
         "trained_epochs": content["next_epoch"],
         "nodes": graph.meta.num_nodes,
-        "classes": graph.meta.num_classes,
+        **(
+            {"pairs": str(pairs)}
+            if pairs is not None
+            else {"classes" if what == "scores" else "width": scores.shape[1]}
+        ),
         "ranks": world.size,
         "out": str(out),
     }

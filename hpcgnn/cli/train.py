@@ -16,13 +16,10 @@ from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import keep_freed_memory
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.policy.config import (
-    BITS_POLICIES,
-    SAFE_BITS,
-    PolicyConfig,
-)
+from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS, PolicyConfig
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import LabelPropagationConfig
+from hpcgnn.train.links import LinkConfig, split_links
 from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
 from hpcgnn.train.schedule import ScheduleConfig
 from hpcgnn.train.trainer import TrainConfig, Trainer
@@ -37,6 +34,7 @@ _EXAMPLE = """
 Example
   mpirun -n 4 hpcgnn train parts.h5 --out run --model gcn --layers 2 --hidden 64 --epochs 200
   mpirun -n 4 hpcgnn train parts.h5 --out run --preset gat --seed 1
+  mpirun -n 4 hpcgnn train parts.h5 --out run --task link --metric hits@50
   mpirun -n 4 hpcgnn train parts.h5 --out run --resume
   mpirun -n 4 hpcgnn train parts.h5 --out again --config run/config.toml
 
@@ -100,6 +98,7 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     callback=_take_defaults,
     help="Continue the run in --out from its last checkpoint, with its settings where no flag changes them.",
 )
+@train_options.TASK
 @train_options.MODEL
 @train_options.OPTIMISER
 @train_options.SYSTEM
@@ -166,12 +165,14 @@ def _make_trainer(
         if world.rank == 0:
             run.prepare(resume=resume)
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
-    config = ModelConfig(**_pick(ModelConfig, settings), label_inputs=labels.rate > 0)
+    decoder = settings["decoder"] if settings["task"] == "link" else "none"
+    config = ModelConfig(**_pick(ModelConfig, settings | {"decoder": decoder}), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
+    links = split_links(graph, LinkConfig(**_pick(LinkConfig, settings))) if settings["task"] == "link" else None
     messages = Messages(world, _message_config(settings))
     how = {name: settings[name] for name in ("strategy", "seed", "compute")}
     how["keep_input_aggregation"] = settings["cache_input_aggregation"]
-    model = build_model(config, graph, messages=messages, **how)
+    model = build_model(config, graph if links is None else links.train, messages=messages, **how)
     policy = _policy_config(settings)
     nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels, "policy": policy}
     is_replay = settings["replay"] is not None and str(settings["replay"]) != "none"
@@ -179,7 +180,7 @@ def _make_trainer(
     costs_file = settings["link_costs"] or out / LINK_COSTS
     costs = partial(kept_costs, world, costs_file, refit=settings["refit_links"])
     train_config = TrainConfig(**_pick(TrainConfig, settings | nested))
-    trainer = Trainer(model, graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
+    trainer = Trainer(model, links or graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
     if resume:
         trainer.resume()
     if settings["refit_links"]:

@@ -11,12 +11,12 @@ from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.messages import CODINGS, EVAL_PRECISIONS
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.compute import COMPUTES
-from hpcgnn.nn.config import ACTIVATIONS, ATTENTIONS, MODELS, NORMS
+from hpcgnn.nn.config import ACTIVATIONS, ATTENTIONS, DECODERS, MODELS, NORMS
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, DESCENT_RULES, DRIFT_RULES, SMOOTHINGS, STALENESS_POLICIES
 from hpcgnn.train.label_propagation import REDRAWS
-from hpcgnn.train.objective import METRICS
+from hpcgnn.train.objective import LINK_METRICS, METRICS
 from hpcgnn.train.schedule import SCHEDULES
 
 
@@ -67,6 +67,22 @@ MODEL = _options(
     click.option("--label-redraw", type=click.Choice(REDRAWS), default="epoch", show_default=True,
                  help="When the propagated labels are drawn: anew every epoch, or once for the run."),
 )  # fmt: skip
+TASK = _options(
+    click.option("--task", type=click.Choice(["node", "link"]), default="node", show_default=True,
+                 help="Learn classes of nodes, or which nodes are linked: some links are held out, and the model learns those "
+                      "that it sees beside pairs that are none."),
+    click.option("--decoder", type=click.Choice(DECODERS[1:]), default="dot", show_default=True,
+                 help="link: score of a pair, from embeddings as wide as --hidden: their product, or two dense layers on the "
+                      "element-wise one."),
+    click.option("--link-split", type=(float, float), metavar="VAL TEST", default=(0.05, 0.1), show_default=True,
+                 help="link: shares of the links held out for validation and testing, an edge's both directions together."),
+    click.option("--link-seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+                 help="link: which are held out, and which other pairs they are compared with; --seed changes neither."),
+    click.option("--negatives", type=click.IntRange(1), default=1, show_default=True,
+                 help="link: pairs without a link for each link, drawn anew in each epoch."),
+    click.option("--negative-pool", type=click.IntRange(1), default=2048, show_default=True,
+                 help="link: nodes drawn in each epoch for the other ends of those pairs; every rank gets their embeddings."),
+)  # fmt: skip
 OPTIMISER = _options(
     click.option("--epochs", type=click.IntRange(1), default=100, show_default=True, help="In all, resumed ones included."),
     click.option("--lr", type=click.FloatRange(0, min_open=True), default=0.01, show_default=True,
@@ -82,8 +98,9 @@ OPTIMISER = _options(
     click.option("--decay-every", type=click.IntRange(1), default=50, show_default=True, help="Epochs between decays."),
     click.option("--patience", type=click.IntRange(0), default=0, show_default=True,
                  help="Stop after so many epochs without a better validation metric; 0 = never."),
-    click.option("--metric", type=click.Choice(["auto", *METRICS]), default="auto", show_default=True,
-                 help="What is evaluated; auto is accuracy, or micro-f1 for multi-label graphs."),
+    click.option("--metric", type=click.Choice(list(dict.fromkeys(["auto", *METRICS, *LINK_METRICS]))), default="auto",
+                 show_default=True,
+                 help="What is evaluated; auto is accuracy, micro-f1 for multi-label graphs, and roc-auc for links."),
     click.option("--eval-every", type=click.IntRange(1), default=1, show_default=True,
                  help="Epochs from one evaluation to the next."),
     click.option("--checkpoint-every", type=click.IntRange(1), default=10, show_default=True,

@@ -24,6 +24,7 @@ ATTENTIVE = tuple(name for name, kind in MODELS.items() if kind == "halo")
 NORMS = ("layer", "batch", "none")
 ACTIVATIONS = ("relu", "elu")
 ATTENTIONS = ("halo", "partial")
+DECODERS = ("none", "dot", "mlp")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class ModelConfig:
     (:mod:`hpcgnn.nn.partial_attention`). heads, output_heads: of attention; those of the last layer are averaged.
     attention_dropout: on attention's weights. hops: of sgc, appnp and dagnn; 0: as in their papers. teleport: share of the
     first layer's result in each hop or layer (appnp's and gcnii's alpha). identity: gcnii's theta, by which deeper layers come
-    closer to the identity.
+    closer to the identity. decoder: of links, from embeddings ``hidden`` wide (:mod:`hpcgnn.nn.decoder`); ``none`` for a model
+    of classes.
     """
 
     model: str = "sage"
@@ -55,10 +57,17 @@ class ModelConfig:
     hops: int = 0
     teleport: float = 0.1
     identity: float = 0.5
+    decoder: str = "none"
 
     def check(self) -> None:
         """Raise HpcgnnError for values that make no model."""
-        choices = {"model": MODELS, "norm": NORMS, "activation": ACTIVATIONS, "attention": ATTENTIONS}
+        choices = {
+            "model": MODELS,
+            "norm": NORMS,
+            "activation": ACTIVATIONS,
+            "attention": ATTENTIONS,
+            "decoder": DECODERS,
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise HpcgnnError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")

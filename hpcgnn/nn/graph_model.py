@@ -12,6 +12,7 @@ import torch
 from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
 from hpcgnn.nn.config import ModelConfig, describe
+from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.label_embedding import LabelEmbedding
@@ -42,6 +43,7 @@ class Frame:
 class GraphModel(torch.nn.Module, ABC):
     """``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
 
+    With ``config.decoder`` the scores are embeddings (n, hidden), of which ``decoder`` makes those of links.
     Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
     (n, C) ones; their embedding is added to the features behind their dropout. Models implement :meth:`scores`.
     """
@@ -55,6 +57,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators: list[Aggregator | KeptAggregator] = []
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
+        self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
     # -- what models are made of --------------------------------------------------------------------------------------
@@ -64,6 +67,12 @@ class GraphModel(torch.nn.Module, ABC):
         own = self.aggregator.for_layer(len(self.aggregators))
         self.aggregators.append(KeptAggregator(own) if keep else own)
         return self.aggregators[-1]
+
+    def adopted(self, aggregator: Aggregator) -> Aggregator:
+        """``aggregator`` for the exchange that comes behind those of the layers in a training pass."""
+        own = aggregator.for_layer(len(self.aggregators))
+        self.aggregators.append(own)
+        return own
 
     def new_dropout(self, rate: float) -> KeyedDropout:
         """The next dropout of a pass, with draws of its own."""

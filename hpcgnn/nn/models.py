@@ -13,6 +13,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import make_aggregator
 from hpcgnn.nn.compute import check_compute
 from hpcgnn.nn.config import ATTENTIVE, MODELS, ModelConfig
+from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.deep import GCNII
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import Frame, GraphModel
@@ -74,7 +75,7 @@ def build_model(
         aggregator = make_aggregator(graph, MODELS[config.model], strategy, dtype=dtype, **how)  # type: ignore[arg-type]
     frame = Frame(
         graph.meta.num_features,
-        graph.meta.num_classes,
+        graph.meta.num_classes if config.decoder == "none" else config.hidden,
         aggregator,
         DropoutKeys(graph.original_ids, seed),
         is_sparse=isinstance(graph.features, Csr),
@@ -92,6 +93,9 @@ def _with_weights(config: ModelConfig, frame: Frame, seed: int) -> GraphModel:
         model = _TYPES.get(config.model, GNN)(config, frame)
         if config.label_inputs:  # last, so that the others' weights are those that they have without it
             model.embed_labels = LabelEmbedding(frame.out_width, frame.in_width, frame.aggregator.backend)
+        if config.decoder != "none":
+            how = {"compute": frame.compute, "backend": frame.aggregator.backend}
+            model.decoder = make_decoder(config.decoder, frame.out_width, **how)
     return model
 
 

@@ -14,6 +14,7 @@ from hpcgnn.comm import World
 from hpcgnn.data.graph_file import MULTI_LABEL
 
 METRICS = ("accuracy", "micro-f1", "roc-auc")
+LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
 
 
 def loss_sum(scores: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -82,6 +83,28 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
         known = [area for area in areas if area is not None]
         results.append(float(np.mean(known)) if known else None)
     return results
+
+
+def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:
+    """One of :data:`LINK_METRICS` of all ranks' scores of links and of pairs that are none. Collective.
+
+    ``hits@K`` is the share of links with a score above the K-th highest of all other pairs, as OGB has it. None without
+    links or without other pairs.
+    """
+    if metric == "roc-auc":
+        positive = np.repeat([True, False], [joined.size, apart.size])
+        return distributed_auc(world, np.concatenate((joined, apart)), positive)
+    threshold = _largest(world, apart, int(metric.removeprefix("hits@")))
+    hits, total, others = world.allreduce(np.array([(joined > threshold).sum(), joined.size, apart.size])).tolist()
+    return hits / total if total and others else None
+
+
+def _largest(world: World, values: np.ndarray, rank: int) -> float:
+    """The ``rank``-th largest of all ranks' values; -inf where there are fewer. O(P rank) memory. Collective."""
+    mine = np.full(rank, -np.inf)
+    first = np.sort(values)[::-1][:rank]
+    mine[: first.size] = first
+    return float(np.sort(world.allgather(mine).ravel())[-rank])
 
 
 _SPLITTERS_PER_RANK = 32

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from hpcgnn import shared_file
+from hpcgnn.comm import World
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn import build_model
+from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
+from hpcgnn.nn.halo import identity
 from hpcgnn.train.label_propagation import check_labels, training_labels
-from hpcgnn.train.trainer import with_dtype
+from hpcgnn.train.tasks import with_dtype
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
 
@@ -24,8 +26,19 @@ PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
 def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
     """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective.
 
-    A model that takes labels as inputs is given those of all training nodes of ``graph``, and no others.
+    A model of links gives (n, F) embeddings, with all edges of ``graph`` as messages. One that takes labels as inputs is
+    given those of all training nodes, and no others.
     """
+    return _applied(model_of(graph, content, strategy), graph)
+
+
+def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
+    labels = training_labels(graph) if model.config.label_inputs else None
+    return model(with_dtype(graph.features, torch.float32), labels)
+
+
+def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
+    """The model of a checkpoint's ``content`` for any graph with as many features and classes, to evaluate. Collective."""
     description = content["model_config"]
     with graph.world.together(f"use a checkpoint on {graph.path}"):
         if "model" not in description:
@@ -33,41 +46,107 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
                 f"the checkpoint is of {description['class']}, a class of your own program: load its weights there with "
                 "load_state_dict"
             )
-        widths = description["features"], description["classes"]
-        if widths != (graph.meta.num_features, graph.meta.num_classes):
-            raise HpcgnnError(
-                f"the checkpoint was made for {widths[0]} features and {widths[1]} classes, "
-                f"but {graph.path} has {graph.meta.num_features} and {graph.meta.num_classes}"
-            )
         config = described(description)
+        needed = {"features": graph.meta.num_features} | (
+            {"classes": graph.meta.num_classes} if config.decoder == "none" else {}
+        )
+        for name, here in needed.items():
+            if description[name] != here:
+                raise HpcgnnError(
+                    f"the checkpoint was made for {description[name]} {name}, but {graph.path} has {here}"
+                )
         if config.label_inputs:
             check_labels(graph)
     model = build_model(config, graph, strategy=strategy)
     model.load_state_dict(content["model"])
     model.eval()
-    labels = training_labels(graph) if config.label_inputs else None
-    return model(with_dtype(graph.features, torch.float32), labels)
+    return model
 
 
-def write_predictions(graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False) -> None:
-    """Write ``/scores`` (N, C) float32 in the order of original ids. Collective.
+@torch.no_grad()
+def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
+    """(m,) scores of this rank's (m, 2) pairs of original ids, from a checkpoint's ``content``. Collective."""
+    world, model = graph.world, model_of(graph, content)
+    decoder = model.decoder
+    with world.together("score pairs of nodes"):
+        if decoder is None:
+            raise HpcgnnError("the checkpoint is of a model of classes: train with --task link to score pairs of nodes")
+        if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
+            raise HpcgnnError(
+                f"pairs must be of nodes 0 to {graph.meta.num_nodes - 1}, not {pairs.min()} to {pairs.max()}"
+            )
+    assert decoder is not None
+    bounds, slab = _dealt_by_id(graph, _applied(model, graph))
+    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])) for end in range(2))
+    return decoder(identity(len(pairs)), left, right)
 
-    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores.
-    """
-    world, num_nodes = graph.world, graph.meta.num_nodes
-    bounds = np.arange(world.size + 1) * num_nodes // world.size
+
+def read_pairs(world: World, path: Path) -> np.ndarray:
+    """(m, 2) int64: this rank's share, in order, of a text file with two ids a line, or of an .npy file (pairs, 2). Text
+    takes O(pairs) time and memory on each rank. Collective."""
+    with world.together(f"read {path}"):
+        try:
+            pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
+        except (OSError, ValueError) as error:
+            raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+            raise HpcgnnError(f"{path} must hold two ids a line, or be an .npy file of integers (pairs, 2)")
+        bounds = np.arange(world.size + 1) * len(pairs) // world.size
+        return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)
+
+
+def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(P + 1,) bounds of original ids, and the float32 rows of this rank's range of them, ascending. Collective."""
+    world = graph.world
+    bounds = np.arange(world.size + 1) * graph.meta.num_nodes // world.size
     ids = graph.original_ids.numpy()
     order = np.argsort(ids, kind="stable")
     counts = np.diff(np.searchsorted(ids[order], bounds))
     ids, _ = world.alltoallv(ids[order], counts)
-    rows, _ = world.alltoallv(scores.numpy().astype(np.float32)[order], counts)
-    slab = np.empty_like(rows)
-    slab[ids - bounds[world.rank]] = rows
-    schema = {"scores": ((num_nodes, scores.shape[1]), np.dtype(np.float32))}
+    received, _ = world.alltoallv(rows.numpy().astype(np.float32)[order], counts)
+    slab = np.empty_like(received)
+    slab[ids - bounds[world.rank]] = received
+    return bounds, slab
+
+
+def _rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(m, F) rows of any original ids, from the ranks whose range they are in. Collective."""
+    order = np.argsort(ids, kind="stable")
+    asked, counts = world.alltoallv(ids[order], np.diff(np.searchsorted(ids[order], bounds)))
+    answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
+    found = np.empty_like(answers)
+    found[order] = answers
+    return found
+
+
+def write_predictions(
+    graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False, what: str = "scores"
+) -> None:
+    """Write ``/scores`` (N, C) float32, or another name as ``what``, in the order of original ids. Collective.
+
+    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores.
+    """
+    bounds, slab = _dealt_by_id(graph, scores)
+    _write_slab(
+        graph, what, (graph.meta.num_nodes, scores.shape[1]), int(bounds[graph.world.rank]), slab, path, force=force
+    )
+
+
+def write_pair_scores(graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False) -> None:
+    """Write ``/pair_scores`` (pairs,) float32 in the order of ranks, which is that of :func:`read_pairs`. Collective."""
+    count = np.array([scores.numel()])
+    first, total = int(graph.world.exscan(count)[0]), int(graph.world.allreduce(count)[0])
+    _write_slab(graph, "pair_scores", (total,), first, scores.numpy().astype(np.float32), path, force=force)
+
+
+def _write_slab(
+    graph: LocalGraph, name: str, shape: tuple[int, ...], first: int, slab: np.ndarray, path: Path, *, force: bool
+) -> None:
+    world, schema = graph.world, {name: (shape, np.dtype(np.float32))}
     attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | {"parts_uuid": graph.uuid}
     with (
         shared_file.replacing(world, path, force=force) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
         world.together(f"write {path}"),
     ):
-        writer.write("scores", int(bounds[world.rank]), slab)
+        writer.write(name, first, slab)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import PHASES
-from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -22,13 +21,15 @@ from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
 from hpcgnn.stop import StopRequest
-from hpcgnn.train import checkpoint, objective
+from hpcgnn.train import checkpoint
 from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.gradients import GradientBucket
-from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
+from hpcgnn.train.label_propagation import LabelPropagationConfig
+from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
 from hpcgnn.train.summary import summarise
+from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
 _BREAKDOWN = ("seconds", *PHASES, "other_seconds")
@@ -62,18 +63,18 @@ class TrainConfig:
             raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
         if not self.lr > 0 or min(self.weight_decay, self.dense_weight_decay or 0) < 0:
             raise HpcgnnError("lr must be positive, and weight_decay and dense_weight_decay at least 0")
-        if self.metric not in ("auto", *objective.METRICS):
-            raise HpcgnnError(f"metric must be auto or one of {', '.join(objective.METRICS)}, not {self.metric!r}")
 
 
 class Trainer:
-    """Trains ``model`` on ``graph``. Collective: every rank makes one and calls the same methods.
+    """Trains ``model`` on the nodes or on the links of ``graph``. Collective: every rank makes one and calls the same methods.
 
     A graph in another node order (:meth:`LocalGraph.reordered`) trains the same model: weights, metrics and checkpoints
     know nothing of its order.
 
     Args:
         model: from :func:`hpcgnn.nn.build_model`, or :func:`hpcgnn.distribute`; all ranks hold the same weights.
+        graph: what the model was built for; or what :func:`hpcgnn.split_links` returns, to learn links: the model is then one
+            with a decoder that was built for its ``train``.
         run: where metrics and checkpoints go; None keeps them in memory only.
         stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
         clock: what policies see of time; to replay another run's observations.
@@ -84,7 +85,7 @@ class Trainer:
     def __init__(
         self,
         model: GraphModel | torch.nn.Module,
-        graph: LocalGraph,
+        graph: LocalGraph | LinkSplit,
         config: TrainConfig | None = None,
         *,
         run: RunFolder | None = None,
@@ -93,6 +94,8 @@ class Trainer:
         measure_costs: Callable[[], LinkCosts | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
+        links = graph if isinstance(graph, LinkSplit) else None
+        graph = graph.train if isinstance(graph, LinkSplit) else graph
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         messages, keys = self.model.messages, self.model.keys
         self.world, self.timings = graph.world, messages.timings
@@ -103,10 +106,13 @@ class Trainer:
             self.config.policy.check(messages.config.message_coding)
             if not torch.equal(keys.ids, graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
-            if self.model.config.label_inputs != (self.config.labels.rate > 0):
-                raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
-        self.metric = objective.default_metric(graph.meta.task) if self.config.metric == "auto" else self.config.metric
-        _check_training_nodes(graph)
+        metric = self.config.metric
+        self.task: Task = (
+            NodeTask(self.model, graph, metric, self.config.labels)
+            if links is None
+            else LinkTask(self.model, links, metric)
+        )
+        self.metric = self.task.metric
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
@@ -120,10 +126,6 @@ class Trainer:
         self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
-        self.features = with_dtype(graph.features, next(self.model.parameters()).dtype)
-        assert graph.y is not None
-        self.labels = graph.y
-        self.label_inputs = LabelInputs(self.config.labels, graph, keys.seed)
 
     def _groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.model, self.config.weight_decay, self.config.dense_weight_decay)
@@ -194,14 +196,12 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
         self.optimiser.zero_grad()
-        given, learned = self.label_inputs.training(epoch)
-        scores = self.model(self.features, given)
-        loss = objective.loss_sum(scores, self.labels, learned)
+        loss, learned = self.task.loss(epoch)
         self.policies.begin_backward()
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
             scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
-            sums, count = self.bucket.reduce([*scalars, *self.policies.drift_sums()], int(learned.sum()))
+            sums, count = self.bucket.reduce([*scalars, *self.policies.drift_sums()], learned)
         (total_loss, stops, troubles), self._drift_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
@@ -235,15 +235,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> list[float | None]:
-        """The metric over training, validation and test nodes, without dropout and with all training labels as inputs.
-
-        Where labels are propagated the first metric is therefore about nodes whose label the model was given.
-        """
+        """The metric in training, validation and testing, without dropout (:meth:`hpcgnn.train.tasks.Task.evaluate`)."""
         self.model.eval()
-        scores = self.model(self.features, self.label_inputs.evaluation)
-        return objective.evaluate(
-            self.world, self.metric, scores, self.labels, [self.graph.masks[name] for name in MASKS]
-        )
+        return self.task.evaluate()
 
     def _is_evaluated(self, epoch: int) -> bool:
         return (epoch + 1) % self.config.eval_every == 0 or epoch + 1 >= self.config.epochs
@@ -372,21 +366,3 @@ class Trainer:
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
         return summary
-
-
-def _check_training_nodes(graph: LocalGraph) -> None:
-    """Check that the graph can be trained on. Collective."""
-    with graph.world.together(f"train on {graph.path}"):
-        check_labels(graph)
-    count = np.array([int(graph.masks["train_mask"].sum())], dtype=np.int64)
-    if int(graph.world.allreduce(count)[0]) == 0:
-        raise HpcgnnError(
-            f"{graph.path} has no training nodes on any rank: convert the graph with --split", agreed=True
-        )
-
-
-def with_dtype(features: Any, dtype: torch.dtype) -> Any:
-    """Features in the model's precision."""
-    if isinstance(features, torch.Tensor):
-        return features.to(dtype)
-    return features.with_weight(features.weight.to(dtype))

@@ -90,7 +90,7 @@ def run(
             gradients = {name: value.numpy() for name, value in pyg_reference.to_pyg_names(found).items()}
     model.eval()
     with torch.no_grad():
-        mine = model(trainer.features).double().numpy()
+        mine = model(trainer.task.features).double().numpy()
     scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
     scores[graph.original_ids.numpy()] = mine
     return losses, gradients, graph.world.allreduce(scores)

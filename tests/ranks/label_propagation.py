@@ -77,7 +77,7 @@ def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], d
             gradients = {name: value.numpy() for name, value in pyg_reference.to_pyg_names(found).items()}
     model.eval()
     with torch.no_grad():
-        mine = model(trainer.features, trainer.label_inputs.evaluation).double().numpy()
+        mine = model(trainer.task.features, trainer.task.label_inputs.evaluation).double().numpy()
     scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
     scores[graph.original_ids.numpy()] = mine
     return losses, gradients, graph.world.allreduce(scores)
@@ -152,7 +152,7 @@ def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool
     trainer.fit()
     model.eval()
     with torch.no_grad():
-        wanted = model(trainer.features, trainer.label_inputs.evaluation)
+        wanted = model(trainer.task.features, trainer.task.label_inputs.evaluation)
     content = checkpoint.read(world, checkpoint.folder(run_folder.path) / checkpoint.LAST, None)
     same = torch.equal(predict.predict(graph, content), wanted)
     return bool(world.allreduce(np.array([same], dtype=np.int64), "min")[0])

@@ -1,0 +1,41 @@
+"""Scores of links, from the embeddings of their two ends."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels import Csr, activation, sddmm
+from hpcgnn.nn.layers import Dense
+
+
+class DotDecoder(torch.nn.Module):
+    """The product of the two embeddings; no parameters."""
+
+    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+        super().__init__()
+        self.backend = backend
+
+    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """A score (entries,) for each entry of ``links`` (R, S), from target (R, F) and source (S, F) embeddings."""
+        return sddmm(links, target, source, "dot", backend=self.backend)
+
+
+class MLPDecoder(torch.nn.Module):
+    """Two dense layers on the two embeddings' element-wise product, as in OGB's baselines; takes O(entries x F) memory."""
+
+    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+        super().__init__()
+        self.backend = backend
+        self.hidden = Dense(width, width, compute=compute, backend=backend)
+        self.out = Dense(width, 1, compute=compute, backend=backend)
+
+    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """As :meth:`DotDecoder.forward`."""
+        joint = target[links.entry_rows()] * source[links.indices.long()]
+        return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
+
+
+def make_decoder(name: str, width: int, *, compute: str, backend: str) -> DotDecoder | MLPDecoder:
+    """One of :data:`hpcgnn.nn.config.DECODERS` for embeddings of ``width``."""
+    decoder = DotDecoder if name == "dot" else MLPDecoder
+    return decoder(width, compute=compute, backend=backend)

@@ -1,0 +1,201 @@
+"""Links to learn from and to be judged by: a split of a graph's edges, and pairs of nodes without an edge.
+
+All that is drawn is a function of seeds and original ids, so it is the same for any number of ranks and any partition.
+Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes, k negatives a link, M nodes in a pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr, keyed
+from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
+
+# Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
+_SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
+_ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of the pool has none
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """link_split: shares of the links that are held out for validation and for testing. link_seed: of that split, and of the
+    negatives that evaluations take. negatives: for each link. negative_pool: nodes drawn in each epoch, from which the
+    negatives of all links take their sources; every rank gets their embeddings."""
+
+    link_split: tuple[float, float] = (0.05, 0.1)
+    link_seed: int = 0
+    negatives: int = 1
+    negative_pool: int = 2048
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that leave nothing to learn from."""
+        if min(self.link_split) < 0 or sum(self.link_split) >= 1:
+            raise HpcgnnError(f"link-split must be two shares below 1 in all, not {self.link_split}")
+        if min(self.negatives, self.negative_pool) < 1:
+            raise HpcgnnError("negatives and negative-pool must be at least 1")
+
+
+@dataclass(frozen=True)
+class LinkSplit:
+    """graph: with all edges. train, validation, test: the same nodes with some of them. Models are built for ``train``,
+    which also has all self-loops; these are no links. Both directions of an edge are on the same side."""
+
+    config: LinkConfig
+    graph: LocalGraph
+    train: LocalGraph
+    validation: LocalGraph
+    test: LocalGraph
+
+
+def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSplit:
+    """Hold out links of ``graph``. Collective.
+
+    A link's side is a function of (link_seed, original ids of its ends), so the shares are those asked for on average.
+    """
+    config = config or LinkConfig()
+    with graph.world.together("split the links"):
+        config.check()
+    source, target = _original_ends(graph)
+    pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))
+    key = keyed.derive_key(config.link_seed, 0, _SPLIT)
+    draws = keyed.draws(keyed.row_hashes(key, pairs.numpy()), np.zeros(1, np.uint32))
+    is_loop = (source == target).numpy()
+    held_out = [keyed.threshold(share) for share in np.cumsum(config.link_split)]
+    side = np.where(is_loop, 2, np.searchsorted(held_out, draws, side="right"))
+    validation, test, train = (graph.with_edges(side == each) for each in range(3))
+    return LinkSplit(config, graph, train, validation, test)
+
+
+def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
+    """(e,) int64 original ids of the edges' sources and targets. Collective."""
+    original = torch.cat((graph.original_ids, halo_ids(graph)))
+    source, target = original[graph.edge_index]
+    return source, target
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links that end at owned nodes. csr: (n, n + h), from extended rows (:mod:`hpcgnn.nn.halo`). ids: (links,) int64,
+    made of the original ids of both ends."""
+
+    csr: Csr
+    ids: np.ndarray
+
+
+def links_of(graph: LocalGraph) -> Links:
+    """All edges of ``graph`` but self-loops. Collective."""
+    source, target = _original_ends(graph)
+    is_link = source != target
+    shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
+    csr, order = edge_matrix(graph.edge_index[:, is_link], shape)
+    return Links(csr, edge_ids(target, source)[is_link][order].numpy())
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """pairs: (n, M) matrix of the pairs that are no links. owned: (m,) int64 owned nodes that are in the pool, and slots:
+    (m,) int64 where."""
+
+    pairs: Csr
+    owned: torch.Tensor
+    slots: torch.Tensor
+
+
+class NegativeSampler:
+    """Draws, for each link into an owned node, sources from which no edge of ``graph`` comes. graph: with all edges."""
+
+    def __init__(self, graph: LocalGraph, config: LinkConfig) -> None:
+        self._graph, self._config = graph, config
+
+    @cached_property
+    def _known(self) -> np.ndarray:
+        """(e + n,) int64, ascending: which pairs are edges, or a node and itself."""
+        graph = self._graph
+        nodes = np.arange(graph.num_nodes)
+        pairs = self._pair(graph.edge_index[1].numpy(), graph.indices), self._pair(nodes, self._positions)
+        return np.sort(np.concatenate(pairs))
+
+    @cached_property
+    def _positions(self) -> np.ndarray:
+        """(n,) int64 of the owned nodes in the file."""
+        graph = self._graph
+        nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes.numpy()
+        return graph.first + nodes
+
+    @cached_property
+    def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        """The (n,) original ids, ascending, and whose they are."""
+        ids = self._graph.original_ids.numpy()
+        order = np.argsort(ids)
+        return ids[order], order
+
+    def _pair(self, target: np.ndarray, position: np.ndarray) -> np.ndarray:
+        return target * self._graph.meta.num_nodes + position
+
+    def draw(self, links: Links, *words: int) -> Negatives:
+        """Those of ``links``, a function of ``words`` and original ids. Collective."""
+        pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
+        pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
+        owned, slots = self._owned(pool)
+        positions = np.full(pool.size, -1)
+        positions[slots] = self._positions[owned]
+        positions = self._graph.world.allreduce(positions, "max")
+        target = np.repeat(links.csr.entry_rows().numpy(), self._config.negatives)
+        slot = self._slots(links, target, positions, keyed.derive_key(*words, _PAIRS))
+        is_drawn = slot >= 0
+        lengths = np.bincount(target[is_drawn], minlength=self._graph.num_nodes)
+        indptr = np.concatenate(([0], np.cumsum(lengths)))
+        pairs = Csr(indptr, slot[is_drawn].astype(np.int32), pool.size, check=False)
+        return Negatives(pairs, torch.from_numpy(owned), torch.from_numpy(slots))
+
+    def _owned(self, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which owned nodes are in the pool, and in which slots."""
+        ids, order = self._by_id
+        found = np.searchsorted(ids, pool)
+        is_owned = np.flatnonzero(ids[np.minimum(found, ids.size - 1)] == pool) if ids.size else np.zeros(0, np.int64)
+        return order[found[is_owned]], is_owned
+
+    def _slots(self, links: Links, target: np.ndarray, positions: np.ndarray, key: int) -> np.ndarray:
+        """(links * k,) slots of the pool; -1 where no attempt found a pair that is no edge."""
+        hashes = np.repeat(keyed.row_hashes(key, links.ids), self._config.negatives)
+        columns = np.tile(np.arange(self._config.negatives), links.ids.size)
+        slot, open_ = np.full(target.size, -1), np.arange(target.size)
+        for attempt in range(_ATTEMPTS):
+            draws = keyed.draws(hashes[open_], columns[open_] + attempt * self._config.negatives)
+            tried = draws.astype(np.int64) % positions.size
+            pairs = self._pair(target[open_], positions[tried])
+            found = self._known[np.minimum(np.searchsorted(self._known, pairs), self._known.size - 1)]
+            is_free = found != pairs
+            slot[open_[is_free]] = tried[is_free]
+            open_ = open_[~is_free]
+        return slot
+
+
+class _PoolRows(torch.autograd.Function):
+    """A sum over ranks, of which at most one has each row; backward is the same sum, of which each takes its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, world: World) -> torch.Tensor:
+        ctx.negatives, ctx.world, ctx.num_rows = negatives, world, x.shape[0]
+        rows = x.new_zeros(negatives.pairs.num_cols, x.shape[1])
+        rows[negatives.slots] = x[negatives.owned]
+        return torch.from_numpy(world.allreduce(rows.numpy(), what="a pool of nodes"))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        summed = torch.from_numpy(ctx.world.allreduce(gradients[0].numpy(), what="gradients of a pool of nodes"))
+        rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
+        return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
+
+
+def pool_rows(x: torch.Tensor, negatives: Negatives, world: World) -> torch.Tensor:
+    """(n, F) rows of owned nodes to the (M, F) of a pool, on all ranks; O(M F) memory and bytes. Collective, backward too."""
+    return _PoolRows.apply(x, negatives, world)

@@ -1,0 +1,153 @@
+"""What a trainer learns: classes of nodes, or links. A task has the loss, the metrics and what they need of a graph."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.data.graph_file import MASKS
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.graph_model import GraphModel
+from hpcgnn.nn.halo import make_halo
+from hpcgnn.nn.linear import Features
+from hpcgnn.nn.trainable import Trainable
+from hpcgnn.train import objective
+from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
+from hpcgnn.train.links import Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
+
+
+class Task(Protocol):
+    """metric: the name of what is evaluated."""
+
+    metric: str
+
+    def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
+        """The loss of a training step, summed over what this rank learns from, and how much that is. Collective."""
+        ...
+
+    def evaluate(self) -> list[float | None]:
+        """The metric in training, validation and testing; None where it is not defined. Collective."""
+        ...
+
+
+class NodeTask:
+    """Classes of nodes, from labels and masks of ``graph``."""
+
+    def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
+        with graph.world.together(f"train on {graph.path}"):
+            if model.config.decoder != "none":
+                raise HpcgnnError("a model with a decoder learns links: give the trainer what split_links returns")
+            if model.config.label_inputs != (labels.rate > 0):
+                raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
+            check_metric(metric, objective.METRICS, "classes of nodes")
+            check_labels(graph)
+        _check_any(graph, int(graph.masks["train_mask"].sum()), "training nodes on any rank: convert it with --split")
+        self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
+        self.model, self.graph = model, graph
+        self.features = features_of(graph, model)
+        assert graph.y is not None
+        self.labels = graph.y
+        self.label_inputs = LabelInputs(labels, graph, model.keys.seed)
+
+    def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
+        """As :meth:`Task.loss`, of the training nodes whose labels are no inputs."""
+        given, learned = self.label_inputs.training(epoch)
+        scores = self.model(self.features, given)
+        return objective.loss_sum(scores, self.labels, learned), int(learned.sum())
+
+    def evaluate(self) -> list[float | None]:
+        """As :meth:`Task.evaluate`, with all training labels as inputs.
+
+        Where labels are propagated the first metric is therefore about nodes whose label the model was given.
+        """
+        scores = self.model(self.features, self.label_inputs.evaluation)
+        masks = [self.graph.masks[name] for name in MASKS]
+        return objective.evaluate(self.graph.world, self.metric, scores, self.labels, masks)
+
+
+class LinkTask:
+    """Links, from a split of the edges: the model sees those of training, and learns them beside negatives."""
+
+    def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
+        graph = split.train
+        with graph.world.together(f"train on the links of {graph.path}"):
+            if not isinstance(model, GraphModel) or model.decoder is None:
+                raise HpcgnnError("links need a model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+            if model.config.label_inputs:
+                raise HpcgnnError("labels cannot be propagated (--label-propagation) where links are learned")
+            check_metric(metric, objective.LINK_METRICS, "links")
+        assert isinstance(model, GraphModel)
+        self.model, self.split, self.metric = model, split, "roc-auc" if metric == "auto" else metric
+        self.features = features_of(graph, model)
+        self.sampler = NegativeSampler(split.graph, split.config)
+        self.learned = links_of(graph)
+        _check_any(graph, self.learned.csr.num_entries, "links to learn from: lower --link-split")
+        self.halo = model.adopted(self._halo(graph))
+        held_out = (split.validation, split.test)
+        self.held_out = [(links_of(each), self._halo(each).for_layer(len(model.aggregators))) for each in held_out]
+        self._fixed: list[Negatives] | None = None
+
+    def _halo(self, graph: LocalGraph) -> Aggregator:
+        row_bytes = self.model.config.hidden * 4
+        return make_halo(graph, messages=self.model.messages, backend=self.model.backend, row_bytes=row_bytes)
+
+    def scores(
+        self, embeddings: torch.Tensor, links: Links, halo: Aggregator, negatives: Negatives
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of ``links`` and of ``negatives``, from this rank's (n, F) embeddings. Collective."""
+        decoder = self.model.decoder
+        assert decoder is not None
+        under_way = halo.begin(embeddings)
+        pool = pool_rows(embeddings, negatives, self.split.graph.world)
+        apart = decoder(negatives.pairs, embeddings, pool)  # while rows travel
+        return decoder(links.csr, embeddings, under_way.finish()), apart
+
+    def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
+        """As :meth:`Task.loss`: binary cross-entropy of the training links, and of as many negatives as each has."""
+        negatives = self.sampler.draw(self.learned, self.model.keys.seed, epoch)
+        joined, apart = self.scores(self.model(self.features), self.learned, self.halo, negatives)
+        return F.softplus(-joined).sum() + F.softplus(apart).sum(), joined.numel() + apart.numel()
+
+    def evaluate(self) -> list[float | None]:
+        """As :meth:`Task.evaluate`, of held-out links and negatives that are the same in all runs; None for training."""
+        if self._fixed is None:
+            seed = self.split.config.link_seed
+            self._fixed = [self.sampler.draw(links, seed, side) for side, (links, _) in enumerate(self.held_out)]
+        embeddings, world = self.model(self.features), self.split.graph.world
+        found: list[float | None] = [None]
+        for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):
+            joined, apart = self.scores(embeddings, links, halo, negatives)
+            found.append(objective.link_metric(world, self.metric, joined.numpy(), apart.numpy()))
+        return world.broadcast(found, what="the metrics")
+
+
+def check_metric(metric: str, known: tuple[str, ...], task: str) -> None:
+    """Raise HpcgnnError unless a task has this metric."""
+    if metric not in ("auto", *known):
+        raise HpcgnnError(f"metric must be auto or one of {', '.join(known)} for {task}, not {metric!r}")
+
+
+def features_of(graph: LocalGraph, model: Any) -> Features:
+    """The graph's features in the precision of the model's parameters."""
+    return with_dtype(graph.features, next(model.parameters()).dtype)
+
+
+def with_dtype(features: torch.Tensor | Csr | None, dtype: torch.dtype) -> Features:
+    """Features in this precision."""
+    assert features is not None
+    if isinstance(features, torch.Tensor):
+        return features.to(dtype)
+    assert features.weight is not None
+    return features.with_weight(features.weight.to(dtype))
+
+
+def _check_any(graph: LocalGraph, count: int, what: str) -> None:
+    """Raise HpcgnnError, the same on all ranks, if there is nothing to learn from. Collective."""
+    if int(graph.world.allreduce(np.array([count], dtype=np.int64))[0]) == 0:
+        raise HpcgnnError(f"{graph.path} has no {what}", agreed=True)

@@ -1,0 +1,174 @@
+"""Links on P ranks: what is held out, drawn, lost and measured equals the whole graph's, by PyG and scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyg_models
+import pytest
+import small_graphs
+import torch
+
+from hpcgnn.nn import ModelConfig
+
+pytestmark = pytest.mark.mpi
+PROGRAM = Path(__file__).parents[1] / "ranks" / "link_task.py"
+RANKS = tuple(rank for rank in map(int, os.environ.get("HPCGNN_TEST_RANKS", "1 2 3").split()) if rank <= 4)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory, mpirun):
+    folder = tmp_path_factory.mktemp("links")
+    found = {}
+    for ranks in RANKS:
+        mpirun(ranks, [PROGRAM, folder / f"{ranks}.json", folder])
+        found[ranks] = json.loads((folder / f"{ranks}.json").read_text())
+    return found
+
+
+@pytest.fixture(params=RANKS)
+def report(request, reports):
+    return reports[request.param]
+
+
+def test_loss_and_gradients_equal_pygs(report):
+    assert report["loss_error"] < 1e-10
+    assert report["gradient_error"] < 1e-10
+    assert report["count_error"] == 0
+
+
+def test_metrics_equal_scikit_learns_and_ogbs(report):
+    for metric, values in report["metrics"].items():
+        assert values == pytest.approx(report["wanted_metrics"][metric], rel=1e-12), metric
+    assert report["metrics"]["hits@10"] < report["metrics"]["hits@100"]
+
+
+def test_every_edge_but_loops_is_on_one_side_with_its_other_direction(report):
+    sides = [list(map(tuple, side)) for side in report["sides"]]
+    edges = [(source, target) for source, target in report["edges"] if source != target]
+    assert sum(map(Counter, sides), Counter()) == Counter(edges)
+    undirected = [{frozenset(pair) for pair in side} for side in sides]
+    assert len(set.union(*undirected)) == sum(map(len, undirected)), "no side has another's"
+    shares = [len(side) / sum(map(len, undirected)) for side in undirected]
+    assert shares == pytest.approx([0.65, 0.15, 0.2], abs=0.08)
+
+
+def test_negatives_are_no_edges_and_as_many_as_asked(report):
+    known = set(map(tuple, report["edges"]))
+    for drawn, links in zip(report["negatives"], report["sides"], strict=True):
+        assert not known & set(map(tuple, drawn))
+        assert all(source != target for source, target in drawn)
+        assert 0.95 * 3 * len(links) <= len(drawn) <= 3 * len(links)
+        assert len({source for source, _ in drawn}) > 10, "from all of the pool"
+
+
+def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
+    one, *others = reports.values()
+    for other in others:
+        for name in ("sides", "negatives"):
+            assert other[name] == one[name]
+        for name, values in one["trained"].items():
+            assert other["trained"][name] == pytest.approx(values, rel=1e-9), name
+        assert other["reordered"] == pytest.approx(one["trained"]["mlp"], rel=1e-9)
+    assert one["trained"]["mlp"][3] < one["trained"]["mlp"][0], "something is learned"
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two graphs of one kind: ``parts`` in 2 parts to train on, and ``other``, which has other nodes and edges."""
+    folder = tmp_path_factory.mktemp("link-job")
+    for name, seed, ranks in (("parts", 0, 2), ("other", 7, 3)):
+        graph = small_graphs.random_multigraph(seed, nodes=90, edges=900)
+        part = small_graphs.random_parts(graph.num_nodes, ranks)
+        small_graphs.write_parts(folder / f"{name}.h5", graph, part, ranks)
+    return folder
+
+
+def run(mpirun, ranks, *command, check=True):
+    return mpirun(ranks, ["-m", "hpcgnn", *command], check=check)
+
+
+def dataset(path: Path, name: str) -> np.ndarray:
+    with h5py.File(path) as file:
+        return file[name][:]
+
+
+def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpirun, tmp_path):
+    flags = ["--task", "link", "--hidden", 16, "--layers", 2, "--metric", "hits@10", "--quiet"]
+    train = [*flags, "--decoder", "mlp", "--link-split", 0.1, 0.2, "--epochs"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(mpirun, 2, "train", files / "parts.h5", "--out", whole, *train, 6)
+    run(mpirun, 2, "train", files / "parts.h5", "--out", broken, *train, 3)
+    run(mpirun, 2, "train", files / "parts.h5", "--out", broken, "--resume", "--epochs", 6, "--quiet")
+    losses = [
+        [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        for out in (whole, broken)
+    ]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 6
+
+    pairs = np.array([[0, 1], [5, 60], [89, 3]])
+    np.savetxt(tmp_path / "pairs.txt", pairs, "%d")
+    np.save(tmp_path / "pairs.npy", pairs)
+    for number, (ranks, given) in enumerate(((1, "pairs.txt"), (3, "pairs.npy"))):
+        out = tmp_path / f"{number}.h5"
+        run(mpirun, ranks, "predict", files / "other.h5", whole, "--pairs", tmp_path / given, "--out", out)
+    run(mpirun, 2, "predict", files / "other.h5", whole, "--out", tmp_path / "embeddings.h5")
+    rows = torch.from_numpy(dataset(tmp_path / "embeddings.h5", "embeddings"))
+    assert rows.shape == (90, 16)
+    weights = torch.load(whole / "checkpoints" / "best.pt", weights_only=True)["model"]
+    hidden = (rows[pairs[:, 0]] * rows[pairs[:, 1]]) @ weights["decoder.hidden.weight"] + weights["decoder.hidden.bias"]
+    wanted = (hidden.relu() @ weights["decoder.out.weight"] + weights["decoder.out.bias"])[:, 0].numpy()
+    for number in range(2):
+        assert dataset(tmp_path / f"{number}.h5", "pair_scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--metric", "accuracy"), "for links, not 'accuracy'"),
+        (("--link-split", "0.5", "0.6"), "two shares below 1"),
+        (("--label-propagation", "0.5"), "labels cannot be propagated"),
+    ],
+)
+def test_what_links_cannot_be_is_refused_once(files, mpirun, tmp_path, flags, sentence):
+    result = run(
+        mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "run", "--task", "link", *flags, check=False
+    )
+    errors = [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
+    assert result.returncode != 0
+    assert len(errors) == 1
+    assert sentence in errors[0]
+
+
+def test_classes_need_no_link_metric_and_pairs_need_links(files, mpirun, tmp_path):
+    out = tmp_path / "run"
+    result = run(mpirun, 2, "train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
+    assert "for classes of nodes, not 'hits@50'" in result.stderr
+    run(mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet")
+    (tmp_path / "pairs.txt").write_text("0 1\n")
+    command = ["predict", files / "parts.h5", tmp_path / "nodes", "--pairs", tmp_path / "pairs.txt"]
+    result = run(mpirun, 2, *command, "--out", tmp_path / "no.h5", check=False)
+    assert "train with --task link" in result.stderr
+    assert not (tmp_path / "no.h5").exists()
+
+
+def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpirun, tmp_path):
+    """Inductive: a GCN trained on one graph, applied to another one by PyG."""
+    flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]
+    run(mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "run", *flags)
+    run(mpirun, 3, "predict", files / "other.h5", tmp_path / "run", "--out", tmp_path / "scores.h5")
+    state = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
+    other = small_graphs.random_multigraph(7, nodes=90, edges=900)
+    config = ModelConfig(model="gcn", hidden=16, layers=2)
+    model = pyg_models.reference(config, other.x.shape[1], other.num_classes, state).float()
+    wanted = model(torch.from_numpy(other.x), torch.from_numpy(other.edge_index), None).detach().numpy()
+    assert dataset(tmp_path / "scores.h5", "scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
