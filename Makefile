@@ -62,7 +62,7 @@ build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 # of the time. What the first half says is shown when the other one has ended. The last five are there to even them out.
 ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
     tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py tests/policy \
-    tests/test_compare_policies.py
+    tests/test_compare_policies.py tests/train/test_links.py
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	@mkdir -p build; \
@@ -85,7 +85,7 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 # Equal on all ranks for reasons that have nothing to do with MPI, and slow.
 NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py \
     tests/test_ablation.py tests/test_message_accuracy.py tests/test_compare_policies.py \
-    tests/train/test_policy_job.py tests/nn/test_models.py
+    tests/train/test_policy_job.py tests/train/test_links.py tests/nn/test_models.py
 
 # Of 1 to 4 ranks, what is to be equal to one process is tried on these with this MPI.
 test-mpich: export HPCGNN_TEST_RANKS := 1 4

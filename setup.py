@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,19 +22,40 @@ class BuildNative(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile and link; setuptools goes on after a failure because the extension is optional."""
+        """Compile and link, or take what is there; setuptools goes on after a failure because the extension is optional.
+
+        A second environment, or a second installation into one, needs no build of its own.
+        """
+        output, built = Path(self.get_ext_fullpath(ext.name)).resolve(), folder / self.get_ext_filename(ext.name)
+        if not self.force and is_fresh(built):
+            if output != built:
+                output.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(built, output)
+            return
         try:
-            build(Path(self.get_ext_fullpath(ext.name)))
+            build(output)
         except Exception:
             print("hpcgnn: warning: the native kernels did not compile and are left out; numba is used instead")
             raise
 
 
-folder = Path(__file__).parent
+def is_fresh(library: Path) -> bool:
+    """Whether it is newer than all that it is made of, and for this machine."""
+    made_of = [*sources(), folder / "native" / "build.py"]
+    if not library.exists() or library.stat().st_mtime < max(path.stat().st_mtime for path in made_of):
+        return False
+    try:
+        ctypes.CDLL(str(library))
+    except OSError:
+        return False
+    return True
+
+
+folder = Path(__file__).parent.resolve()
 native = Extension(
     "hpcgnn.kernels._native",
-    sources=[str(path.relative_to(folder.resolve())) for path in sources() if path.suffix == ".cpp"],
-    depends=[str(path.relative_to(folder.resolve())) for path in sources()],
+    sources=[str(path.relative_to(folder)) for path in sources() if path.suffix == ".cpp"],
+    depends=[str(path.relative_to(folder)) for path in sources()],
     language="c++",
     optional=True,
 )

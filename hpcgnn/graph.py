@@ -94,6 +94,10 @@ class LocalGraph:
 
         Edges are in the order of ``edge_weight``, owned ids in the order of ``x``.
         """
+        return self.local_edge_index()
+
+    def local_edge_index(self) -> torch.Tensor:
+        """:attr:`edge_index`, made anew."""
         halo = self.halo_positions
         sources = np.where(
             self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)

@@ -1,6 +1,7 @@
 """Sparse kernels, and dense products, behind one dispatcher: ``native`` (C++), ``jit`` (numba) and ``reference`` (torch)."""
 
 from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.attention import attention_weights
 from hpcgnn.kernels.autograd import (
     activation,
     edge_softmax,
@@ -23,6 +24,7 @@ __all__ = [
     "DropoutMask",
     "Norm",
     "activation",
+    "attention_weights",
     "dense_product",
     "dequantize",
     "dropout",

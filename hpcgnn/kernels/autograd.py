@@ -6,7 +6,7 @@ the transposed matrix; gradients of gradients are refused by torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -157,6 +157,16 @@ def _to_transpose(csr: Csr, values: torch.Tensor, backend: str) -> torch.Tensor:
     return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
 
 
+def end_sums(
+    csr: Csr, values: torch.Tensor, wanted: Sequence[bool], backend: str
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """(R, H) and (C, H): (entries, H) values summed over the rows and over the columns of ``csr``, where they are wanted."""
+    of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
+    if not wanted[1]:
+        return of_rows, None
+    return of_rows, plain_edges.edge_sum(csr.structure.transpose(), _to_transpose(csr, values, backend), backend)
+
+
 class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -271,11 +281,7 @@ class _Sddmm(torch.autograd.Function):
                 transpose, weight = _transpose(csr, gradient, backend)
                 db = plain_spmm(transpose, a, weight, backend=backend)
         else:
-            if ctx.needs_input_grad[0]:
-                da = plain_edges.edge_sum(csr, gradient, backend)
-            if ctx.needs_input_grad[1]:
-                transposed = _to_transpose(csr, gradient, backend)
-                db = plain_edges.edge_sum(csr.structure.transpose(), transposed, backend)
+            da, db = end_sums(csr, gradient, ctx.needs_input_grad[:2], backend)
         return da, db, None, None, None, None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels import edge_softmax, sddmm, spmm
+from hpcgnn.kernels import attention_weights, edge_softmax, sddmm, spmm
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
@@ -36,10 +36,9 @@ class Neighbours:
     edges: AttentionEdges
     drop: KeyedDropout
 
-    def attend(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """(m, H*C) rows and (e, H) scores to the (n, H*C) sums weighed by the scores' softmax."""
-        csr, backend = self.edges.csr, self.halo.backend
-        return spmm(csr, rows, self.drop(edge_softmax(csr, scores, backend=backend)), backend=backend)
+    def attend(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """(m, H*C) rows to the (n, H*C) sums weighed by (e, H) weights, of which some are dropped."""
+        return spmm(self.edges.csr, rows, self.drop(weights), backend=self.halo.backend)
 
 
 class _Attention(torch.nn.Module):
@@ -85,8 +84,9 @@ class GATLayer(_GAT):
         under_way = near.halo.begin(own)
         target = _dots(own, self.attend_target)  # while rows travel
         rows = under_way.finish()
-        scores = sddmm(near.edges.csr, target, _dots(rows, self.attend_source), "add", backend=self.backend)
-        return self.joined(near.attend(rows, F.leaky_relu(scores, NEGATIVE_SLOPE, inplace=True)))
+        source = _dots(rows, self.attend_source)
+        weights = attention_weights(near.edges.csr, target, source, NEGATIVE_SLOPE, self.backend)
+        return self.joined(near.attend(rows, weights))
 
 
 class PartialGATLayer(_GAT):
@@ -133,7 +133,8 @@ class GATv2Layer(_Attention):
         rows = under_way.finish()
         joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
         joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # of (e, H*C): the largest of all tensors here
-        return self.joined(near.attend(rows, _dots(joint, self.attend)))
+        weights = edge_softmax(near.edges.csr, _dots(joint, self.attend), backend=self.backend)
+        return self.joined(near.attend(rows, weights))
 
 
 def _dots(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:

@@ -86,8 +86,10 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators += [own.scores, own.rows]
         return own
 
-    def new_edge_dropouts(self, rate: float, *ids: torch.Tensor) -> tuple[KeyedDropout, ...]:
-        """The same for (entries, F) values of edges with these ids (entries,); what has one id in two of them has one draw."""
+    def new_edge_dropouts(self, rate: float, *ids: torch.Tensor | None) -> tuple[KeyedDropout, ...]:
+        """The same for (entries, F) values of edges with these ids (entries,); what has one id in two of them has one draw.
+
+        None will do where nothing is dropped."""
         self._num_dropouts += 1
         number = self._num_dropouts - 1
         return tuple(KeyedDropout(self.keys, number, rate, self.backend, ids=each) for each in ids)

@@ -7,6 +7,7 @@ graph's order, and then of the halo nodes by position, as in ``graph.edge_index`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -55,23 +56,25 @@ def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int]) -> tuple[Csr, 
 
 @dataclass(frozen=True)
 class AttentionEdges:
-    """Edges from extended rows to owned ones.
-
-    csr: (n, n + h) structure. ids: (entries,) int64, made of the original ids of an edge's ends, so that what is drawn for
-    an edge is the same for any number of ranks; edges between the same two nodes share it.
-    """
+    """Edges from extended rows to owned ones. csr: (n, n + h) structure. original_ids: (n + h,) int64 of extended rows."""
 
     csr: Csr
-    ids: torch.Tensor
+    original_ids: torch.Tensor
+
+    @cached_property
+    def ids(self) -> torch.Tensor:
+        """(entries,) int64 of the original ids of an edge's ends, so that what is drawn for an edge is the same for any number
+        of ranks; edges between the same two nodes share it."""
+        return edge_ids(self.original_ids[self.csr.entry_rows()], self.original_ids[self.csr.indices.long()])
 
 
 def attention_edges(graph: LocalGraph) -> AttentionEdges:
     """All edges to owned nodes, with exactly one from each node to itself, as in PyG's ``GATConv``. Collective."""
-    nodes, edges = torch.arange(graph.num_nodes), graph.edge_index
+    nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: nothing else may need it
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, halo_ids(graph)))
     csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()))
-    return AttentionEdges(csr, edge_ids(original[csr.entry_rows()], original[csr.indices.long()]))
+    return AttentionEdges(csr, original)
 
 
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

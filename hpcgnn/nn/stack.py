@@ -67,7 +67,8 @@ class AttentionGNN(GNN):
         halo = self.new_aggregator()
         assert frame.edges is not None
         assert isinstance(halo, Aggregator)
-        (drop,) = self.new_edge_dropouts(config.attention_dropout, frame.edges.ids)
+        ids = frame.edges.ids if config.attention_dropout else None  # 8 bytes an edge
+        (drop,) = self.new_edge_dropouts(config.attention_dropout, ids)
         return ATTENTION_LAYERS[config.model](width, heads, Neighbours(halo, frame.edges, drop), self.compute)
 
 

@@ -8,7 +8,17 @@ import torch
 from torch.autograd import gradcheck
 
 import hpcgnn.kernels as kernels
-from hpcgnn.kernels import Csr, edge_softmax, edge_sum, gather_rows, index_add, scatter_rows, sddmm, spmm
+from hpcgnn.kernels import (
+    Csr,
+    attention_weights,
+    edge_softmax,
+    edge_sum,
+    gather_rows,
+    index_add,
+    scatter_rows,
+    sddmm,
+    spmm,
+)
 from hpcgnn.kernels.csr import as_columns
 
 BACKENDS = ["native", "jit", "reference"]
@@ -168,6 +178,14 @@ def test_rows_by_index(backend, tail):
 @pytest.mark.parametrize("index", [[3, 0, 3, 1], [0, 0, 2, 5]])
 def test_index_add(backend, index):
     assert gradcheck(lambda src: index_add(torch.tensor(index), src, 6, backend), (leaf(4, 3),))
+
+
+def test_attention_weights_are_those_of_three_steps(backend):
+    csr, a, b = some_csr(), leaf(ROWS, 3), leaf(COLS, 3, seed=1)
+    found = attention_weights(csr, a, b, 0.2, backend)
+    wanted = edge_softmax(csr, torch.nn.functional.leaky_relu(sddmm(csr, a, b, "add"), 0.2), backend)
+    assert torch.equal(found, wanted)
+    assert gradcheck(lambda a, b: attention_weights(csr, a, b, 0.2, backend), (a, b))
 
 
 def test_attention_in_float32_against_float64(backend):

@@ -1,0 +1,40 @@
+"""Attention's weights in one step, for the sake of memory: an (entries, H) tensor is the largest thing that attention has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from hpcgnn.kernels import edges as plain_edges
+from hpcgnn.kernels.autograd import end_sums
+from hpcgnn.kernels.csr import Csr
+
+
+def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, backend: str = "auto") -> torch.Tensor:
+    """``edge_softmax(csr, leaky_relu(sddmm(csr, a, b, "add"), slope))``, differentiable in ``a`` (R, H) and ``b`` (C, H).
+
+    It keeps the (entries, H) result alone; scores are made again in backward. slope: of negative scores, positive.
+    """
+    return _AttentionWeights.apply(a, b, csr, slope, backend)
+
+
+class _AttentionWeights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, csr: Csr, slope: float, backend: str) -> torch.Tensor:
+        scores = F.leaky_relu(plain_edges.sddmm(csr, a, b, "add", backend=backend), slope, inplace=True)
+        alpha = plain_edges.edge_softmax(csr, scores, backend)
+        ctx.save_for_backward(a, b, alpha)
+        ctx.csr, ctx.slope, ctx.backend = csr, slope, backend
+        return alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        a, b, alpha = ctx.saved_tensors
+        csr, slope, backend = ctx.csr, ctx.slope, ctx.backend
+        of_scores = plain_edges.edge_softmax_backward(csr, alpha, gradient.contiguous(), backend)
+        slopes = plain_edges.sddmm(csr, a, b, "add", backend=backend).gt_(0).mul_(1 - slope).add_(slope)
+        return *end_sums(csr, of_scores.mul_(slopes), ctx.needs_input_grad[:2], backend), None, None, None
