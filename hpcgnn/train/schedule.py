@@ -43,7 +43,11 @@ def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: 
 
 @dataclass
 class Best:
-    """The best evaluation so far (higher is better), and what follows from how long ago it was."""
+    """The best evaluation so far (higher is better), and what follows from how long ago it was.
+
+    Of equally good ones the last counts, which has learned for longer: a few hundred validation nodes cannot tell them
+    apart. ``improved`` is the epoch of the first of them.
+    """
 
     epoch: int = -1
     val_metric: float | None = None
@@ -51,21 +55,24 @@ class Best:
     plateaus: int = 0
     plateau_since: int = 0
     evaluated: int = -1
+    improved: int = -1
 
     def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
         """Take in an evaluation; true if it is the best. Without validation nodes the latest one counts as best."""
         self.evaluated = epoch
-        if val_metric is None or self.val_metric is None or val_metric > self.val_metric:
-            self.epoch, self.val_metric, self.test_metric = epoch, val_metric, test_metric
-            self.plateau_since = epoch
-            return True
-        if epoch - self.plateau_since >= decay_every:
+        is_better = val_metric is None or self.val_metric is None or val_metric > self.val_metric
+        is_best = is_better or val_metric == self.val_metric
+        if is_better:
+            self.improved = self.plateau_since = epoch
+        elif epoch - self.plateau_since >= decay_every:
             self.plateaus, self.plateau_since = self.plateaus + 1, epoch
-        return False
+        if is_best:
+            self.epoch, self.val_metric, self.test_metric = epoch, val_metric, test_metric
+        return is_best
 
     def is_exhausted(self, patience: int) -> bool:
-        """Whether the last evaluation came ``patience`` epochs or more after the best one; never for 0."""
-        return patience > 0 and self.evaluated - self.epoch >= patience
+        """Whether the last evaluation came ``patience`` epochs or more after the last better one; never for 0."""
+        return patience > 0 and self.evaluated - self.improved >= patience
 
     def state(self) -> dict[str, float | int | None]:
         """For a checkpoint."""

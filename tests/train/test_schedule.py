@@ -47,6 +47,19 @@ def test_patience_counts_evaluations_only():
     assert not best.is_exhausted(0)
 
 
+def test_of_equally_good_evaluations_the_last_is_best_and_patience_does_not_wait_for_it():
+    best = Best()
+    assert [best.update(epoch, metric, metric, 100) for epoch, metric in enumerate([0.5, 0.7, 0.6, 0.7])] == [
+        1,
+        1,
+        0,
+        1,
+    ]
+    assert (best.epoch, best.improved) == (3, 1)
+    assert best.is_exhausted(2)
+    assert not best.is_exhausted(3)
+
+
 def test_without_validation_nodes_the_latest_is_best():
     best = Best()
     assert best.update(0, None, 0.5, 1)
