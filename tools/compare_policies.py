@@ -28,6 +28,7 @@ from ablation import in_parts, launcher
 from compare_policies_plot import curves
 from message_accuracy import MODEL, MODELS, SCHEDULE, SPLIT, TRAIN, prepare, run_ranks
 
+from hpcgnn.nn.config import MODELS as ALL_MODELS
 from hpcgnn.train import summary as run_summary
 
 # As train_many takes them.
@@ -76,7 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=list(ALL_MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--split", default=SPLIT, help=f"as `hpcgnn convert` takes it, without a seed, or {OWN_SPLIT}")
     parser.add_argument("--layers", type=int, default=MODEL["layers"])

@@ -126,6 +126,60 @@ def test_layers_with_weights_may_be_distributed(layer):
     rehearse(Weighted(WEIGHTED[layer]()), GRAPH)
 
 
+BIPARTITE = {
+    "SAGE": lambda: pyg.SAGEConv((6, 4), 3),
+    "SAGE, max": lambda: pyg.SAGEConv((6, 4), 3, aggr="max"),
+    "graph": lambda: pyg.GraphConv((6, 4), 3),
+    "GIN": lambda: pyg.GINConv(nn.Linear(6, 3)),
+    "LE": lambda: pyg.LEConv((6, 4), 3),
+    "GAT": lambda: pyg.GATConv((6, 4), 3, add_self_loops=False),
+    "GATv2": lambda: pyg.GATv2Conv((6, 4), 3, add_self_loops=False),
+    "transformer": lambda: pyg.TransformerConv((6, 4), 3),
+    "edge": lambda: pyg.EdgeConv(nn.Linear(12, 3)),
+    "GEN": lambda: pyg.GENConv((6, 4), 3),
+    "gated residuals": lambda: pyg.ResGatedGraphConv((6, 4), 3),
+}
+SAME_WIDTH = ("GIN", "edge")
+
+
+@pytest.mark.parametrize("layer", BIPARTITE)
+def test_sources_and_targets_may_have_features_of_their_own(layer):
+    class Two(One):
+        def forward(self, x, edge_index):
+            return self.layer((x, x.flip(1) if layer in SAME_WIDTH else x[:, 2:] * 2), edge_index)
+
+    rehearse(Two(BIPARTITE[layer]()), GRAPH)
+
+
+@pytest.mark.parametrize("layer", ["SAGE", "graph", "GATv2"])
+def test_targets_may_have_no_features(layer):
+    class Half(One):
+        def forward(self, x, edge_index):
+            return self.layer((x, None), edge_index)
+
+    rehearse(Half(BIPARTITE[layer]()), GRAPH)
+
+
+EDGE_FEATURES = {
+    "GAT": lambda: pyg.GATConv(6, 3, edge_dim=1, fill_value=0.5),
+    "GATv2": lambda: pyg.GATv2Conv(6, 3, heads=2, edge_dim=1),
+    "transformer": lambda: pyg.TransformerConv(6, 3, edge_dim=1),
+    "GINE": lambda: pyg.GINEConv(nn.Linear(6, 3), edge_dim=1),
+    "GEN": lambda: pyg.GENConv(6, 3, edge_dim=1),
+    "NN": lambda: pyg.NNConv(6, 3, nn.Linear(1, 18)),
+    "crystal": lambda: pyg.CGConv(6, dim=1),
+}
+
+
+@pytest.mark.parametrize("layer", EDGE_FEATURES)
+def test_edges_may_have_features(layer):
+    class Edged(One):
+        def forward(self, x, edge_index, edge_weight):
+            return self.layer(x, edge_index, edge_weight[:, None])
+
+    rehearse(Edged(EDGE_FEATURES[layer]()), GRAPH)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_norms_may_be_distributed(norm):
     rehearse(Net(lambda self, x, edges: x, NORMS[norm]()), GRAPH)
@@ -165,6 +219,7 @@ def test_uses_of_all_nodes_are_refused_with_their_line(use):
     ("model", "reason"),
     [
         (One(pyg.GCNConv(6, 3, flow="target_to_source")), r"layer \(GCNConv\) cannot be distributed: its flow"),
+        (One(pyg.GCNConv(6, 4, decomposed_layers=2)), r"layer \(GCNConv\) cannot be distributed with decomposed_layers=2"),
         (One(pyg.SuperGATConv(6, 3)), r"layer \(SuperGATConv\) raised IndexError"),
         (
             Net(lambda self, x, edges: x, pyg.InstanceNorm(4)),

@@ -70,6 +70,11 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
     if _is_linear(layer):
         layer.propagate = partial(_propagate, layer, LINEAR[type(layer)], number, bridge)
         return
+    if layer.decomposed_layers > 1:
+        raise HpcgnnError(
+            f"{name} ({type(layer).__name__}) cannot be distributed with decomposed_layers={layer.decomposed_layers}: build it "
+            "with decomposed_layers=1; its rows travel before they are cut in pieces"
+        )
     for name, functions in _MADE_OF.items():
         from_sources = _from_sources(layer, functions)
         # PyG's hooks would do before ``propagate``, but those before ``edge_updater`` come when rows have been taken already.
@@ -92,7 +97,6 @@ def _is_linear(layer: MessagePassing) -> bool:
         type(layer) in LINEAR
         and layer.aggr in (*_SUMS, *_MEANS)
         and not layer.explain
-        and layer.decomposed_layers == 1
         and not any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks") and _is_of_messages(name))
     )
 
