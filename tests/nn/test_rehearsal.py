@@ -24,6 +24,7 @@ WEIGHTED = {
     "GCN without loops": lambda: pyg.GCNConv(6, 3, add_self_loops=False),
     "GCN without norm": lambda: pyg.GCNConv(6, 3, normalize=False),
     "GCN, cached": lambda: pyg.GCNConv(6, 3, cached=True),
+    "GCN, decomposed": lambda: pyg.GCNConv(6, 4, decomposed_layers=2),
     "graph": lambda: pyg.GraphConv(6, 3),
     "graph, mean": lambda: pyg.GraphConv(6, 3, aggr="mean"),
     "graph, max": lambda: pyg.GraphConv(6, 3, aggr="max"),
@@ -219,7 +220,10 @@ def test_uses_of_all_nodes_are_refused_with_their_line(use):
     ("model", "reason"),
     [
         (One(pyg.GCNConv(6, 3, flow="target_to_source")), r"layer \(GCNConv\) cannot be distributed: its flow"),
-        (One(pyg.GCNConv(6, 4, decomposed_layers=2)), r"layer \(GCNConv\) cannot be distributed with decomposed_layers=2"),
+        (
+            One(pyg.GraphConv(6, 4, aggr="max", decomposed_layers=2)),
+            r"layer \(GraphConv\) cannot be distributed with decomposed_layers=2",
+        ),
         (One(pyg.SuperGATConv(6, 3)), r"layer \(SuperGATConv\) raised IndexError"),
         (
             Net(lambda self, x, edges: x, pyg.InstanceNorm(4)),
