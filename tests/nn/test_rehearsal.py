@@ -221,8 +221,8 @@ def test_uses_of_all_nodes_are_refused_with_their_line(use):
     [
         (One(pyg.GCNConv(6, 3, flow="target_to_source")), r"layer \(GCNConv\) cannot be distributed: its flow"),
         (
-            One(pyg.GraphConv(6, 4, aggr="max", decomposed_layers=2)),
-            r"layer \(GraphConv\) cannot be distributed with decomposed_layers=2",
+            One(pyg.ClusterGCNConv(6, 4, decomposed_layers=2)),
+            r"layer \(ClusterGCNConv\) cannot be distributed with decomposed_layers=2",
         ),
         (One(pyg.SuperGATConv(6, 3)), r"layer \(SuperGATConv\) raised IndexError"),
         (
