@@ -145,7 +145,7 @@ def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
             theirs, turned = _LEAVES[config.model][end]
             value = value[None] if theirs.startswith("att") else value.T if turned else value
             renamed[f"layers.{depth}.{theirs}"] = value
-        elif head == "norms":
+        elif head in ("norms", "embed_labels"):
             renamed[name] = value
         else:
             target = name.replace("dense.", "layer.lin.") if config.model == "sgc" else name

@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from pyg_models import Stack, to_pyg
 from small_graphs import Arrays
-from torch_geometric.nn import GCNConv, SAGEConv
 
 from hpcgnn.nn import ModelConfig
-
-
-class PygModel(torch.nn.Module):
-    """Layers, norms and ReLU in the order of hpcgnn's GNN, without dropout."""
-
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__()
-        conv = {"gcn": GCNConv, "sage": SAGEConv}[config.model]
-        norm = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": torch.nn.Identity}[config.norm]
-        widths = [in_width, *[config.hidden] * (config.layers - 1), out_width]
-        self.layers = torch.nn.ModuleList(conv(a, b) for a, b in pairwise(widths))
-        hidden = widths[1:-1]
-        self.norms = torch.nn.ModuleList(norm(*([width] if config.norm != "none" else [])) for width in hidden)
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        for depth, layer in enumerate(self.layers):
-            extra = (weight,) if isinstance(layer, GCNConv) else ()
-            x = layer(x, edge_index, *extra)
-            if depth < len(self.norms):
-                x = self.norms[depth](x).relu()
-        return x
-
-
-def to_pyg_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """hpcgnn's parameters (or their gradients) under PyG's names and in PyG's orientation."""
-    renamed = {}
-    for name, value in state.items():
-        prefix, _, leaf = name.rpartition(".")
-        if not prefix.startswith("layers"):
-            renamed[name] = value
-        elif leaf == "bias":
-            is_sage = f"{prefix}.weight_root" in state
-            renamed[f"{prefix}.lin_l.bias" if is_sage else f"{prefix}.bias"] = value
-        else:
-            target = {"weight": "lin.weight", "weight_neighbour": "lin_l.weight", "weight_root": "lin_r.weight"}[leaf]
-            renamed[f"{prefix}.{target}"] = value.T
-    return renamed
 
 
 def train(
@@ -64,8 +26,8 @@ def train(
 
     ``propagated(epoch)`` says of which nodes (N,) the label is an input if they are training nodes.
     """
-    model = PygModel(config, graph.x.shape[1], graph.num_classes).to(dtype)
-    model.load_state_dict(to_pyg_names(state), strict=False)
+    model = Stack(config, graph.x.shape[1], graph.num_classes).to(dtype)
+    model.load_state_dict(to_pyg(config, state), strict=False)
     x = torch.from_numpy(graph.x.toarray() if sp.issparse(graph.x) else graph.x).to(dtype)
     edge_index = torch.from_numpy(graph.edge_index)
     weight = None if graph.weight is None else torch.from_numpy(graph.weight).to(dtype)

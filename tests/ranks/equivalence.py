@@ -17,6 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import pyg_models
 import pyg_reference
 import small_graphs
 
@@ -87,7 +88,7 @@ def run(
         losses.append(loss)
         if epoch == 0:
             found = {name: p.grad.clone() for name, p in model.named_parameters()}
-            gradients = {name: value.numpy() for name, value in pyg_reference.to_pyg_names(found).items()}
+            gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
     model.eval()
     with torch.no_grad():
         mine = model(trainer.task.features).double().numpy()
