@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
+import os
+import platform
+import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,31 +31,39 @@ class BuildNative(build_ext):
         A second environment, or a second installation into one, needs no build of its own.
         """
         output, built = Path(self.get_ext_fullpath(ext.name)).resolve(), folder / self.get_ext_filename(ext.name)
-        if not self.force and is_fresh(built):
-            if output != built:
-                output.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(built, output)
-            return
-        try:
-            build(output)
-        except Exception:
-            print("hpcgnn: warning: the native kernels did not compile and are left out; numba is used instead")
-            raise
+        if self.force or not is_fresh(built):
+            try:
+                build(built)
+            except Exception:
+                print("hpcgnn: warning: the native kernels did not compile and are left out; numba is used instead")
+                raise
+            STAMP.parent.mkdir(exist_ok=True)
+            STAMP.write_text(made_of())
+        if output != built:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, output)
+
+
+def made_of() -> str:
+    """What a build depends on: a digest of the sources, and the compiler."""
+    digest = hashlib.sha256()
+    for path in sources():
+        digest.update(path.read_bytes())
+    compiler = shlex.split(os.environ.get("CXX", "") or "c++")
+    try:
+        version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        version = "no compiler"
+    return f"{digest.hexdigest()}\n{platform.machine()}\n{shlex.join(compiler)}\n{version}"
 
 
 def is_fresh(library: Path) -> bool:
-    """Whether it is newer than all that it is made of, and for this machine."""
-    made_of = [*sources(), folder / "native" / "build.py"]
-    if not library.exists() or library.stat().st_mtime < max(path.stat().st_mtime for path in made_of):
-        return False
-    try:
-        ctypes.CDLL(str(library))
-    except OSError:
-        return False
-    return True
+    """Whether it is there and what would be built now."""
+    return library.exists() and STAMP.exists() and STAMP.read_text() == made_of()
 
 
 folder = Path(__file__).parent.resolve()
+STAMP = folder / "build" / "native-kernels.txt"  # of the library in this folder
 native = Extension(
     "hpcgnn.kernels._native",
     sources=[str(path.relative_to(folder)) for path in sources() if path.suffix == ".cpp"],

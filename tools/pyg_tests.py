@@ -93,6 +93,8 @@ def graph_of(layer: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any
     if type(edges) is not torch.Tensor or edges.layout != torch.strided:
         raise NotOurs("edges that are no (2, e) tensor")
     ends = list(x) if isinstance(x, (tuple, list)) else [x]
+    if not isinstance(ends[0], torch.Tensor):
+        raise NotOurs("no features")
     lengths = {len(end) if isinstance(end, torch.Tensor) else 0 for end in ends} | set(given.get("size") or ())
     if len(lengths) > 1 or given.get("batch") is not None:
         raise NotOurs("several graphs, or two sets of nodes")

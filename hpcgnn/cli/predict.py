@@ -24,7 +24,7 @@ from hpcgnn.cli import console
     "--pairs",
     type=click.Path(path_type=Path),
     help="Of a run with --task link: write /pair_scores (pairs,) of these instead, a text file with two original ids a line, "
-    "or an .npy file (pairs, 2). A score of 0 is as likely a link as not.",
+    "or an .npy file (pairs, 2). Higher is more likely; takes 8 times --hidden bytes a pair.",
 )
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpcgnn.cli import console, train_options
 from hpcgnn.comm.messages import MessageConfig
@@ -120,6 +121,7 @@ def train(
     with world.together("choose the kernels"):
         _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
+    _check_given(ctx, settings["task"])
     trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
     keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
@@ -145,6 +147,14 @@ def train(
         _show(summary, out)
 
 
+def _check_given(ctx: click.Context, task: str) -> None:
+    """Refuse flags of another task."""
+    names = [*LinkConfig.__dataclass_fields__, "decoder"] if task == "node" else []
+    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --task link")
+
+
 def _make_trainer(
     world: World, parts: Path, out: Path, settings: dict[str, Any], stop: StopRequest, *, resume: bool
 ) -> Trainer:
@@ -165,6 +175,10 @@ def _make_trainer(
         if world.rank == 0:
             run.prepare(resume=resume)
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
+    if settings["task"] == "link" and settings["message_coding"] == "delta":
+        raise HpcgnnError(
+            "--message-coding delta is not for --task link: gradients of negatives drawn anew are noise to it"
+        )
     decoder = settings["decoder"] if settings["task"] == "link" else "none"
     config = ModelConfig(**_pick(ModelConfig, settings | {"decoder": decoder}), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)

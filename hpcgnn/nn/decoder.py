@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels import Csr, activation, sddmm
+from hpcgnn.kernels import Csr, activation, gather_rows, sddmm
 from hpcgnn.nn.layers import Dense
 
 
@@ -31,7 +31,9 @@ class MLPDecoder(torch.nn.Module):
 
     def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """As :meth:`DotDecoder.forward`."""
-        joint = target[links.entry_rows()] * source[links.indices.long()]
+        # Not by indexing: torch adds up gradients of rows in an order that changes with the threads.
+        ends = gather_rows(target, links.entry_rows(), self.backend), gather_rows(source, links.indices, self.backend)
+        joint = ends[0] * ends[1]
         return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
 
 

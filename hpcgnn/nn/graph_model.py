@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
 from hpcgnn.nn.config import ModelConfig, describe
@@ -57,6 +58,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators: list[Aggregator | KeptAggregator] = []
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
+        self.graph: LocalGraph | None = None  # what the model was built for
         self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 

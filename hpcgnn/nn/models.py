@@ -84,7 +84,9 @@ def build_model(
         edges=edges,
         partial=partial,
     )
-    return _with_weights(config, frame, seed).to(dtype)
+    model = _with_weights(config, frame, seed).to(dtype)
+    model.graph = graph
+    return model
 
 
 def _with_weights(config: ModelConfig, frame: Frame, seed: int) -> GraphModel:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
@@ -21,6 +21,9 @@ from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
+EVALUATION = int.from_bytes(
+    b"judge", "big"
+)  # stands before an evaluation's words, so that no epoch draws what it draws
 _ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of the pool has none
 
 
@@ -37,7 +40,7 @@ class LinkConfig:
 
     def check(self) -> None:
         """Raise HpcgnnError for values that leave nothing to learn from."""
-        if min(self.link_split) < 0 or sum(self.link_split) >= 1:
+        if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # nor with a NaN
             raise HpcgnnError(f"link-split must be two shares below 1 in all, not {self.link_split}")
         if min(self.negatives, self.negative_pool) < 1:
             raise HpcgnnError("negatives and negative-pool must be at least 1")
@@ -77,7 +80,7 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
 def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
     """(e,) int64 original ids of the edges' sources and targets. Collective."""
     original = torch.cat((graph.original_ids, halo_ids(graph)))
-    source, target = original[graph.edge_index]
+    source, target = original[graph.local_edge_index()]  # which nobody else may need: 16 bytes an edge
     return source, target
 
 
@@ -95,7 +98,7 @@ def links_of(graph: LocalGraph) -> Links:
     source, target = _original_ends(graph)
     is_link = source != target
     shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
-    csr, order = edge_matrix(graph.edge_index[:, is_link], shape)
+    csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape)
     return Links(csr, edge_ids(target, source)[is_link][order].numpy())
 
 
@@ -120,7 +123,7 @@ class NegativeSampler:
         """(e + n,) int64, ascending: which pairs are edges, or a node and itself."""
         graph = self._graph
         nodes = np.arange(graph.num_nodes)
-        pairs = self._pair(graph.edge_index[1].numpy(), graph.indices), self._pair(nodes, self._positions)
+        pairs = self._pair(graph.local_edge_index()[1].numpy(), graph.indices), self._pair(nodes, self._positions)
         return np.sort(np.concatenate(pairs))
 
     @cached_property
@@ -183,19 +186,25 @@ class _PoolRows(torch.autograd.Function):
     """A sum over ranks, of which at most one has each row; backward is the same sum, of which each takes its rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, world: World) -> torch.Tensor:
-        ctx.negatives, ctx.world, ctx.num_rows = negatives, world, x.shape[0]
+    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
+        ctx.negatives, ctx.messages, ctx.num_rows = negatives, messages, x.shape[0]
         rows = x.new_zeros(negatives.pairs.num_cols, x.shape[1])
         rows[negatives.slots] = x[negatives.owned]
-        return torch.from_numpy(world.allreduce(rows.numpy(), what="a pool of nodes"))
+        with messages.timings.measure("synchronisation_seconds"):
+            return torch.from_numpy(messages.world.allreduce(rows.numpy(), what="a pool of nodes"))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        summed = torch.from_numpy(ctx.world.allreduce(gradients[0].numpy(), what="gradients of a pool of nodes"))
+        with ctx.messages.timings.measure("synchronisation_seconds"):
+            sums = ctx.messages.world.allreduce(gradients[0].numpy(), what="gradients of a pool of nodes")
+        summed = torch.from_numpy(sums)
         rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
         return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
 
 
-def pool_rows(x: torch.Tensor, negatives: Negatives, world: World) -> torch.Tensor:
-    """(n, F) rows of owned nodes to the (M, F) of a pool, on all ranks; O(M F) memory and bytes. Collective, backward too."""
-    return _PoolRows.apply(x, negatives, world)
+def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
+    """(n, F) rows of owned nodes to the (M, F) of a pool, on all ranks; O(M F) memory and bytes. Collective, backward too.
+
+    What travels is whole, whatever the bits of ``messages``.
+    """
+    return _PoolRows.apply(x, negatives, messages)

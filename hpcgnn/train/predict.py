@@ -87,7 +87,7 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
     with world.together(f"read {path}"):
         try:
             pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise HpcgnnError(f"{path} must hold two ids a line, or be an .npy file of integers (pairs, 2)")
@@ -111,12 +111,10 @@ def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.
 
 def _rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """(m, F) rows of any original ids, from the ranks whose range they are in. Collective."""
-    order = np.argsort(ids, kind="stable")
-    asked, counts = world.alltoallv(ids[order], np.diff(np.searchsorted(ids[order], bounds)))
+    distinct, place = np.unique(ids, return_inverse=True)  # a node in many pairs travels once
+    asked, counts = world.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
     answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
-    found = np.empty_like(answers)
-    found[order] = answers
-    return found
+    return answers[place]
 
 
 def write_predictions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from hpcgnn.errors import HpcgnnError
 
@@ -73,6 +74,11 @@ class Best:
     def is_exhausted(self, patience: int) -> bool:
         """Whether the last evaluation came ``patience`` epochs or more after the last better one; never for 0."""
         return patience > 0 and self.evaluated - self.improved >= patience
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Best:
+        """The inverse of :meth:`state`. Before there was ``improved``, the first of equally good ones was the best."""
+        return cls(**{"improved": state["epoch"]} | state)
 
     def state(self) -> dict[str, float | int | None]:
         """For a checkpoint."""

@@ -19,13 +19,17 @@ from hpcgnn.nn.linear import Features
 from hpcgnn.nn.trainable import Trainable
 from hpcgnn.train import objective
 from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
-from hpcgnn.train.links import Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
+from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
 
 
 class Task(Protocol):
     """metric: the name of what is evaluated."""
 
     metric: str
+
+    def identity(self) -> dict[str, Any]:
+        """What a run that is continued must have in common with the one before, as plain JSON."""
+        ...
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
         """The loss of a training step, summed over what this rank learns from, and how much that is. Collective."""
@@ -55,6 +59,10 @@ class NodeTask:
         self.labels = graph.y
         self.label_inputs = LabelInputs(labels, graph, model.keys.seed)
 
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`Task.identity`."""
+        return {"task": "node", "metric": self.metric}
+
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
         """As :meth:`Task.loss`, of the training nodes whose labels are no inputs."""
         given, learned = self.label_inputs.training(epoch)
@@ -79,6 +87,10 @@ class LinkTask:
         with graph.world.together(f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
                 raise HpcgnnError("links need a model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+            if model.graph is not graph:
+                raise HpcgnnError(
+                    "build the model for the split's train: with another graph it would see held-out links"
+                )
             if model.config.label_inputs:
                 raise HpcgnnError("labels cannot be propagated (--label-propagation) where links are learned")
             check_metric(metric, objective.LINK_METRICS, "links")
@@ -93,6 +105,12 @@ class LinkTask:
         self.held_out = [(links_of(each), self._halo(each).for_layer(len(model.aggregators))) for each in held_out]
         self._fixed: list[Negatives] | None = None
 
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`Task.identity`: with another split, what was held out would have been learned."""
+        config = self.split.config
+        split = {"link_split": list(config.link_split), "link_seed": config.link_seed}
+        return {"task": "link", "metric": self.metric} | split
+
     def _halo(self, graph: LocalGraph) -> Aggregator:
         row_bytes = self.model.config.hidden * 4
         return make_halo(graph, messages=self.model.messages, backend=self.model.backend, row_bytes=row_bytes)
@@ -104,7 +122,7 @@ class LinkTask:
         decoder = self.model.decoder
         assert decoder is not None
         under_way = halo.begin(embeddings)
-        pool = pool_rows(embeddings, negatives, self.split.graph.world)
+        pool = pool_rows(embeddings, negatives, self.model.messages)
         apart = decoder(negatives.pairs, embeddings, pool)  # while rows travel
         return decoder(links.csr, embeddings, under_way.finish()), apart
 
@@ -118,7 +136,9 @@ class LinkTask:
         """As :meth:`Task.evaluate`, of held-out links and negatives that are the same in all runs; None for training."""
         if self._fixed is None:
             seed = self.split.config.link_seed
-            self._fixed = [self.sampler.draw(links, seed, side) for side, (links, _) in enumerate(self.held_out)]
+            self._fixed = [
+                self.sampler.draw(links, EVALUATION, seed, side) for side, (links, _) in enumerate(self.held_out)
+            ]
         embeddings, world = self.model(self.features), self.split.graph.world
         found: list[float | None] = [None]
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):

@@ -265,7 +265,7 @@ class Trainer:
         self._save_messages()
         if self.world.rank != 0:
             return
-        common = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "metric": self.metric}
+        common = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid} | self.task.identity()
         folder = checkpoint.folder(self.run.path)
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
@@ -288,16 +288,18 @@ class Trainer:
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description())
             with self.world.together(f"resume from {path}"):
-                for name, value in (("seed", self.model.keys.seed), ("metric", self.metric)):
-                    if content[name] != value:
-                        raise HpcgnnError(f"{path} was made with --{name} {content[name]}, not {value}")
+                wanted = {"seed": self.model.keys.seed} | self.task.identity()
+                for name, value in wanted.items():
+                    if content.get(name, value) != value:
+                        flag = name.replace("_", "-")
+                        raise HpcgnnError(f"{path} was made with --{flag} {content[name]}, not {value}")
             if content["parts_uuid"] != self.graph.uuid:
                 _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
             for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
                 group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
-            self.best, self.best_state = Best(**content["best"]), content["best_model"]
+            self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
             self._resume_messages(content)
         if self.world.rank == 0:

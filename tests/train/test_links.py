@@ -42,6 +42,10 @@ def test_loss_and_gradients_equal_pygs(report):
     assert report["count_error"] == 0
 
 
+def test_a_model_that_would_see_held_out_links_is_refused(report):
+    assert report["refused"]
+
+
 def test_metrics_equal_scikit_learns_and_ogbs(report):
     for metric, values in report["metrics"].items():
         assert values == pytest.approx(report["wanted_metrics"][metric], rel=1e-12), metric
@@ -113,6 +117,8 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         for out in (whole, broken)
     ]
     assert losses[0] == losses[1]
+    other = run(mpirun, 2, "train", files / "parts.h5", "--out", broken, "--resume", "--link-seed", 5, check=False)
+    assert "was made with --link-seed 0, not 5" in other.stderr
     assert len(losses[0]) == 6
 
     pairs = np.array([[0, 1], [5, 60], [89, 3]])
@@ -137,6 +143,7 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         (("--metric", "accuracy"), "for links, not 'accuracy'"),
         (("--link-split", "0.5", "0.6"), "two shares below 1"),
         (("--label-propagation", "0.5"), "labels cannot be propagated"),
+        (("--message-coding", "delta", "--dropout", "0"), "not for --task link"),
     ],
 )
 def test_what_links_cannot_be_is_refused_once(files, mpirun, tmp_path, flags, sentence):
@@ -153,6 +160,8 @@ def test_classes_need_no_link_metric_and_pairs_need_links(files, mpirun, tmp_pat
     out = tmp_path / "run"
     result = run(mpirun, 2, "train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
     assert "for classes of nodes, not 'hits@50'" in result.stderr
+    result = run(mpirun, 2, "train", files / "parts.h5", "--out", out, "--decoder", "mlp", check=False)
+    assert "--decoder is for --task link" in result.stderr
     run(mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet")
     (tmp_path / "pairs.txt").write_text("0 1\n")
     command = ["predict", files / "parts.h5", tmp_path / "nodes", "--pairs", tmp_path / "pairs.txt"]

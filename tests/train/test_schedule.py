@@ -60,6 +60,12 @@ def test_of_equally_good_evaluations_the_last_is_best_and_patience_does_not_wait
     assert not best.is_exhausted(3)
 
 
+def test_a_state_that_is_older_than_patience_from_the_first_best_goes_on():
+    state = {"epoch": 110, "val_metric": 0.7, "test_metric": 0.7, "plateaus": 0, "plateau_since": 0, "evaluated": 119}
+    assert not Best.from_state(state).is_exhausted(50)
+    assert Best.from_state(Best(3, improved=2).state()).improved == 2
+
+
 def test_without_validation_nodes_the_latest_is_best():
     best = Best()
     assert best.update(0, None, 0.5, 1)
