@@ -175,10 +175,6 @@ def _make_trainer(
         if world.rank == 0:
             run.prepare(resume=resume)
     labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
-    if settings["task"] == "link" and settings["message_coding"] == "delta":
-        raise HpcgnnError(
-            "--message-coding delta is not for --task link: gradients of negatives drawn anew are noise to it"
-        )
     decoder = settings["decoder"] if settings["task"] == "link" else "none"
     config = ModelConfig(**_pick(ModelConfig, settings | {"decoder": decoder}), label_inputs=labels.rate > 0)
     graph = _in_order(graph, settings["node_order"], config.hidden)
@@ -212,6 +208,10 @@ def _message_config(settings: dict[str, Any]) -> MessageConfig:
     if settings["message_coding"] == "delta" and settings["label_propagation"] and settings["label_redraw"] == "epoch":
         raise HpcgnnError(
             "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
+        )
+    if settings["message_coding"] == "delta" and settings["task"] == "link":
+        raise HpcgnnError(
+            "--message-coding delta is not for --task link: gradients of negatives drawn anew are noise to it"
         )
     bits = SAFE_BITS if settings["bits"] in BITS_POLICIES else int(settings["bits"])
     typed = {"bits": bits, "overlap": settings["overlap"] == "on"}
