@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from hpcgnn.comm import World
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, SINGLE_LABEL, GraphMeta
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
+from hpcgnn.graph import LocalGraph, load
 
 
 @dataclass
@@ -128,3 +130,12 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
 def _random_masks(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]:
     group = rng.integers(0, 3, nodes)
     return {name: group == k for k, name in enumerate(MASKS)}
+
+
+def on_ranks(world: World, graph: Arrays, path: Path) -> LocalGraph:
+    """The graph in random parts, the last of three or more without a node: rank 0 writes it, all load. Collective."""
+    if world.rank == 0:
+        empty = world.size - 1 if world.size >= 3 else None
+        write_parts(path, graph, random_parts(graph.num_nodes, world.size, empty=empty), world.size)
+    world.allreduce(np.zeros(1))  # the file is there
+    return load(path, world)

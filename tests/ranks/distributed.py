@@ -145,14 +145,7 @@ def main(report: Path, folder: Path) -> None:
     world, found = World(), {}
     for weighted in (False, True):
         arrays = small_graphs.random_multigraph(weighted=weighted)
-        path = folder / f"distributed-{weighted}-{world.size}.h5"
-        if world.rank == 0:
-            part = small_graphs.random_parts(
-                arrays.num_nodes, world.size, empty=world.size - 1 if world.size >= 3 else None
-            )
-            small_graphs.write_parts(path, arrays, part, world.size)
-        world.allreduce(np.zeros(1))  # the file is there
-        loaded = hpcgnn.load(path, world)
+        loaded = small_graphs.on_ranks(world, arrays, folder / f"distributed-{weighted}-{world.size}.h5")
         for order in ("none", "degree"):
             graph = loaded.reordered(order)
             for name, plain in models(arrays.x.shape[1], arrays.num_classes).items():

@@ -134,14 +134,7 @@ def trained(graph: LocalGraph, **changes: object) -> list[float]:
 
 def main(report: Path, folder: Path) -> None:
     world, arrays = World(), small_graphs.random_multigraph()
-    path = folder / f"links-{world.size}.h5"
-    if world.rank == 0:
-        part = small_graphs.random_parts(
-            arrays.num_nodes, world.size, empty=world.size - 1 if world.size >= 3 else None
-        )
-        small_graphs.write_parts(path, arrays, part, world.size)
-    world.allreduce(np.zeros(1))  # the file is there
-    graph = hpcgnn.load(path, world)
+    graph = small_graphs.on_ranks(world, arrays, folder / f"links-{world.size}.h5")
     split = hpcgnn.split_links(graph, LINKS)
     whole = hpcgnn.build_model(CONFIG, graph)
     try:

@@ -74,13 +74,7 @@ def main(report: Path, folder: Path) -> None:
     world, found = World(), {}
     for weighted in (False, True):
         arrays = small_graphs.random_multigraph(weighted=weighted)
-        path = folder / f"{weighted}-{world.size}.h5"
-        if world.rank == 0:
-            empty = world.size - 1 if world.size >= 3 else None
-            part = small_graphs.random_parts(arrays.num_nodes, world.size, empty=empty)
-            small_graphs.write_parts(path, arrays, part, world.size)
-        world.allreduce(np.zeros(1))  # the file is there
-        graph = hpcgnn.load(path, world)
+        graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
         for name, config in CONFIGS.items():
             errors = compare(graph, arrays, config)
             largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
