@@ -193,6 +193,9 @@ def _make_trainer(
     trainer = Trainer(model, links or graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
     if resume:
         trainer.resume()
+        if trainer.next_epoch > settings["epochs"]:
+            done = trainer.next_epoch
+            raise HpcgnnError(f"{out} has {done} epochs already, more than --epochs {settings['epochs']}", agreed=True)
     if settings["refit_links"]:
         trainer.policies.forget_link_costs()
     return trainer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,14 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
                 "load_state_dict"
             )
         config = described(description)
-        needed = {"features": graph.meta.num_features} | (
-            {"classes": graph.meta.num_classes} if config.decoder == "none" else {}
-        )
-        for name, here in needed.items():
-            if description[name] != here:
-                raise HpcgnnError(
-                    f"the checkpoint was made for {description[name]} {name}, but {graph.path} has {here}"
-                )
+        width, classes = description["features"], description["classes"]
+        if width != graph.meta.num_features:
+            raise HpcgnnError(
+                f"the checkpoint was made for {width} features, but {graph.path} has {graph.meta.num_features}"
+            )
         if config.label_inputs:
             check_labels(graph)
+    graph = replace(graph, meta=replace(graph.meta, num_classes=classes))  # it may have other labels, or none
     model = build_model(config, graph, strategy=strategy)
     model.load_state_dict(content["model"])
     model.eval()

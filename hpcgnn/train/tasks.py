@@ -86,7 +86,7 @@ class LinkTask:
         graph = split.train
         with graph.world.together(f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
-                raise HpcgnnError("links need a model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+                raise HpcgnnError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
             if model.graph is not graph:
                 raise HpcgnnError(
                     "build the model for the split's train: with another graph it would see held-out links"

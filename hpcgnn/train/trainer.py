@@ -126,6 +126,7 @@ class Trainer:
         self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
+        self._is_resumed = False
 
     def _groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.model, self.config.weight_decay, self.config.dense_weight_decay)
@@ -134,6 +135,7 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Train until ``epochs``, early stopping, or a stop request; returns the content of ``summary.json``."""
+        self._prepare_run()
         first_epoch = self.next_epoch
         self._stop_if_exhausted()
         while self.next_epoch < self.config.epochs and self.stop_reason is None:
@@ -143,6 +145,13 @@ class Trainer:
         if self.next_epoch > first_epoch:
             self.save()
         return self._finish()
+
+    def _prepare_run(self) -> None:
+        """Make the run's folder; it may hold a run that is continued, and no other. Collective."""
+        if self.run is not None:
+            with self.world.together(f"prepare the run folder {self.run.path}"):
+                if self.world.rank == 0:
+                    self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
 
     def _stop_if_exhausted(self) -> None:
         if self.best.is_exhausted(self.config.patience):
@@ -284,6 +293,7 @@ class Trainer:
     def resume(self) -> None:
         """Continue from ``last.pt``, or start anew where the run was stopped before its first checkpoint. Collective."""
         assert self.run is not None
+        self._is_resumed = True
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description())

@@ -59,6 +59,24 @@ def test_the_graphs_own_edges_have_a_plan_at_once():
     assert on_threads(RANKS, program) == [1] * RANKS
 
 
+def test_sparse_features_are_made_dense_once():
+    model, arguments = (
+        torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 2)).double(),
+        Arguments(6, weighted=False),
+    )
+
+    def program(world: ThreadWorld) -> bool:
+        graph, named, _ = arguments.part(world)
+        mine = on_ranks(
+            model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference"
+        ).eval()
+        sparse = named["x"].detach().to_sparse_csr()
+        once, again = (distribution_of(mine).dense(sparse) for _ in range(2))
+        return once is again and torch.equal(mine(sparse), model.eval()(named["x"].detach()))
+
+    assert all(on_threads(RANKS, program))
+
+
 def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
     model = torch.nn.Sequential(torch.nn.Dropout(0.5))
     arguments = Arguments(6, weighted=False)

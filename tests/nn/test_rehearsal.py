@@ -16,7 +16,9 @@ from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.rehearsal import rehearse
 
-GRAPH = SimpleNamespace(meta=GraphMeta(num_nodes=5, num_edges=4, num_features=6), edge_weight=None)
+GRAPH = SimpleNamespace(
+    meta=GraphMeta(num_nodes=5, num_edges=4, num_features=6), edge_weight=None, world=SimpleNamespace(rank=0)
+)
 MLP = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
 WEIGHTED = {
     "GCN": lambda: pyg.GCNConv(6, 3),
@@ -236,6 +238,25 @@ def test_uses_of_all_nodes_are_refused_with_their_line(use):
 def test_layers_that_cannot_be_distributed_are_refused_by_name(model, reason):
     with pytest.raises(HpcgnnError, match=reason):
         rehearse(model, GRAPH)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_arguments_may_have_other_names(mean, caplog):
+    class Renamed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = pyg.GCNConv(6, 3)
+
+        def forward(self, features, adj):
+            hidden = self.layer(features, adj)
+            return hidden - hidden.mean(0) if mean else hidden
+
+    if mean:
+        with pytest.raises(HpcgnnError, match="what mean"):
+            rehearse(Renamed(), GRAPH)
+    else:
+        rehearse(Renamed(), GRAPH)
+    assert not caplog.text
 
 
 def test_a_model_that_asks_for_more_is_distributed_with_a_warning(caplog):

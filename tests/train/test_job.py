@@ -155,8 +155,10 @@ def test_resuming_a_finished_run_changes_nothing(mpirun, train, tmp_path):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "summary.json"}
     summary = json.loads((run / "summary.json").read_text())
     assert summary["stop_reason"] == "early stopping"
-    assert summary["best_epoch"] + 3 <= summary["epochs"] - 1 < 199
+    assert summary["best_epoch"] <= summary["epochs"] - 1 < 199
     mpirun(2, [*HPCGNN, "train", "--out", run, "--resume"])
+    fewer = mpirun(2, [*HPCGNN, "train", "--out", run, "--resume", "--epochs", 2], check=False)
+    assert "epochs already, more than --epochs 2" in fewer.stderr
     assert {path: path.read_bytes() for path in before} == before
     again = json.loads((run / "summary.json").read_text())
     same = ("best_epoch", "epochs", "stop_reason", "epoch_seconds_median", "bytes_sent_per_epoch", "best_val_metric")

@@ -33,6 +33,15 @@ class Distribution:
         self.normaliser = Normaliser(self.bridge)
         self.keys = DropoutKeys(graph.original_ids, messages.seed)
         self.has_trainer = False
+        self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def dense(self, value: Any) -> Any:
+        """A sparse CSR tensor, as a graph's features may be, as a dense one: most of what a model does needs that."""
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.sparse_csr:
+            return value
+        if self._made_dense is None or self._made_dense[0] is not value:
+            self._made_dense = value, value.to_dense()
+        return self._made_dense[1]
 
     def begin_epoch(self, epoch: int) -> None:
         """What is drawn from now on, for dropout and for messages, is of this training step."""
@@ -116,7 +125,8 @@ def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distributi
     @functools.wraps(forward)
     def on_ranks_forward(*inputs: Any, **named: Any) -> Any:
         distribution.begin_pass(training=model.training)
-        return forward(*inputs, **named)
+        dense = distribution.dense
+        return forward(*map(dense, inputs), **{name: dense(value) for name, value in named.items()})
 
     return on_ranks_forward
 

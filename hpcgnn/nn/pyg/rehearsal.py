@@ -28,7 +28,7 @@ RANKS, NODES, EDGES = 3, 26, 120
 _TOLERANCE = 1e-7
 _PASSES = 2  # edges that come again are aggregated otherwise
 _LOG = logging.getLogger("hpcgnn")
-_NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph: %s"
+_NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, so it may be wrong on several ranks: %s"
 
 
 @dataclass
@@ -43,22 +43,25 @@ class Outcome:
 def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
     """Raise HpcgnnError where ``model`` would not give on many ranks what it gives on one. Not collective, the same everywhere.
 
-    It is called as ``model(x, edge_index)``, with ``edge_weight`` where it takes that and the graph has it. For one that asks
+    It is called as ``model(x, edge_index)``, whatever its two arguments are called, with ``edge_weight`` where it takes that and
+    the graph has it. For one that asks
     for more, or does not run on a tiny graph, there is a warning.
     """
     name, arguments = type(model).__name__, _arguments(model, graph)
     if arguments is None:
-        _LOG.warning(_NOT_REHEARSED, name, "it asks for more than x, edge_index and edge_weight")
+        _warn(graph, name, "it asks for other arguments than x, edge_index and edge_weight")
         return
     with torch.random.fork_rng(devices=[]):
         for training in (True, False):
             plain = copy.deepcopy(model).double().train(training)
             try:
-                wanted, again = (_run(copy.deepcopy(plain), arguments.whole(), arguments.pull) for _ in range(2))
+                wanted, again = (
+                    _run(copy.deepcopy(plain), arguments, arguments.whole(), arguments.pull) for _ in range(2)
+                )
             except HpcgnnError:
                 raise
             except Exception as error:  # whatever a user's model raises
-                _LOG.warning(_NOT_REHEARSED, name, error)
+                _warn(graph, name, error)
                 return
             if not _same(wanted[-1].result, again[-1].result):
                 continue  # it draws at random in a way of its own: nothing to compare with
@@ -66,10 +69,16 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
                 _compare(name, whole, parts)
 
 
+def _warn(graph: LocalGraph, name: str, reason: object) -> None:
+    if graph.world.rank == 0:
+        _LOG.warning(_NOT_REHEARSED, name, reason)
+
+
 class Arguments:
     """Made-up arguments for a tiny graph in :data:`RANKS` parts: directed, with loops, edges twice and a node without any."""
 
-    def __init__(self, width: int, *, weighted: bool) -> None:
+    def __init__(self, width: int, *, weighted: bool, names: tuple[str, str] = ("x", "edge_index")) -> None:
+        self.names = names
         generator = np.random.default_rng(7)
         edges = generator.integers(0, NODES - 1, (2, EDGES))
         edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
@@ -82,6 +91,11 @@ class Arguments:
     def whole(self) -> dict[str, torch.Tensor]:
         """For one machine."""
         return _named(self.x, torch.from_numpy(self.edges), self.weight)
+
+    def call(self, model: torch.nn.Module, named: dict[str, torch.Tensor]) -> object:
+        """What ``model`` makes of :meth:`whole`, or of a part."""
+        mine, theirs = ("x", "edge_index"), self.names
+        return model(**{theirs[mine.index(name)] if name in mine else name: value for name, value in named.items()})
 
     def part(self, world: ThreadWorld) -> tuple[LocalGraph, dict[str, torch.Tensor], torch.Tensor]:
         """For one rank: its graph, the arguments, and its share of ``pull``."""
@@ -115,11 +129,16 @@ def _named(x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | Non
 def _arguments(model: torch.nn.Module, graph: LocalGraph) -> Arguments | None:
     parameters = inspect.signature(model.forward).parameters
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = {name for name, one in parameters.items() if one.default is one.empty and one.kind not in variadic}
-    if not {"x", "edge_index"} <= parameters.keys() or not needed <= {"x", "edge_index", "edge_weight"}:
+    needed = [name for name, one in parameters.items() if one.default is one.empty and one.kind not in variadic]
+    names = ("x", "edge_index")
+    if not {*names} <= parameters.keys():
+        if len(needed) != 2 or list(parameters)[:2] != needed:
+            return None
+        names = (needed[0], needed[1])  # whatever they are called
+    if not {*needed} <= {*names, "edge_weight"}:
         return None
     weighted = "edge_weight" in needed or ("edge_weight" in parameters and graph.edge_weight is not None)
-    return Arguments(graph.meta.num_features, weighted=weighted)
+    return Arguments(graph.meta.num_features, weighted=weighted, names=names)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -131,7 +150,7 @@ def _on_ranks(name: str, plain: torch.nn.Module, arguments: Arguments) -> list[l
     def program(world: ThreadWorld) -> list[Outcome]:
         graph, named, pull = arguments.part(world)
         messages = Messages(world, MessageConfig(collective="alltoallv"))
-        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), named, pull)
+        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), arguments, named, pull)
 
     try:
         return on_threads(RANKS, program)
@@ -142,13 +161,15 @@ def _on_ranks(name: str, plain: torch.nn.Module, arguments: Arguments) -> list[l
         ) from error
 
 
-def _run(model: torch.nn.Module, named: dict[str, torch.Tensor], pull: torch.Tensor) -> list[Outcome]:
+def _run(
+    model: torch.nn.Module, arguments: Arguments, named: dict[str, torch.Tensor], pull: torch.Tensor
+) -> list[Outcome]:
     """Some passes: forward, and backward from the sum of the result's rows times ``pull`` (n,), without dropout."""
     outcomes = []
     for _ in range(_PASSES):
         recorder = Recorder(model)
         with recorder:
-            result = model(**named)
+            result = arguments.call(model, named)
         if not isinstance(result, torch.Tensor) or result.shape[:1] != pull.shape:
             raise HpcgnnError(
                 f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node, of which "
