@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import torch
 
@@ -24,6 +25,7 @@ from hpcgnn.nn.propagation import APPNP, DAGNN, SGC
 from hpcgnn.nn.stack import GNN, AttentionGNN, JKNet
 
 _LOG = logging.getLogger("hpcgnn")
+_DRAWING = threading.Lock()  # torch has one generator a process, and ranks may be threads of one
 _TYPES: dict[str, type[GraphModel]] = {
     "gat": AttentionGNN,
     "gatv2": AttentionGNN,
@@ -90,7 +92,7 @@ def build_model(
 
 
 def _with_weights(config: ModelConfig, frame: Frame, seed: int) -> GraphModel:
-    with torch.random.fork_rng(devices=[]):
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _TYPES.get(config.model, GNN)(config, frame)
         if config.label_inputs:  # last, so that the others' weights are those that they have without it

@@ -19,7 +19,6 @@ from hpcgnn.nn.linear import matmul
 from hpcgnn.train.label_propagation import LabelPropagationConfig, drawn_nodes
 
 PROGRAM = Path(__file__).parents[1] / "ranks" / "label_propagation.py"
-HPCGNN = ["-m", "hpcgnn"]
 GRAPHS = ("plain", "few", "multi-label", "cora")
 RANKS = (1, 2, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
@@ -168,11 +167,11 @@ def write_graph(path: Path, *, change_evaluated_labels: bool = False) -> small_g
 
 
 @pytest.fixture
-def train(mpirun, tmp_path):
-    """Run ``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
+def train(mpi_ranks, tmp_path):
+    """``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
 
     def run(name, *flags, graph=tmp_path / "parts.h5"):
-        mpirun(2, [*HPCGNN, "train", graph, "--out", tmp_path / name, *FLAGS, *flags])
+        mpi_ranks(2).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags)
         return tmp_path / name
 
     return run
@@ -188,7 +187,7 @@ def weights(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.mpi
-def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
+def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
     """Other labels on every validation and test node change no loss, no weight and no score."""
     runs = {}
     for name in ("as it is", "changed"):
@@ -196,7 +195,7 @@ def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
         write_graph(path, change_evaluated_labels=name == "changed")
         runs[name] = train(name.replace(" ", "-"), "--epochs", 8, graph=path)
         out = tmp_path / f"{name}-scores.h5"
-        mpirun(2, [*HPCGNN, "predict", path, runs[name], "--checkpoint", "last", "--out", out])
+        mpi_ranks(2).command("predict", path, runs[name], "--checkpoint", "last", "--out", out)
     one, other = runs.values()
     assert losses(one) == losses(other)
     assert weights(one) == weights(other)
@@ -208,7 +207,7 @@ def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
 
 
 @pytest.mark.mpi
-def test_training_labels_do_reach_the_scores(train, mpirun, tmp_path):
+def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
     """The other way round: predicting with other training labels gives other scores."""
     graph = write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 3)
@@ -216,7 +215,7 @@ def test_training_labels_do_reach_the_scores(train, mpirun, tmp_path):
     small_graphs.write_parts(tmp_path / "other.h5", graph, small_graphs.random_parts(300, 2), 2)
     scores = []
     for name in ("parts", "other"):
-        mpirun(3, [*HPCGNN, "predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5"])
+        mpi_ranks(3).command("predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5")
         with h5py.File(tmp_path / f"{name}-scores.h5") as file:
             scores.append(file["scores"][:])
     assert np.abs(scores[0] - scores[1]).max() > 1e-3
@@ -237,23 +236,23 @@ def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
 
 
 @pytest.mark.mpi
-def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpirun, tmp_path):
+def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path):
     write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 2)
-    again = [*HPCGNN, "train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
-    result = mpirun(2, again, check=False)
+    again = ["train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
+    result = mpi_ranks(2).command(*again, check=False)
     assert result.returncode != 0
     assert "it has label_inputs True, this run False" in result.stderr
 
 
 @pytest.mark.mpi
-def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpirun, tmp_path):
+def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):
     """By chance, where there are only a few training nodes: here one, drawn in most epochs."""
     graph = small_graphs.random_multigraph()
     graph.masks["train_mask"] = np.arange(graph.num_nodes) == 3
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
-    command = [*HPCGNN, "train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
-    mpirun(2, [*command, "--label-propagation", "0.8"])
+    command = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
+    mpi_ranks(2).command(*command, "--label-propagation", "0.8")
     found = losses(tmp_path / "run")
     given = [bool(drawn_nodes(LabelPropagationConfig(0.8), 0, epoch, torch.tensor([3]))) for epoch in range(12)]
     assert [loss == 0 for loss in found] == given

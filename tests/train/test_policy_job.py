@@ -45,12 +45,11 @@ def write_even_graph(path: Path, parts: int) -> None:
 
 
 @pytest.fixture
-def train(mpirun, parts, tmp_path):
-    """Run ``hpcgnn train`` on two ranks; returns the completed process."""
+def train(mpi_ranks, parts, tmp_path):
+    """``hpcgnn train`` on two ranks; returns what it left."""
 
     def run(name: str, *flags: str, check: bool = True, graph: Path = parts, ranks: int = 2):
-        command = [*HPCGNN, "train", graph, "--out", tmp_path / name, *FLAGS, *flags]
-        return mpirun(ranks, command, check=check)
+        return mpi_ranks(ranks).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags, check=check)
 
     return run
 
