@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World, codec
+from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World, codec
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
@@ -279,7 +279,7 @@ def evaluation(world: World) -> dict[str, bool]:
 
 
 def main() -> None:
-    world = World(timeout_seconds=60)
+    world = MpiWorld(timeout_seconds=60)
     found = {
         "ranks": world.size,
         "errors": errors(world),
