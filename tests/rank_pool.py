@@ -151,7 +151,7 @@ class RankPool:
 
     def _start(self) -> None:
         folder = tempfile.mkdtemp(prefix="ranks")  # a socket's address must be short
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         try:
             with socket.socket(socket.AF_UNIX) as server:
                 server.bind(f"{folder}/socket")

@@ -23,7 +23,7 @@ import torch
 from rank_pool import Answer, Work
 
 from hpcgnn.cli.main import main as command_line
-from hpcgnn.comm import World, world
+from hpcgnn.comm import MpiWorld, job
 
 TESTS = str(Path(__file__).parent)
 TIMEOUT_SECONDS = 120.0
@@ -56,9 +56,9 @@ def ran(work: Work) -> Answer:
     """Do it, as if this rank had been started for it."""
     torch.manual_seed(0)
     torch.set_num_threads(work.threads)
-    with _surroundings(work), contextlib.redirect_stdout(io.StringIO()) as output:
-        with contextlib.redirect_stderr(io.StringIO()) as problems:
-            answer = _done(work)
+    output, problems = io.StringIO(), io.StringIO()
+    with _surroundings(work), contextlib.redirect_stdout(output), contextlib.redirect_stderr(problems):
+        answer = _done(work)
     gc.collect()  # now and on all ranks alike, what belongs to a communicator
     return Answer(answer.value, answer.problem, answer.code, output.getvalue(), problems.getvalue())
 
@@ -66,7 +66,7 @@ def ran(work: Work) -> Answer:
 def _done(work: Work) -> Answer:
     try:
         if work.program is not None:
-            return Answer(work.program(World(timeout_seconds=TIMEOUT_SECONDS), *work.arguments))
+            return Answer(work.program(MpiWorld(timeout_seconds=TIMEOUT_SECONDS), *work.arguments))
         sys.argv = ["hpcgnn", *(work.command or ())]
         command_line()
     except SystemExit as end:
@@ -93,8 +93,8 @@ def main(address: str) -> None:
     link = socket.socket(socket.AF_UNIX)
     link.connect(address)
     pool = Connection(link.detach())
-    pool.send(world.launcher_rank())
-    World()  # starts MPI, which some ranks alone cannot end
+    pool.send(job.launcher_rank())
+    MpiWorld()  # starts MPI, which some ranks alone cannot end
     while True:
         try:
             work = pickle.loads(pool.recv_bytes())

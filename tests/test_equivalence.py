@@ -31,6 +31,9 @@ class Files:
     def __init__(self, folder, cora):
         cut = small_graphs.random_multigraph(seed=2)
         self._folder = folder
+        self.parts, self.with_plans, self.reference = map(
+            functools.cache, (self._parts, self._with_plans, self._reference)
+        )
         self.graphs = {
             "multigraph": small_graphs.random_multigraph(),
             "weighted": small_graphs.random_multigraph(weighted=True),
@@ -38,9 +41,8 @@ class Files:
             "cut": cut,
         }
 
-    @functools.cache
-    def parts(self, name, ranks):
-        """The path, with all plans in the file."""
+    def _parts(self, name, ranks):
+        """The path."""
         graph, path = self.graphs[name], self._folder / f"{name}-{ranks}.h5"
         part = small_graphs.random_parts(graph.num_nodes, ranks)
         if name == "cut":
@@ -50,14 +52,13 @@ class Files:
         small_graphs.write_parts(path, graph, part, ranks)
         return path
 
-    @functools.cache
-    def with_plans(self, name, ranks):
+    def _with_plans(self, name, ranks):
+        """The path, with all plans in the file."""
         path = self.parts(name, ranks)
         plan_store.store_plans(path, list(STRATEGIES))
         return path
 
-    @functools.cache
-    def reference(self, name, model, precision):
+    def _reference(self, name, model, precision):
         """The initial weights, and what PyG makes of them."""
         (state,) = ThreadPool(1).run(equivalence.initial_weights, self.parts(name, 1), model, precision)
         dtype, _ = PRECISIONS[precision]

@@ -7,6 +7,8 @@ from functools import partial
 import numpy as np
 import torch
 
+from hpcgnn.comm.agreement import together
+from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
 from hpcgnn.comm.layout import BLOCK_BYTES, Layout, make_layout
 from hpcgnn.comm.links import Links
@@ -70,7 +72,7 @@ class Exchange:
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
-        with self.messages.world.together("assign bits"):
+        with together(self.messages.world, "assign bits"):
             rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
             if bits.shape != (rows,):
                 raise HpcgnnError(f"bits must have shape ({rows},), one for each row to send, not {bits.shape}")
@@ -144,7 +146,8 @@ class Exchange:
         if self.ranges is not None and isinstance(codec, PackedCodec) and messages.training:
             self.ranges.add(codec.send, codec.layouts[0], width)
         messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
-        send, received = (codec.send.numpy(), codec.send_counts), (codec.received.numpy(), codec.receive_counts)
+        send = Buffer.of(codec.send), codec.send_counts
+        received = Buffer.of(codec.received), codec.receive_counts
         neighbours = None if self.links is None else self.links.there
         pending = messages.world.start_alltoallv(*send, *received, self.name, neighbours)
         message = Message(codec, pending, messages.epoch, box)

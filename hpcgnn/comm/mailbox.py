@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.codec import Codec, kept_codec, received_codec, received_rows, received_state
+from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.timings import Timings
-from hpcgnn.comm.world import Pending
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 

@@ -11,8 +11,9 @@ import torch
 
 from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.mailbox import Keeping, Mailbox, Message
+from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.timings import Timings
-from hpcgnn.comm.world import Pending, World
+from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.packing import MESSAGE_BITS

@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from hpcgnn.comm import Messages
+from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
@@ -58,7 +58,7 @@ def build_model(
     config.check()
     if keep_input_aggregation:
         _check_input_is_constant(config, graph)
-    with graph.world.together(f"compute in {compute}"):
+    with together(graph.world, f"compute in {compute}"):
         warning = check_compute(compute, dtype)
     if warning:
         _LOG.warning(warning)

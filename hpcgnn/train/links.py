@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import Messages
+from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
@@ -64,7 +64,7 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
     A link's side is a function of (link_seed, original ids of its ends), so the shares are those asked for on average.
     """
     config = config or LinkConfig()
-    with graph.world.together("split the links"):
+    with together(graph.world, "split the links"):
         config.check()
     source, target = _original_ends(graph)
     pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn import shared_file
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -41,7 +41,7 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
     """The model of a checkpoint's ``content`` for any graph with as many features and classes, to evaluate. Collective."""
     description = content["model_config"]
-    with graph.world.together(f"use a checkpoint on {graph.path}"):
+    with together(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
             raise HpcgnnError(
                 f"the checkpoint is of {description['class']}, a class of your own program: load its weights there with "
@@ -67,7 +67,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
     """(m,) scores of this rank's (m, 2) pairs of original ids, from a checkpoint's ``content``. Collective."""
     world, model = graph.world, model_of(graph, content)
     decoder = model.decoder
-    with world.together("score pairs of nodes"):
+    with together(world, "score pairs of nodes"):
         if decoder is None:
             raise HpcgnnError("the checkpoint is of a model of classes: train with --task link to score pairs of nodes")
         if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
@@ -83,7 +83,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
 def read_pairs(world: World, path: Path) -> np.ndarray:
     """(m, 2) int64: this rank's share, in order, of a text file with two ids a line, or of an .npy file (pairs, 2). Text
     takes O(pairs) time and memory on each rank. Collective."""
-    with world.together(f"read {path}"):
+    with together(world, f"read {path}"):
         try:
             pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
         except (OSError, ValueError, EOFError) as error:
@@ -144,6 +144,6 @@ def _write_slab(
     with (
         shared_file.replacing(world, path, force=force) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
-        world.together(f"write {path}"),
+        together(world, f"write {path}"),
     ):
         writer.write(name, first, slab)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.comm import together
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -44,7 +45,7 @@ class NodeTask:
     """Classes of nodes, from labels and masks of ``graph``."""
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
-        with graph.world.together(f"train on {graph.path}"):
+        with together(graph.world, f"train on {graph.path}"):
             if model.config.decoder != "none":
                 raise HpcgnnError("a model with a decoder learns links: give the trainer what split_links returns")
             if model.config.label_inputs != (labels.rate > 0):
@@ -84,7 +85,7 @@ class LinkTask:
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
-        with graph.world.together(f"train on the links of {graph.path}"):
+        with together(graph.world, f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
                 raise HpcgnnError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
             if model.graph is not graph:

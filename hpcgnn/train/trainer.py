@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import PHASES
+from hpcgnn.comm import PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -101,7 +101,7 @@ class Trainer:
         self.world, self.timings = graph.world, messages.timings
         self.run, self.on_epoch = run, on_epoch
         self.stop = stop or StopRequest().listen()
-        with self.world.together("check the training settings"):
+        with together(self.world, "check the training settings"):
             self.config.check()
             self.config.policy.check(messages.config.message_coding)
             if not torch.equal(keys.ids, graph.original_ids):
@@ -149,7 +149,7 @@ class Trainer:
     def _prepare_run(self) -> None:
         """Make the run's folder; it may hold a run that is continued, and no other. Collective."""
         if self.run is not None:
-            with self.world.together(f"prepare the run folder {self.run.path}"):
+            with together(self.world, f"prepare the run folder {self.run.path}"):
                 if self.world.rank == 0:
                     self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
 
@@ -230,7 +230,7 @@ class Trainer:
         values = np.array([*mine, *sums])
         largest, total = np.empty_like(values), np.empty_like(values)
         under_way = [
-            self.world.start_allreduce(values, result, op, "the times of the epoch")
+            self.world.start_allreduce(Buffer.of(values), Buffer.of(result), op, "the times of the epoch")
             for op, result in (("max", largest), ("sum", total))
         ]
         for pending in under_way:
@@ -297,7 +297,7 @@ class Trainer:
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description())
-            with self.world.together(f"resume from {path}"):
+            with together(self.world, f"resume from {path}"):
                 wanted = {"seed": self.model.keys.seed} | self.task.identity()
                 for name, value in wanted.items():
                     if content.get(name, value) != value:

@@ -21,7 +21,7 @@ import pyg_reference
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
+from hpcgnn.comm import Exchange, MpiWorld, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -161,7 +161,7 @@ def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool
 
 def main() -> None:
     (report_path, folder, cora), cases = map(Path, sys.argv[1:4]), sys.argv[4:]
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     torch.set_num_threads(1)
     graphs = make_graphs(world, folder, cora)
     report: dict[str, object] = {}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch_geometric.nn import BatchNorm, MessagePassing
 
-from hpcgnn.comm import Messages, World
+from hpcgnn.comm import Messages, World, together
 from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -88,7 +88,7 @@ def distribute(
     """
     from hpcgnn.nn.pyg.rehearsal import rehearse
 
-    with graph.world.together(f"distribute {type(model).__name__}"):
+    with together(graph.world, f"distribute {type(model).__name__}"):
         _check_model(model)
         if check:
             rehearse(model, graph)
@@ -146,7 +146,7 @@ def _agree_on_weights(model: torch.nn.Module, world: World) -> None:
     """Rank 0's parameters and buffers for all: programs seldom seed their generators alike. Collective."""
     for tensor in (*model.parameters(), *model.buffers()):
         values = tensor.detach().flatten()
-        world.broadcast_array(values.view(torch.uint8).numpy())  # as bytes: numpy does not know all of torch's types
+        world.broadcast_into(values)
         tensor.copy_(values.view(tensor.shape))
 
 
