@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from rank_pool import ROOT
 
 
 @pytest.fixture

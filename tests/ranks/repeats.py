@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Exchange, MessageConfig, Messages
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World
 from hpcgnn.comm.mailbox import Message
 
 _start, _wait = Exchange.start, Exchange.wait

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -13,22 +12,18 @@ import pyg_models
 import pytest
 import small_graphs
 import torch
+from rank_pool import ThreadPool
+from ranks import link_task
 
 from hpcgnn.nn import ModelConfig
 
-pytestmark = pytest.mark.mpi
-PROGRAM = Path(__file__).parents[1] / "ranks" / "link_task.py"
-RANKS = tuple(rank for rank in map(int, os.environ.get("HPCGNN_TEST_RANKS", "1 2 3").split()) if rank <= 4)
+RANKS = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory, mpirun):
+def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("links")
-    found = {}
-    for ranks in RANKS:
-        mpirun(ranks, [PROGRAM, folder / f"{ranks}.json", folder])
-        found[ranks] = json.loads((folder / f"{ranks}.json").read_text())
-    return found
+    return {ranks: ThreadPool(ranks).run(link_task.report, folder)[0] for ranks in RANKS}
 
 
 @pytest.fixture(params=RANKS)
@@ -102,6 +97,7 @@ def dataset(path: Path, name: str) -> np.ndarray:
         return file[name][:]
 
 
+@pytest.mark.mpi
 def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi_ranks, tmp_path):
     flags = ["--task", "link", "--hidden", 16, "--layers", 2, "--metric", "hits@10", "--quiet"]
     train = [*flags, "--decoder", "mlp", "--link-split", 0.1, 0.2, "--epochs"]
@@ -136,6 +132,7 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         assert dataset(tmp_path / f"{number}.h5", "pair_scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -154,6 +151,7 @@ def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags,
     assert sentence in errors[0]
 
 
+@pytest.mark.mpi
 def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_path):
     out = tmp_path / "run"
     result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
@@ -170,6 +168,7 @@ def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_
     assert not (tmp_path / "no.h5").exists()
 
 
+@pytest.mark.mpi
 def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpi_ranks, tmp_path):
     """Inductive: a GCN trained on one graph, applied to another one by PyG."""
     flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]
