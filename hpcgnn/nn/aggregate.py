@@ -140,10 +140,11 @@ class KeptAggregator:
         if self._features is not x:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
-            self.exchange.messages.bytes_sent.update(self._messages.bytes_sent)
-            self._messages.bytes_sent.clear()
-            troubled = np.array([float(self._messages.in_trouble)])
-            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)[0]))
+            traffic = self._messages.traffic
+            self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
+            traffic.bytes_sent.clear()
+            troubled = torch.tensor([float(traffic.in_trouble)])
+            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
         return self
 
     def finish(self) -> torch.Tensor:

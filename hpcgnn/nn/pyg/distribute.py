@@ -31,7 +31,7 @@ class Distribution:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
-        self.keys = DropoutKeys(graph.original_ids, messages.seed)
+        self.keys = DropoutKeys(graph.original_ids, messages.present.seed)
         self.has_trainer = False
         self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -50,7 +50,7 @@ class Distribution:
 
     def begin_pass(self, *, training: bool) -> None:
         """The model is called. In a training loop without a trainer each such pass is a step."""
-        self.messages.training = training
+        self.messages.begin_pass(is_training=training)
         if training and not self.has_trainer:
             self.begin_epoch(self.keys.epoch + 1)
         self.bridge.begin_pass()
@@ -94,7 +94,7 @@ def distribute(
             rehearse(model, graph)
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages)
-    given.seed = seed
+    given.reseed(seed)
     return on_ranks(model, graph, given, strategy=strategy, backend=backend)
 
 

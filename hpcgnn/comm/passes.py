@@ -1,0 +1,38 @@
+"""What the exchanges of one pass over a model's layers have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.kernels import keyed
+
+_EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
+
+
+@dataclass(frozen=True)
+class Pass:
+    """seed: of the run. epoch: the training step, or the last one before an evaluation. is_training: forward and backward of a
+    step; False for an evaluation."""
+
+    seed: int = 0
+    epoch: int = 0
+    is_training: bool = True
+
+    def noise_key(self, layer: int, call: int, *, is_backward: bool, rank: int) -> int:
+        """What decides about the rounding noise of one message (:func:`hpcgnn.kernels.messages.encode_rows`)."""
+        epoch = self.epoch + (0 if self.is_training else _EVALUATION)
+        return keyed.derive_key(self.seed, epoch, layer, call, int(is_backward), rank)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The rows of one exchange in a pass, by which what is kept of them is found again in the next one.
+
+    layer, is_backward: of the exchange. call: how often it was started before in this step; above 0 only in layers used twice.
+    width: columns of a row.
+    """
+
+    layer: int
+    is_backward: bool
+    call: int
+    width: int
