@@ -10,7 +10,7 @@ from hpcgnn.comm.codecs import Codec, make_codec
 from hpcgnn.comm.links import Links
 from hpcgnn.comm.mailbox import FRESH, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.comm.messages import Messages
-from hpcgnn.comm.passes import Slot
+from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.errors import HpcgnnError
@@ -39,13 +39,27 @@ class Exchange:
     ) -> None:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
-        self.layer, self.is_backward = layer, is_backward
-        self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
+        self.id = ExchangeId(layer, is_backward)
         self.freshness = FRESH
         self.ranges: RowRanges | None = None
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
+
+    @property
+    def layer(self) -> int:
+        """Number of the exchange within a pass."""
+        return self.id.layer
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether gradients travel."""
+        return self.id.is_backward
+
+    @property
+    def name(self) -> str:
+        """As people are told of it."""
+        return self.id.name
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: what was received is sent back."""
@@ -109,7 +123,7 @@ class Exchange:
 
     def mailboxes(self) -> list[Mailbox]:
         """What is kept of this exchange between epochs: nothing before it was first started."""
-        return self.messages.kept.mailboxes_of(self.layer, is_backward=self.is_backward)
+        return self.messages.kept.mailboxes_of(self.id)
 
     def is_late(self) -> bool:
         """Whether rows that were sent to this rank in an epoch before are still on their way."""
@@ -136,7 +150,7 @@ class Exchange:
         box = self._mailbox(self._slot(width))
         if self.freshness != SKIPPED or box is None or box.arrived is None:
             return None
-        self.messages.traffic.count_call(self.name)
+        self.messages.traffic.count_call(self.id)
         return box.arrived
 
     def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -160,12 +174,12 @@ class Exchange:
         else:
             self._settle(box)
         message = self._new_message(rows, slot, box)
-        call = messages.traffic.count_call(self.name)
-        key = messages.present.noise_key(self.layer, call, is_backward=self.is_backward, rank=messages.world.rank)
+        call = messages.traffic.count_call(self.id)
+        key = messages.present.noise_key(self.id, call, messages.world.rank)
         trouble = message.codec.encode(rows, message.sent, key, message.differences)
         if self.ranges is not None and messages.present.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.name, message.sent.numel(), trouble=trouble > 0)
+        messages.traffic.started(self.id, message.sent.numel(), trouble=trouble > 0)
         neighbours = None if self.links is None else self.links.there
         message.pending = messages.world.start_alltoallv(*message.route, self.name, neighbours)
         messages.depart(message.pending)
@@ -183,7 +197,7 @@ class Exchange:
             else:
                 box.accept(message, epoch)
         if box is not None:
-            self.messages.traffic.ages[self.name] = epoch - message.epoch
+            self.messages.traffic.ages[self.id] = epoch - message.epoch
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
@@ -192,7 +206,7 @@ class Exchange:
     # -- what a message is made of ------------------------------------------------------------------------------------
 
     def _slot(self, width: int) -> Slot:
-        return Slot(self.layer, self.is_backward, self.messages.traffic.next_call(self.name), width)
+        return Slot(self.id, self.messages.traffic.next_call(self.id), width)
 
     def _mailbox(self, slot: Slot) -> Mailbox | None:
         """Where rows of ``slot`` are kept; None in evaluations, and where they are used at once."""

@@ -3,15 +3,16 @@ receivers have been sent (delta coding)."""
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import Any
 
 import torch
 
 from hpcgnn.comm.codecs import Codec, CodecTools, Differences
 from hpcgnn.comm.mailbox import Keeping, Mailbox
-from hpcgnn.comm.passes import Slot
+from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.pending import Pending
+
+_PlainSlot = tuple[int, bool, int, int]  # as in a file
 
 
 class Kept:
@@ -35,7 +36,7 @@ class Kept:
         if self.keeping is None:
             return None
         if slot not in self.mailboxes:
-            self.mailboxes[slot] = Mailbox(self.keeping, tools, is_backward=slot.is_backward)
+            self.mailboxes[slot] = Mailbox(self.keeping, tools, is_backward=slot.exchange.is_backward)
         return self.mailboxes[slot]
 
     def differences_of(self, slot: Slot, codec: Codec) -> Differences | None:
@@ -47,9 +48,9 @@ class Kept:
             self.differences[slot] = new
         return self.differences[slot]
 
-    def mailboxes_of(self, layer: int, *, is_backward: bool) -> list[Mailbox]:
+    def mailboxes_of(self, exchange: ExchangeId) -> list[Mailbox]:
         """Of one exchange: none before it was first started, more than one in layers that are used twice."""
-        return [box for slot, box in self.mailboxes.items() if slot.layer == layer and slot.is_backward == is_backward]
+        return [box for slot, box in self.mailboxes.items() if slot.exchange == exchange]
 
     def in_flight(self) -> list[Pending]:
         """Of messages that nobody has waited for."""
@@ -61,17 +62,26 @@ class Kept:
     def state(self) -> dict[str, Any]:
         """This rank's, as tensors and plain values. What is in flight must have come (:meth:`Messages.drain`)."""
         return {
-            "mailboxes": {astuple(slot): box.state() for slot, box in self.mailboxes.items()},
-            "differences": {astuple(slot): (kept.sent, kept.received) for slot, kept in self.differences.items()},
+            "mailboxes": {_plain(slot): box.state() for slot, box in self.mailboxes.items()},
+            "differences": {_plain(slot): (kept.sent, kept.received) for slot, kept in self.differences.items()},
         }
 
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
         """Go on from :meth:`state`, as far as the present settings keep the same."""
-        found: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
-        self.differences = {Slot(*slot): Differences(*rows) for slot, rows in found.items()}
+        found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
+        self.differences = {_slot(slot): Differences(*rows) for slot, rows in found.items()}
         if self.keeping is None:
             return
         for slot, content in state["mailboxes"].items():
-            box = self.mailbox(Slot(*slot), tools)
+            box = self.mailbox(_slot(slot), tools)
             assert box is not None
             box.load(content)
+
+
+def _plain(slot: Slot) -> _PlainSlot:
+    return slot.exchange.layer, slot.exchange.is_backward, slot.call, slot.width
+
+
+def _slot(plain: _PlainSlot) -> Slot:
+    layer, is_backward, call, width = plain
+    return Slot(ExchangeId(layer, is_backward), call, width)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from hpcgnn.comm.passes import ExchangeId
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
 
@@ -13,15 +14,15 @@ from hpcgnn.errors import HpcgnnError
 class Traffic:
     """Counts of all passes, and what a training step so far has shown.
 
-    bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
+    bytes_sent: bytes that left this rank so far, by exchange; parameters included.
     ages: epochs since the rows that each exchange last used in this step were sent.
     """
 
     def __init__(self) -> None:
-        self.bytes_sent: Counter[str] = Counter()
-        self.ages: dict[str, int] = {}
-        self._calls: Counter[str] = Counter()
-        self._started: list[str] = []
+        self.bytes_sent: Counter[ExchangeId] = Counter()
+        self.ages: dict[ExchangeId, int] = {}
+        self._calls: Counter[ExchangeId] = Counter()
+        self._started: list[ExchangeId] = []
         self._first_trouble: int | None = None
 
     def begin_step(self) -> None:
@@ -32,26 +33,26 @@ class Traffic:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def next_call(self, name: str) -> int:
-        """How often the exchange ``name`` was started before in this step: more than once only by layers used twice."""
-        return self._calls[name]
+    def next_call(self, exchange: ExchangeId) -> int:
+        """How often ``exchange`` was started before in this step: more than once only by layers used twice."""
+        return self._calls[exchange]
 
-    def count_call(self, name: str) -> int:
+    def count_call(self, exchange: ExchangeId) -> int:
         """:meth:`next_call`, for an exchange that starts now."""
-        self._calls[name] += 1
-        return self._calls[name] - 1
+        self._calls[exchange] += 1
+        return self._calls[exchange] - 1
 
     @property
-    def exchanges_started(self) -> set[str]:
-        """Names of the exchanges of this step so far, the same on all ranks."""
+    def exchanges_started(self) -> set[ExchangeId]:
+        """Those of this step so far, the same on all ranks."""
         return set(self._started)
 
-    def started(self, name: str, num_bytes: int, *, trouble: bool) -> None:
+    def started(self, exchange: ExchangeId, num_bytes: int, *, trouble: bool) -> None:
         """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
-        self.bytes_sent[name] += num_bytes
+        self.bytes_sent[exchange] += num_bytes
         if trouble and self._first_trouble is None:
             self._first_trouble = len(self._started)
-        self._started.append(name)
+        self._started.append(exchange)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 
@@ -72,7 +73,7 @@ class Traffic:
         first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
         which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
         raise HpcgnnError(
-            f"{self._started[which]} of rank {rank} held NaN or infinite values in epoch {epoch}: lower --lr "
+            f"{self._started[which].name} of rank {rank} held NaN or infinite values in epoch {epoch}: lower --lr "
             "or scale the features down",
             agreed=True,
         )

@@ -138,7 +138,7 @@ class Policies:
 
     def record(self) -> dict[str, Any]:
         """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
-        ages = dict(self._messages.traffic.ages)
+        ages = {exchange.name: age for exchange, age in self._messages.traffic.ages.items()}
         record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
         if self._messages.kept.keeping is not None:
             record["stale_epochs"] = ages
@@ -152,7 +152,7 @@ class Policies:
         return {
             channel.name: self._histograms[channel.exchange.bits]
             for channel in self._channels
-            if channel.exchange.bits is not None and channel.name in self._messages.traffic.exchanges_started
+            if channel.exchange.bits is not None and channel.exchange.id in self._messages.traffic.exchanges_started
         }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ class Bridge:
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.halo = make_halo(graph, messages=messages, backend=backend)
         self.num_extended = graph.num_nodes + int(self.halo.exchange.receive_counts.sum())
-        self.exchanges: dict[str, Aggregator] = {}
+        self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._num_plans = 0
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
@@ -151,7 +151,7 @@ class Bridge:
 
     def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
         """The aggregator for one layer: messages of its own, numbered in the order in which layers first exchange."""
-        key = f"{layer} {name}"
+        key = layer, name
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
         return self.exchanges[key]
