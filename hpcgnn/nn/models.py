@@ -65,7 +65,7 @@ def build_model(
     if graph.features is None:
         raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
     messages = messages or Messages(graph.world)
-    messages.seed = seed
+    messages.reseed(seed)
     how = {"messages": messages, "backend": backend, "row_bytes": -(-config.hidden * messages.config.bits // 8)}
     edges = partial = None
     if config.attention == "partial":

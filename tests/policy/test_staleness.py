@@ -11,6 +11,8 @@ import stale_reference
 from rank_pool import ThreadPool
 from ranks.staleness import EPOCHS, FEATURES, LR, MODELS, POLICIES, STRATEGIES, train
 
+from hpcgnn.comm import Messages
+
 CASES = [
     (model, strategy, policy)
     for model in MODELS
@@ -78,3 +80,22 @@ def test_pipeqs_keeps_its_bound_on_staleness(trained, model):
 @pytest.mark.parametrize("model", MODELS)
 def test_pipeqs_waits_where_rows_changed(trained, model):
     assert max(ages_met(trained(model, "hybrid", "pipeqs-strict")[1])) == 1
+
+
+@pytest.mark.parametrize(("policy", "age"), [("off", 0), ("pipeline", 1)])
+def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path, monkeypatch, policy, age):
+    """They have the time until the same place of the next epoch; but for those of the first, without which nothing is there."""
+    path, graph, waits = tmp_path / "parts.h5", small_graphs.random_multigraph(), []
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
+    wait = Messages.wait
+
+    def recorded(self, message):
+        if self.present.is_training:
+            waits.append((self.present.epoch, self.present.epoch - message.epoch))
+        wait(self, message)
+
+    monkeypatch.setattr(Messages, "wait", recorded)
+    ThreadPool(2).run(train, path, "sage", "hybrid", policy)
+    assert {epoch for epoch, _ in waits} == set(range(EPOCHS))
+    assert {ages for epoch, ages in waits if epoch} == {age}
+    assert {ages for epoch, ages in waits if not epoch} == {0}

@@ -152,7 +152,7 @@ def sabotage() -> Iterator[None]:
 
     def zeroed(self: Exchange, message: Message) -> None:
         wait(self, message)
-        message.codec.received.zero_()
+        message.received.zero_()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Exchange, "wait", zeroed)

@@ -93,7 +93,7 @@ def sabotage(name: str) -> Iterator[None]:
     def no_backward(self: Exchange, message: Message) -> None:
         wait(self, message)
         if self.is_backward:
-            message.codec.received.zero_()
+            message.received.zero_()
 
     def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
         return _drawn_nodes(config, seed, epoch, torch.arange(ids.numel()))
