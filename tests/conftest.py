@@ -24,6 +24,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(0)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that start ranks are marked by what they use; and, for pytest-xdist, what is to run in one process, one by one.
+
+    Ranks that share few cores with other ranks would wait long for each other, so all that start some are one group, which
+    is begun first; what they are waited for is time for the others: a file each, whose fixtures are made once.
+    """
+    for item in items:
+        if {"mpi_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("launches")
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
+        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else str(item.path)))
+    items.sort(key=lambda item: (_order(item), str(item.path)))
+
+
+def _order(item: pytest.Item) -> int:
+    """The longest groups first."""
+    if any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster")):
+        return 0
+    return 1 if item.get_closest_marker("builds") else 2
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """``shared_data("cora.npz")``: the path of a real graph, in ``$HPCGNN_DATA`` or in ``../shared/data``."""

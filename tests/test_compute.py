@@ -142,7 +142,6 @@ def last_checkpoint(run: Path) -> dict:
     return torch.load(run / "checkpoints" / "last.pt", weights_only=True)
 
 
-@pytest.mark.mpi
 def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpi_ranks, digits, tmp_path):
     flags = ["--epochs", 30, "--layers", 3, "--hidden", 256, "--quiet"]  # its middle layer is large enough
     summaries = {}
@@ -159,7 +158,6 @@ def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpi_ranks,
     assert last_checkpoint(tmp_path / "bf16")["next_epoch"] == 32
 
 
-@pytest.mark.mpi
 def test_a_resumed_bfloat16_run_has_the_same_bytes(mpi_ranks, digits, tmp_path):
     flags = ["--layers", 3, "--hidden", 256, "--quiet", "--compute", "bf16", "--label-propagation", 0.62]
     for name, epochs in (("whole", [6]), ("broken", [3, 6])):
@@ -180,7 +178,6 @@ main()
 """
 
 
-@pytest.mark.mpi
 def test_one_rank_without_it_ends_all_with_one_sentence(mpirun, tmp_path):
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)

@@ -81,6 +81,7 @@ def assert_named(stderr: str, ranks: set[int]) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.launches
 def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     parts: Callable[[int], Path], tmp_path: Path
 ) -> None:

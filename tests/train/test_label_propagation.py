@@ -240,7 +240,6 @@ def weights(run: Path) -> dict[str, bytes]:
     return {key: value.numpy().tobytes() for key, value in content["model"].items()}
 
 
-@pytest.mark.mpi
 def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
     """Other labels on every validation and test node change no loss, no weight and no score."""
     runs = {}
@@ -260,7 +259,6 @@ def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
     np.testing.assert_array_equal(*scores)
 
 
-@pytest.mark.mpi
 def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
     """The other way round: predicting with other training labels gives other scores."""
     graph = write_graph(tmp_path / "parts.h5")
@@ -275,7 +273,6 @@ def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
     assert np.abs(scores[0] - scores[1]).max() > 1e-3
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("redraw", ["epoch", "once"])
 def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
     write_graph(tmp_path / "parts.h5")
@@ -289,7 +286,6 @@ def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
     assert f'label_redraw = "{redraw}"' in (broken / "config.toml").read_text()
 
 
-@pytest.mark.mpi
 def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path):
     write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 2)
@@ -299,7 +295,6 @@ def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path
     assert "it has label_inputs True, this run False" in result.stderr
 
 
-@pytest.mark.mpi
 def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):
     """By chance, where there are only a few training nodes: here one, drawn in most epochs."""
     graph = small_graphs.random_multigraph()

@@ -97,7 +97,6 @@ def dataset(path: Path, name: str) -> np.ndarray:
         return file[name][:]
 
 
-@pytest.mark.mpi
 def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi_ranks, tmp_path):
     flags = ["--task", "link", "--hidden", 16, "--layers", 2, "--metric", "hits@10", "--quiet"]
     train = [*flags, "--decoder", "mlp", "--link-split", 0.1, 0.2, "--epochs"]
@@ -132,7 +131,6 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         assert dataset(tmp_path / f"{number}.h5", "pair_scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -151,7 +149,6 @@ def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags,
     assert sentence in errors[0]
 
 
-@pytest.mark.mpi
 def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_path):
     out = tmp_path / "run"
     result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
@@ -168,7 +165,6 @@ def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_
     assert not (tmp_path / "no.h5").exists()
 
 
-@pytest.mark.mpi
 def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpi_ranks, tmp_path):
     """Inductive: a GCN trained on one graph, applied to another one by PyG."""
     flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]

@@ -11,8 +11,6 @@ import pytest
 import small_graphs
 import torch
 
-pytestmark = pytest.mark.mpi
-
 HPCGNN = ["-m", "hpcgnn"]
 FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6"]
 EPOCHS = 12
