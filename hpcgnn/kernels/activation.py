@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn.kernels import buffers, keyed
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import ACTIVATION, ActivationKernels
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ def activate(
     """
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
-    buffers.check_cpu("x", x)
     if norm is not None:
         norm.check(x)
     if mask is not None:
         mask.check(x.shape[0])
-    out = buffers.empty(x.shape[0], x.shape[1], x.dtype)
-    return out, implementation("activation", backend).activate(x, norm, mask, out)
+    kernels = _kernels(x, norm, mask, backend)
+    out = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
+    return out, kernels.activate(x, norm, mask, out)
 
 
 def activate_backward(
@@ -87,9 +88,15 @@ def activate_backward(
     backend: str,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """The gradients of x, weight and bias from ``dy`` (n, F); ``kept`` is what :func:`activate` said."""
-    dx = buffers.empty(x.shape[0], x.shape[1], x.dtype)
+    kernels = _kernels(x, norm, mask, backend)
+    dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     dweight = dbias = None
     if norm is not None:
         dweight, dbias = torch.empty_like(norm.weight), torch.empty_like(norm.bias)
-    implementation("activation", backend).activate_backward(dy, x, kept, norm, mask, dx, dweight, dbias)
+    kernels.activate_backward(dy, x, kept, norm, mask, dx, dweight, dbias)
     return dx, dweight, dbias
+
+
+def _kernels(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, backend: str) -> ActivationKernels:
+    weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
+    return choose(ACTIVATION, backend, x=x, weight=weight, bias=bias, ids=None if mask is None else mask.ids)

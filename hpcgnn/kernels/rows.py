@@ -10,7 +10,8 @@ import math
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation, resolve
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import ROWS
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:
@@ -23,13 +24,14 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, 
     """
     if x.dim() == 0:
         raise ValueError("x must have rows, not be a single number")
+    kernels = choose(ROWS, backend, x=x, index=index)
     if check:
         check_index(index, x.shape[0])
     width = math.prod(x.shape[1:])
-    out = _empty(index.numel(), width, x.dtype)
+    out = _empty(index.numel(), width, x)
     if out.numel():
         rows = x.contiguous().view(x.shape[0], width).view(torch.uint8)
-        implementation("rows", backend).gather_rows(rows, index.contiguous(), out.view(torch.uint8))
+        kernels.gather_rows(rows, index.contiguous(), out.view(torch.uint8))
     return out.view(index.numel(), *x.shape[1:])
 
 
@@ -42,8 +44,8 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     if src.dim() == 0 or index.shape != src.shape[:1]:
         raise ValueError("index must hold one int32 or int64 integer per row of src")
     check_index(index, num_rows)
-    positions = torch.arange(index.numel(), dtype=index.dtype)
-    source = torch.full((num_rows,), -1, dtype=index.dtype)
+    positions = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
+    source = torch.full((num_rows,), -1, dtype=index.dtype, device=index.device)
     source[index] = positions
     twice = source[index] != positions
     if bool(twice.any()):
@@ -67,13 +69,13 @@ def cluster(
     """
     if num_rows < 0:
         raise ValueError(f"num_rows must not be negative, but is {num_rows}")
+    fits = index.numel() < 2**31
+    kernels = choose(ROWS, backend if fits else "reference", index=index)
     if check:
         check_index(index, num_rows)
-    backend = resolve(backend)
-    fits = index.numel() < 2**31
-    indptr = torch.empty(num_rows + 1, dtype=torch.int64)
-    order = torch.empty(index.numel(), dtype=torch.int32 if fits else torch.int64)
-    implementation("rows", backend if fits else "reference").cluster(index.contiguous(), indptr, order)
+    indptr = index.new_empty(num_rows + 1, dtype=torch.int64)
+    order = index.new_empty(index.numel(), dtype=torch.int32 if fits else torch.int64)
+    kernels.cluster(index.contiguous(), indptr, order)
     return indptr, order
 
 
@@ -91,7 +93,7 @@ def check_index(index: torch.Tensor, size: int) -> None:
             raise ValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
 
 
-def _empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    if dtype in (torch.float32, torch.float64):
-        return buffers.empty(rows, width, dtype)
-    return torch.empty(rows, width, dtype=dtype)
+def _empty(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:
+    if like.dtype in (torch.float32, torch.float64):
+        return buffers.empty(rows, width, like.dtype, like.device)
+    return like.new_empty(rows, width)

@@ -1,1 +1,12 @@
 """The kernels in numba: what runs where the native library could not be built."""
+
+from hpcgnn.kernels.contract import Backend, Operators
+
+
+def _load() -> Operators:
+    from hpcgnn.kernels.jit import activation, dense, dropout, edges, messages, narrow, rows, spmm
+
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow)
+
+
+BACKEND = Backend("jit", _load, rank=1)
