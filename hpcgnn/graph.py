@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld, World, together
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import MASKS, GraphMeta
 from hpcgnn.data.parts_file import PartsFile
@@ -184,7 +184,7 @@ class LocalGraph:
         """This rank's plan in the file, or None where there is none that fits. Collective."""
         if not self.matches_parts:
             return None
-        with self.world.together(f"read the plan in {self.path}"), PartsFile(self.path) as parts:
+        with together(self.world, f"read the plan in {self.path}"), PartsFile(self.path) as parts:
             stored = parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
             return plan_store.read_plan(parts, strategy, self.world.rank) if stored else None
 
@@ -230,9 +230,9 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
     Raises:
         HpcgnnError: the same on every rank, for a missing or damaged file, or a rank count that does not fit.
     """
-    world = World() if world is None else world
+    world = MpiWorld() if world is None else world
     path = Path(path)
-    with world.together(f"read {path}"), PartsFile(path) as parts:
+    with together(world, f"read {path}"), PartsFile(path) as parts:
         matches = parts.num_parts == world.size
         if not matches and not any_ranks:
             ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
+from hpcgnn.comm.files import open_for_writing
 from hpcgnn.data import h5
 
 
@@ -16,11 +17,11 @@ def replacing(world: World, path: str | Path, *, force: bool) -> Iterator[Path]:
     """:func:`hpcgnn.data.h5.replacing` for all ranks: every rank gets rank 0's temporary name. Collective."""
     with contextlib.ExitStack() as stack:
         name = ""
-        with world.together(f"write {path}"):
+        with together(world, f"write {path}"):
             if world.rank == 0:
                 name = str(stack.enter_context(h5.replacing(path, force=force)))
         yield Path(world.broadcast(name))
-        with world.together(f"write {path}"):
+        with together(world, f"write {path}"):
             stack.close()
 
 
@@ -28,14 +29,9 @@ def replacing(world: World, path: str | Path, *, force: bool) -> Iterator[Path]:
 def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str, Any]) -> Iterator[h5.SlabWriter]:
     """Create ``path`` with ``schema`` allocated, and write to it from every rank. Collective."""
     offsets: dict[str, int] = {}
-    with world.together(f"create {path}"):
+    with together(world, f"create {path}"):
         if world.rank == 0:
             offsets = h5.create(path, schema, attributes)
     offsets = world.broadcast(offsets)
-    with contextlib.ExitStack() as stack:
-        sink: h5.ByteSink
-        if world.size == 1:
-            sink = stack.enter_context(h5.LocalFile(path))
-        else:
-            sink = stack.enter_context(world.open_for_writing(str(path)))
+    with open_for_writing(world, str(path)) as sink:
         yield h5.SlabWriter(sink, offsets, schema)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from hpcgnn.byte_sink import LocalFile
 from hpcgnn.comm import World
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, SINGLE_LABEL, GraphMeta
@@ -121,7 +122,7 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     schema = parts_schema(meta, num_parts)
     attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | meta.attributes() | {"num_parts": num_parts}
     offsets = h5.create(path, schema, attributes)
-    with h5.LocalFile(path) as sink:
+    with LocalFile(path) as sink:
         writer = h5.SlabWriter(sink, offsets, schema)
         for name, array in arrays.items():
             writer.write(name, 0, array)

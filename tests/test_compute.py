@@ -173,8 +173,8 @@ def test_a_resumed_bfloat16_run_has_the_same_bytes(mpirun, digits, tmp_path):
 REFUSING = """
 import sys
 from hpcgnn.nn import compute
-from hpcgnn.comm import World
-compute._multiplies = lambda: World().rank != 1  # one of the ranks is on another machine
+from hpcgnn.comm import MpiWorld
+compute._multiplies = lambda: MpiWorld().rank != 1  # one of the ranks is on another machine
 from hpcgnn.cli.main import main
 main()
 """

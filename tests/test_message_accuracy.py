@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from scipy import stats
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.partition import PartitionOptions, partition
 
@@ -78,6 +78,6 @@ def test_expectation_of_delta_coding_is_judged_by_measurement(report: Any, shift
 def test_trainings_have_the_splits_of_convert(tmp_path: Path, mpirun: Any) -> None:
     graph, parts, split = tmp_path / "graph.h5", tmp_path / "parts.h5", "random:0.5,0.2,0.3,7"
     convert("digits", graph, ConvertOptions(split=split))
-    partition(World(), graph, parts, PartitionOptions(2))
+    partition(MpiWorld(), graph, parts, PartitionOptions(2))
     result = mpirun(2, [ROOT / "tests" / "ranks" / "split_anew.py", parts, split, split.removesuffix("7") + "8"])
     assert result.stdout.split() == ["True", "False"]

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 import hpcgnn
-from hpcgnn.comm import Messages, World
+from hpcgnn.comm import Messages, MpiWorld, World
 from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.comm.threads import use_threads
 from hpcgnn.comm.timings import Timings
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=256)
     arguments = parser.parse_args()
-    world = World()
+    world = MpiWorld()
     use_threads(world)
     graph = hpcgnn.load(arguments.parts, world)
     keep_freed_memory()

@@ -21,7 +21,7 @@ from rich.table import Table
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 
 WIDTH, LAYERS = 64, 3
 KINDS = {"gcn": GCNConv, "sage": SAGEConv}
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("parts")
     parser.add_argument("--rounds", type=int, default=200)
     arguments = parser.parse_args()
-    graph = hpcgnn.load(arguments.parts, World())
+    graph = hpcgnn.load(arguments.parts, MpiWorld())
     x = torch.randn(graph.num_nodes, WIDTH)
     graph.features, graph.meta = x, graph.meta.__class__(**vars(graph.meta) | {"num_features": WIDTH, "x_nnz": None})
     table = Table("layers", "pass", "native, ms", "distributed, ms", "added to a layer call, ms")

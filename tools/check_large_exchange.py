@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World
 from hpcgnn.kernels import Csr
 
 WIDTH, FEW = 256, 1000
@@ -62,7 +62,7 @@ def moved_right(world: World, rows: np.ndarray, packed: bool) -> bool:
 
 def main() -> None:
     """Run both; never returns."""
-    world = World(timeout_seconds=600)
+    world = MpiWorld(timeout_seconds=600)
     if world.size != 3:
         sys.exit("needs 3 ranks")
     rows = rows_between(world, float(sys.argv[1]) if len(sys.argv) > 1 else 2.2)

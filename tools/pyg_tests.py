@@ -29,11 +29,11 @@ from torch_geometric.nn import BatchNorm, GraphNorm, LayerNorm, MessagePassing, 
 
 from hpcgnn.comm import Messages
 from hpcgnn.comm.messages import MessageConfig
-from hpcgnn.comm.thread_world import ThreadWorld
+from hpcgnn.comm.thread_world import ThreadWorld, one_rank
 from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.pyg.distribute import on_ranks
+from hpcgnn.nn.pyg.distribution import on_ranks
 
 ADAPTED = (MessagePassing, BatchNorm, LayerNorm, GraphNorm, PairNorm)
 PLAIN_CALL = torch.nn.Module.__call__
@@ -81,7 +81,7 @@ class NotOurs(Exception):
 
 def world() -> ThreadWorld:
     """One rank."""
-    return ThreadWorld(0, 1, [None], threading.Barrier(1))
+    return one_rank()
 
 
 def graph_of(layer: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> LocalGraph:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Messages, World
+from hpcgnn.comm import Messages, MpiWorld, World
 from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.comm.threads import use_threads
 from hpcgnn.data.split import make_split, parse_split
@@ -54,7 +54,7 @@ RECORDED = (
 def main() -> None:
     """Train everything that the file asks for. Collective."""
     trainings = json.loads(Path(sys.argv[1]).read_text())
-    world = World()
+    world = MpiWorld()
     use_threads(world)
     graphs = {parts: hpcgnn.load(parts, world) for parts in dict.fromkeys(training["parts"] for training in trainings)}
     keep_freed_memory()

@@ -16,6 +16,7 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.cli import console
+from hpcgnn.comm import MpiWorld, together
 from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
@@ -148,15 +149,14 @@ def exchange(parts: Path, timeout: float, as_json: bool, **settings: Any) -> Non
 
     Start it under mpirun or srun, one rank a part, on the hosts that are to train.
     """
-    from hpcgnn.comm import World
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
     from hpcgnn.study import exchange as study
 
-    world = World(timeout_seconds=timeout)
+    world = MpiWorld(timeout_seconds=timeout)
     console.set_up_logging("warning", world.rank)
     use_threads(world)
-    with world.together("measure an exchange"):
+    with together(world, "measure an exchange"):
         if world.size == 1:
             raise HpcgnnError(f"one rank exchanges nothing: start `mpirun -n P hpcgnn bench exchange {parts}`")
     graph = load(parts, world)

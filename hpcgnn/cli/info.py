@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.comm import MpiWorld, together
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
@@ -21,15 +22,14 @@ def info(as_json: bool) -> None:
     import torch
 
     from hpcgnn import kernels
-    from hpcgnn.comm import World
     from hpcgnn.comm.threads import openmp_runtimes, use_threads
     from hpcgnn.kernels.native import library
     from hpcgnn.partition.methods import available_methods
     from hpcgnn.version import __version__
 
-    world = World()
+    world = MpiWorld()
     threads = use_threads(world)
-    with world.together("run a kernel"):  # loads what will run
+    with together(world, "run a kernel"):  # loads what will run
         kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))
     facts: dict[str, Any] = {
         "hpcgnn": __version__,

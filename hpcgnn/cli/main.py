@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from hpcgnn.comm import world as mpi
+from hpcgnn.comm import job
 from hpcgnn.errors import HpcgnnError, StalledError
 from hpcgnn.stop import StopRequest
 from hpcgnn.version import __version__
@@ -73,7 +73,7 @@ def main() -> None:
         _leave_with(error)
     except Exception:
         sys.excepthook(*sys.exc_info())
-        mpi.abort_if_parallel(1)
+        job.abort_if_parallel(1)
         sys.exit(1)
     finally:
         stop.ignore()
@@ -94,7 +94,7 @@ def _die_quietly_on_sigterm() -> None:
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
     """A mistake in the command line, which every rank finds alike: one of them says so."""
     _die_quietly_on_sigterm()
-    if mpi.launcher_rank() == 0:
+    if job.launcher_rank() == 0:
         error.show()
     else:
         time.sleep(_GRACE_SECONDS)  # the launcher may kill the other ranks as soon as one leaves
@@ -103,22 +103,22 @@ def _leave_before_mpi(error: click.ClickException) -> NoReturn:
 
 def _leave_with(error: HpcgnnError) -> NoReturn:
     _die_quietly_on_sigterm()
-    rank = mpi.launcher_rank()
+    rank = job.launcher_rank()
     if error.agreed:
         if rank == 0:
             _say(f"error: {error}")
         sys.exit(1)  # through MPI_Finalize, where the ranks meet
-    where = f" on rank {rank}" if mpi.is_parallel() or rank else ""
+    where = f" on rank {rank}" if job.is_parallel() or rank else ""
     _say(f"error{where}: {error}")
     if isinstance(error, StalledError):
         time.sleep(error.grace_seconds)  # the first rank to abort ends all, and each is to say what it waited for
-    mpi.abort_if_parallel(1)
+    job.abort_if_parallel(1)
     sys.exit(1)
 
 
 def _leave_interrupted(advice: str) -> NoReturn:
     """Leave at once, without MPI_Finalize: the other ranks may never reach it."""
-    if mpi.launcher_rank() == 0:
+    if job.launcher_rank() == 0:
         _say(f"stopped{': ' if advice else ''}{advice}")
     else:
         time.sleep(_GRACE_SECONDS / 2)

@@ -8,7 +8,7 @@ import json
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.partition import PartitionOptions, PartitionReport
 from hpcgnn.partition import partition as make_parts
 from hpcgnn.partition.balance import QUANTITIES
@@ -85,7 +85,7 @@ def partition(
     """
     names = tuple(name.strip() for name in balance.split(","))
     options = PartitionOptions(num_parts, method, objective, names, seed, force, strategy)
-    world = World(timeout_seconds=timeout)
+    world = MpiWorld(timeout_seconds=timeout)
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
     report = make_parts(world, graph, parts_file, options, bar)
     if world.rank > 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.comm import MpiWorld
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
@@ -48,13 +49,12 @@ def predict(
     RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into, and PARTS may be
     another graph than the one trained on, with features of the same meaning. All its edges are messages.
     """
-    from hpcgnn.comm import World
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
     from hpcgnn.train import checkpoint
     from hpcgnn.train import predict as prediction
 
-    world = World(timeout_seconds=timeout)
+    world = MpiWorld(timeout_seconds=timeout)
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True)

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from hpcgnn.cli import console, train_options
+from hpcgnn.comm import MpiWorld, together
 from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import keep_freed_memory
@@ -112,13 +113,12 @@ def train(
     ctx: click.Context, parts: Path, out: Path, resume: bool, quiet: bool, as_json: bool, **settings: Any
 ) -> None:
     """Train a model on PARTS with one MPI rank a part."""
-    from hpcgnn.comm import World
     from hpcgnn.comm.threads import use_threads
 
-    world = World(timeout_seconds=settings["timeout"])
+    world = MpiWorld(timeout_seconds=settings["timeout"])
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
-    with world.together("choose the kernels"):
+    with together(world, "choose the kernels"):
         _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
     _check_given(ctx, settings["task"])
@@ -167,7 +167,7 @@ def _make_trainer(
 
     graph = load(parts, world)
     run = RunFolder(out)
-    with world.together(f"prepare the run folder {out}"):
+    with together(world, f"prepare the run folder {out}"):
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
         _message_config(settings).check()

@@ -1,9 +1,23 @@
-"""Ranks and what moves between them: the MPI world and the boundary exchange."""
+"""Ranks and what moves between them: worlds, and the boundary exchange."""
 
+from hpcgnn.comm.agreement import together
+from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.exchange import Exchange
 from hpcgnn.comm.links import choose_links
 from hpcgnn.comm.messages import MessageConfig, Messages
+from hpcgnn.comm.mpi_world import MpiWorld
 from hpcgnn.comm.timings import PHASES, Timings
 from hpcgnn.comm.world import World
 
-__all__ = ["PHASES", "Exchange", "MessageConfig", "Messages", "Timings", "World", "choose_links"]
+__all__ = [
+    "PHASES",
+    "Buffer",
+    "Exchange",
+    "MessageConfig",
+    "Messages",
+    "MpiWorld",
+    "Timings",
+    "World",
+    "choose_links",
+    "together",
+]

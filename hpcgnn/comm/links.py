@@ -10,7 +10,9 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.world import Neighbours, World
 
 COLLECTIVES = ("auto", "alltoallv", "neighbour")
@@ -55,8 +57,8 @@ def _is_faster(
 ) -> bool:
     """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
     world.check_counts(send_counts, receive_counts, "a trial exchange")
-    send = np.zeros((int(send_counts.sum()), row_bytes), np.uint8)
-    received = np.empty((int(receive_counts.sum()), row_bytes), np.uint8)
+    send = Buffer.of(torch.zeros(int(send_counts.sum()), row_bytes, dtype=torch.uint8))
+    received = Buffer.of(torch.empty(int(receive_counts.sum()), row_bytes, dtype=torch.uint8))
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
         for over_neighbours, times in seconds.items():

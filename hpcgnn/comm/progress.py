@@ -79,3 +79,6 @@ def _ask_for_short_slices() -> None:
         # size, policy (SCHED_OTHER), flags, nice, priority, runtime (the slice), deadline, period
         attributes = struct.pack("IIQiIQQQ", 48, 0, 0, nice, 0, _SLICE_NANOSECONDS, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+
+
+PROGRESS = Progress()  # one a process, as MPI and its rules for threads are

@@ -1,102 +1,172 @@
-"""Ranks that are threads of one process, for rehearsals on tiny graphs: no MPI, and no rank that is left waiting."""
+"""Ranks that are threads of one process, for tests and for rehearsals on tiny graphs: no MPI, and no rank left waiting."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcgnn.comm.world import Pending, World
+from hpcgnn.byte_sink import ByteSink, LocalFile
+from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.collectives import Collectives
+from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.world import MpiHandle, Neighbours
 
 T = TypeVar("T")
 _LONGEST_SECONDS = 60.0
 
 
-class ThreadWorld(World):
-    """A :class:`World` whose ranks meet at a barrier in each collective, and whose messages have come when they start."""
+class Meeting:
+    """Where the threads of a job meet, each with something for the others."""
 
-    def __init__(self, rank: int, size: int, everyones: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size, self.timeout_seconds = rank, size, _LONGEST_SECONDS
-        self._everyones, self._barrier = everyones, barrier
+    def __init__(self, size: int, timeout_seconds: float) -> None:
+        self.size, self.timeout_seconds = size, timeout_seconds
+        self.barrier = threading.Barrier(size, timeout=timeout_seconds)
+        self.brought: list[Any] = [None] * size
+
+
+class ThreadWorld(Collectives):
+    """:class:`hpcgnn.comm.world.World` whose ranks meet in each collective, and whose messages have come when they start."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        super().__init__(rank, meeting.size, meeting.timeout_seconds)
+        self._meeting = meeting
 
     def _shared(self, mine: Any, use: Callable[[list[Any]], T]) -> T:
-        """What ``use`` makes of everyone's contributions, which stay as they are meanwhile."""
-        self._everyones[self.rank] = mine
-        self._barrier.wait()
-        found = use(self._everyones)
-        self._barrier.wait()
+        """What ``use`` makes of what all have brought, which stays as it is meanwhile."""
+        meeting = self._meeting
+        meeting.brought[self.rank] = mine
+        meeting.barrier.wait()
+        found = use(meeting.brought)
+        meeting.barrier.wait()
         return found
 
+    @property
+    def library(self) -> str:
+        """None of MPI's."""
+        return f"{self.size} threads of one process"
+
+    @property
+    def mpi_handle(self) -> MpiHandle | None:
+        """There is none."""
+        return None
+
+    # -- waiting: all that has started is complete --------------------------------------------------------------------
+
     def test(self, pending: Pending) -> bool:
-        """As :meth:`World.test`: all that has started is complete."""
-        return True
+        """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
+        return pending.test()
 
     def watch(self, pending: Pending) -> None:
-        """As :meth:`World.watch`: nothing is left to be done."""
+        """Nothing is left to be done."""
 
     def wait(self, pending: Pending) -> None:
-        """As :meth:`World.wait`: nothing is left to wait for."""
+        """Nothing is left to wait for."""
 
-    def start_allreduce(self, array: np.ndarray, result: np.ndarray, op: str = "sum", what: str = "") -> Pending:
-        """As :meth:`World.start_allreduce`, at once."""
-        result[...] = self._shared(array, lambda all_: getattr(np.stack(all_), op)(0))
-        return _done(what, array, result)
+    # -- what starts, and ends ----------------------------------------------------------------------------------------
 
-    def allgather(self, array: np.ndarray) -> np.ndarray:
-        """As :meth:`World.allgather`."""
-        return self._shared(array, np.stack)
+    def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
+        """In the order of ranks."""
+        _typed(result)[...] = self._shared(_typed(mine), lambda all_: getattr(np.stack(all_), op)(0))
+        return Pending.done(what)
 
-    def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
-        """As :meth:`World.broadcast`, of the very object."""
-        return self._shared(value, lambda all_: all_[root])
+    def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """In the order of ranks."""
+        below = self._shared(_typed(mine), lambda all_: np.stack(all_)[: self.rank].sum(0, dtype=mine.dtype))
+        _typed(result)[...] = below
+        return Pending.done(what)
 
-    def alltoallv(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`World.alltoallv`."""
-        pieces = np.split(np.ascontiguousarray(rows), np.cumsum(counts)[:-1])
-        received = self._shared(pieces, lambda all_: [np.array(theirs[self.rank]) for theirs in all_])
-        return np.concatenate(received), np.array([len(piece) for piece in received], np.int64)
+    def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """Copy everyone's."""
+        gathered = self._shared(mine.on_host(), lambda all_: np.stack(all_).reshape(-1))
+        result.on_host().reshape(-1)[...] = gathered
+        return Pending.done(what)
+
+    def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """Copy this rank's row of everyone's."""
+        result.on_host()[...] = self._shared(mine.on_host(), lambda all_: np.stack([each[self.rank] for each in all_]))
+        return Pending.done(what)
+
+    def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
+        """Copy the root's."""
+        values.on_host()[...] = self._shared(values.on_host(), lambda all_: all_[root].copy())
+        return Pending.done(what)
 
     def start_alltoallv(
         self,
-        send: np.ndarray,
+        send: Buffer,
         send_rows: np.ndarray,
-        recv: np.ndarray,
-        recv_rows: np.ndarray,
+        received: Buffer,
+        received_rows: np.ndarray,
         what: str,
-        neighbours: Any = None,
+        neighbours: Neighbours | None = None,
     ) -> Pending:
-        """As :meth:`World.start_alltoallv`, at once."""
-        recv[...] = self.alltoallv(send, send_rows)[0]
-        return _done(what, send, recv)
+        """Copy this rank's pieces of everyone's."""
+        pieces = np.split(send.on_host()[: int(send_rows.sum())], np.cumsum(send_rows)[:-1])
+        theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
+        if [len(piece) for piece in theirs] != list(received_rows):
+            raise ValueError(f"{what}: rank {self.rank} expects {list(received_rows)} rows of the ranks")
+        received.on_host()[: int(received_rows.sum())] = np.concatenate(theirs)
+        return Pending.done(what)
+
+    def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
+        """Nothing has to be made: every rank sees every other."""
+        return Neighbours(None, np.flatnonzero(sources), np.flatnonzero(destinations))
+
+    def free(self, neighbours: Neighbours) -> None:
+        """Nothing to give back."""
+
+    # -- where ranks are ----------------------------------------------------------------------------------------------
+
+    def ranks_on_my_cores(self) -> int:
+        """All of them."""
+        return self.size
+
+    def nodes(self) -> np.ndarray:
+        """All on one."""
+        return np.zeros(self.size, np.int64)
+
+    def open_shared(self, path: str) -> ByteSink:
+        """Each rank has a descriptor of its own."""
+        return LocalFile(path)
 
 
-def on_threads(size: int, program: Callable[[ThreadWorld], T]) -> list[T]:
-    """What ``program`` returns on each of ``size`` ranks. The first error of any rank ends all of them, and is raised."""
-    everyones, barrier = [None] * size, threading.Barrier(size, timeout=_LONGEST_SECONDS)
+def on_threads(size: int, program: Callable[[ThreadWorld], T], *, timeout_seconds: float = _LONGEST_SECONDS) -> list[T]:
+    """What ``program`` returns on each of ``size`` ranks. The first error of any rank ends all of them, and is raised.
+
+    Raises:
+        TimeoutError: where a rank waits for the others in a collective for longer than ``timeout_seconds``.
+    """
+    meeting = Meeting(size, timeout_seconds)
     errors: list[BaseException] = []
 
     def run(rank: int) -> T | None:
         try:
-            return program(ThreadWorld(rank, size, everyones, barrier))
+            return program(ThreadWorld(rank, meeting))
         except threading.BrokenBarrierError:
             return None  # another rank's error, or one that waits for a rank that has ended
         except BaseException as error:
             errors.append(error)
-            barrier.abort()
+            meeting.barrier.abort()
             return None
 
     with ThreadPoolExecutor(size) as pool:
         results = list(pool.map(run, range(size)))
     if errors:
         raise errors[0]
-    if barrier.broken:
+    if meeting.barrier.broken:
         raise TimeoutError("the ranks of a rehearsal did not take part in the same collectives")
     return results  # type: ignore[return-value]
 
 
-def _done(what: str, *buffers: Any) -> Pending:
-    return Pending(None, what, buffers, time.perf_counter(), seconds=1e-9)
+def one_rank() -> ThreadWorld:
+    """A job of one rank, in the calling thread."""
+    return ThreadWorld(0, Meeting(1, _LONGEST_SECONDS))
+
+
+def _typed(buffer: Buffer) -> np.ndarray:
+    """(elements,) the buffer's memory as what it holds."""
+    return buffer.on_host().reshape(-1).view(buffer.dtype)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.data.features import Features, make_features, parse_features, row_normalised
@@ -115,7 +116,7 @@ def _write(
     schema = meta.schema()
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
     checker = NodeChecker(where, meta.task, meta.num_classes)
-    with h5.LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
+    with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
         writer = h5.SlabWriter(sink, offsets, schema)
         _copy(writer, "edges/indptr", edges.indptr)
         _copy(writer, "edges/indices", edges.indices)

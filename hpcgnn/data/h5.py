@@ -13,11 +13,12 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import h5py
 import numpy as np
 
+from hpcgnn.byte_sink import ByteSink
 from hpcgnn.errors import HpcgnnError
 
 _MADE_BY = {
@@ -25,34 +26,6 @@ _MADE_BY = {
     "hpcgnn-parts": "a parts file, made by `hpcgnn partition`,",
 }
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-
-
-class ByteSink(Protocol):
-    """Where slabs go: a local file descriptor here, an MPI file in :mod:`hpcgnn.comm`."""
-
-    def write(self, byte_offset: int, array: np.ndarray) -> None:
-        """Write ``array``'s bytes at ``byte_offset``."""
-        ...
-
-
-class LocalFile:
-    """A :class:`ByteSink` over ``pwrite``, for one process."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY)
-
-    def write(self, byte_offset: int, array: np.ndarray) -> None:
-        """Write ``array``'s bytes at ``byte_offset``; raises ``OSError``."""
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        while data.size:
-            written = os.pwrite(self._descriptor, data[: 1 << 30].data, byte_offset)
-            data, byte_offset = data[written:], byte_offset + written
-
-    def __enter__(self) -> LocalFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
 
 
 class SlabWriter:

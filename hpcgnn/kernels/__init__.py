@@ -3,7 +3,6 @@
 :mod:`hpcgnn.kernels.contract` says what a backend is.
 """
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.attention import attention_weights
 from hpcgnn.kernels.autograd import activation, edge_softmax, edge_sum, gather_rows, scatter_rows, sddmm, spmm
 from hpcgnn.kernels.autograd import dense as dense_product
@@ -11,6 +10,7 @@ from hpcgnn.kernels.backend import backends, register, resolve
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.dropout import dropout
 from hpcgnn.kernels.narrow import pack_bf16, unpack_bf16
+from hpcgnn.kernels.operands import DropoutMask, Norm
 
 __all__ = [
     "Csr",

@@ -15,8 +15,9 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import DropoutMask, Norm, activate, activate_backward
+from hpcgnn.kernels.activation import activate, activate_backward
 from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 

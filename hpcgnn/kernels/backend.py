@@ -5,19 +5,63 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-
-from hpcgnn.kernels.contract import Backend, Operator, Operators
 
 K = TypeVar("K")
 AUTO = "auto"
 GROUP = "hpcgnn.backends"  # entry points of other packages: a name, and where its Backend is
 _CPU = torch.device("cpu")
+FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))  # types of features that there are
+
+
+@dataclass(frozen=True)
+class Operator(Generic[K]):
+    """An operator as :func:`choose` is asked for it: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
+
+    name: of the field. protocol: what the module must have. of_features: a backend must take the type of the features.
+    """
+
+    name: str
+    protocol: type
+    of_features: bool = True
+
+    def of(self, backend: Backend) -> K | None:
+        """The backend's module, if it has one."""
+        return getattr(backend.operators, self.name)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A set of kernels.
+
+    name: what ``backend=`` asks for.
+    load: imports the kernels, when they are needed first, and gives them as :class:`hpcgnn.kernels.contract.Operators`.
+    devices: types of torch devices whose tensors it takes.
+    dtypes: types of features that it takes.
+    rank: ``auto`` takes the usable one of the highest rank; None is for those that must be asked for by name.
+    missing: why it cannot run here, to follow "was asked for, but"; None where it can.
+    """
+
+    name: str
+    load: Callable[[], Any]
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: frozenset[torch.dtype] = FEATURES
+    rank: int | None = None
+    missing: Callable[[], str | None] = lambda: None
+
+    @cached_property
+    def operators(self) -> Any:
+        """Its kernels, imported when this is first asked for."""
+        return self.load()
+
+
 _registered: dict[str, Backend] = {}
 
 
@@ -56,7 +100,7 @@ def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor |
     Raises:
         ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
     """
-    kernels = operator.of(_select(operator, backend, tensors).operators)
+    kernels = operator.of(_select(operator, backend, tensors))
     assert kernels is not None, "only those that have the operator are selected"
     return kernels
 
@@ -107,7 +151,7 @@ def _preferred(
     for backend in _ranked():
         if device.type not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
             continue
-        if operator is None or operator.of(backend.operators) is not None:
+        if operator is None or operator.of(backend) is not None:
             return backend
     usable = [backend for backend in _ranked() if backend.missing() is None]
     devices = tuple(sorted({device for backend in usable for device in backend.devices}))
@@ -132,7 +176,7 @@ def _named(
         raise ValueError(f"backend {name!r} was asked for, but {reason}")
     if device.type not in backend.devices:
         raise ValueError(_wrong_device(tensors, device, f"backend {name!r}", backend.devices))
-    if operator is not None and operator.of(backend.operators) is None:
+    if operator is not None and operator.of(backend) is None:
         raise ValueError(f"backend {name!r} has no {operator.name} kernels: ask for another one, or for {AUTO!r}")
     if not _takes(backend, dtype):
         types = ", ".join(sorted(map(str, backend.dtypes)))
@@ -179,4 +223,4 @@ def _installed() -> Iterator[Backend]:
 
 
 def _broken(entry: EntryPoint, reason: str) -> Backend:
-    return Backend(entry.name, load=Operators, missing=lambda: reason)
+    return Backend(entry.name, load=lambda: None, missing=lambda: reason)

@@ -1,6 +1,6 @@
-"""What a backend of kernels offers: a protocol for each operator's module, and :class:`Backend`, which names them.
+"""What a backend of kernels offers: a protocol for each operator's module, and :class:`Operators`, which holds them.
 
-A backend is one package whose ``BACKEND`` is a :class:`Backend`. mypy checks the modules that it hands to
+A backend is one package whose ``BACKEND`` is a :class:`hpcgnn.kernels.backend.Backend`. mypy checks the modules that it hands to
 :class:`Operators` against the protocols, and ``tests/kernels/test_contract.py`` compares names and parameters at run time.
 Packages in this folder are found by themselves, others by the entry point group ``hpcgnn.backends`` or by
 :func:`hpcgnn.kernels.register`.
@@ -16,18 +16,15 @@ Shapes: R rows and C columns of a matrix, E its entries, F features, H heads, n 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from hpcgnn.kernels.activation import DropoutMask, Norm
-    from hpcgnn.kernels.csr import Csr
-
-FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))
+from hpcgnn.kernels.backend import Operator
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.operands import DropoutMask, Norm
+from hpcgnn.kernels.rows import ROWS, RowKernels
 
 
 class SpmmKernels(Protocol):
@@ -71,24 +68,6 @@ class EdgeKernels(Protocol):
 
     def edge_sum(self, csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
         """Write the sum of each row's entries of ``values`` (E, F) to ``out`` (R, F)."""
-        ...
-
-
-class RowKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.rows`. They move bytes, and are asked whatever the type of the features."""
-
-    def gather_rows(self, x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
-        """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
-
-        index: (m,) int32 or int64. out: (m, bytes) uint8.
-        """
-        ...
-
-    def cluster(self, index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-        """Write the stable order that sorts ``index`` (m,), int32 or int64, and where each row's positions are in it.
-
-        indptr: (rows + 1,) int64. order: (m,) int32; int64 from 2**31 on, which only ``reference`` is asked for.
-        """
         ...
 
 
@@ -226,28 +205,8 @@ class Operators:
     narrow: NarrowKernels | None = None
 
 
-K = TypeVar("K")
-
-
-@dataclass(frozen=True)
-class Operator(Generic[K]):
-    """An operator as :func:`hpcgnn.kernels.backend.choose` is asked for it: a field of :class:`Operators` and its protocol.
-
-    name: of the field. protocol: what the module must have. of_features: a backend must take the type of the features.
-    """
-
-    name: str
-    protocol: type
-    of_features: bool = True
-
-    def of(self, operators: Operators) -> K | None:
-        """The module among ``operators``."""
-        return getattr(operators, self.name)
-
-
 SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels)
 EDGES: Operator[EdgeKernels] = Operator("edges", EdgeKernels)
-ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
 DENSE: Operator[DenseKernels] = Operator("dense", DenseKernels)
 ACTIVATION: Operator[ActivationKernels] = Operator("activation", ActivationKernels)
 DROPOUT: Operator[DropoutKernels] = Operator("dropout", DropoutKernels)
@@ -255,25 +214,3 @@ MESSAGES: Operator[MessageKernels] = Operator("messages", MessageKernels)
 NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels)
 OPERATORS: tuple[Operator, ...] = (SPMM, EDGES, ROWS, DENSE, ACTIVATION, DROPOUT, MESSAGES, NARROW)
 assert [operator.name for operator in OPERATORS] == [field.name for field in fields(Operators)]
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A set of kernels.
-
-    name: what ``backend=`` asks for. load: imports the kernels; called when they are needed first. devices: types of torch
-    devices whose tensors it takes. dtypes: types of features that it takes. rank: ``auto`` takes the usable one of the
-    highest rank; None is for those that must be asked for by name. missing: why it cannot run here, or None.
-    """
-
-    name: str
-    load: Callable[[], Operators]
-    devices: tuple[str, ...] = ("cpu",)
-    dtypes: frozenset[torch.dtype] = FEATURES
-    rank: int | None = None
-    missing: Callable[[], str | None] = lambda: None
-
-    @cached_property
-    def operators(self) -> Operators:
-        """Its kernels, imported when this is first asked for."""
-        return self.load()

@@ -6,12 +6,33 @@ These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import ROWS
+from hpcgnn.kernels.backend import Operator, choose
+
+
+class RowKernels(Protocol):
+    """Part of :mod:`hpcgnn.kernels.contract`. They move bytes, and are asked whatever the type of the features."""
+
+    def gather_rows(self, x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+        """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
+
+        index: (m,) int32 or int64. out: (m, bytes) uint8.
+        """
+        ...
+
+    def cluster(self, index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+        """Write the stable order that sorts ``index`` (m,), int32 or int64, and where each row's positions are in it.
+
+        indptr: (rows + 1,) int64. order: (m,) int32; int64 from 2**31 on, which only ``reference`` is asked for.
+        """
+        ...
+
+
+ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from hpcgnn.comm import Messages
+from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
@@ -56,14 +56,14 @@ def build_model(
     config.check()
     if keep_input_aggregation:
         _check_input_is_constant(config, graph)
-    with graph.world.together(f"compute in {compute}"):
+    with together(graph.world, f"compute in {compute}"):
         warning = check_compute(compute, dtype)
     if warning:
         _LOG.warning(warning)
     if graph.features is None:
         raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
     messages = messages or Messages(graph.world)
-    messages.seed = seed
+    messages.reseed(seed)
     how = {"messages": messages, "backend": backend, "row_bytes": -(-config.hidden * messages.config.bits // 8)}
     edges = partial = None
     if config.attention == "partial":

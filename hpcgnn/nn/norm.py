@@ -15,12 +15,11 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
         ctx.world = world
-        return torch.from_numpy(world.allreduce(values.detach().numpy(), what="batch statistics"))
+        return world.allreduce(values.detach(), what="batch statistics")
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        total = ctx.world.allreduce(gradients[0].contiguous().numpy(), what="gradients of batch statistics")
-        return torch.from_numpy(total), None
+        return ctx.world.allreduce(gradients[0], what="gradients of batch statistics"), None
 
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:

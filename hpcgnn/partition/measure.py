@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.partition import loops
 from hpcgnn.partition.slabs import edge_chunks
@@ -65,7 +65,7 @@ class PartitionReport:
 
 def measure(world: World, parts_path: str) -> PartQuality:
     """Measure ``parts.h5``; rank r looks at parts r, r + size, ... in chunks, with a bit a node of memory. Collective."""
-    with world.together("measure the parts"), PartsFile(parts_path) as file:
+    with together(world, "measure the parts"), PartsFile(parts_path) as file:
         meta, num_parts = file.meta, file.num_parts
         nodes = np.diff(file.node_offsets)
         edges, train, halo, cut = (np.zeros(num_parts, dtype=np.int64) for _ in range(4))

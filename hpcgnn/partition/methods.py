@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.balance import Balance
@@ -62,7 +62,7 @@ class Problem:
 
     def weights(self) -> np.ndarray:
         """(n, C) int64 of this rank's nodes. Collective."""
-        with self.world.together("read the graph"):
+        with together(self.world, "read the graph"):
             return self.balance.weights(self.reader, self.slab.first, self.slab.indptr)
 
 
@@ -153,7 +153,7 @@ def _ldg(problem: Problem) -> np.ndarray:
     """On rank 0, which keeps one int32 a node and never the edges; the others wait for their share."""
     world, options = problem.world, problem.options
     parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
-    with world.together("partition"):
+    with together(world, "partition"):
         if world.rank == 0:
             parts = stream(problem.reader, problem.balance, options.num_parts, TOLERANCE, problem.advance)
             counts = np.diff(problem.slab.bounds)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.native_metis import index_dtype
 
@@ -76,14 +76,13 @@ class PartKway:
                 (ctypes.c_int64 if self.index.itemsize == 8 else ctypes.c_int32)(int(options[2]))
             )
             self.seeder.SCOTCH_randomReset()
-        handle_type = ctypes.c_void_p if world.handle_bytes == ctypes.sizeof(ctypes.c_void_p) else ctypes.c_int
-        communicator = handle_type(world.handle)
+        communicator = _communicator(world)
         edge_weights = ctypes.c_void_p(None)
         rest = (*flags, shares, limits, options, cut, parts)
         pointers = [*map(_pointer, arrays), edge_weights, *map(_pointer, rest)]
         self.library.ParMETIS_V3_PartKway.restype = ctypes.c_int
         status = self.library.ParMETIS_V3_PartKway(*pointers, ctypes.byref(communicator))
-        with world.together("partition"):
+        with together(world, "partition"):
             if status != 1:
                 raise HpcgnnError(f"{self.name} failed on rank {world.rank} (status {status}): try --method ldg")
         return parts
@@ -117,6 +116,15 @@ def load_ptscotch(*, wide: bool) -> PartKway:
             # Its ParMETIS interface reads one weight a node, whatever it is told.
             return PartKway("PT-Scotch", libraries[-1], np.dtype(f"i{width}"), max_constraints=1, seeder=libraries[1])
     raise NotFound("is not installed with 64-bit integers" if wide else "is not installed")
+
+
+def _communicator(world: World) -> ctypes.c_void_p | ctypes.c_int:
+    """The communicator as C takes it: a pointer in Open MPI, an int in MPICH."""
+    handle = world.mpi_handle
+    if handle is None:
+        raise HpcgnnError("ParMETIS and PT-Scotch need ranks of MPI: try --method metis")
+    is_pointer = handle.num_bytes == ctypes.sizeof(ctypes.c_void_p)
+    return (ctypes.c_void_p if is_pointer else ctypes.c_int)(handle.value)
 
 
 def _load_for_this_mpi(names: tuple[str, ...] | list[str]) -> ctypes.CDLL:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.partition import loops
@@ -58,7 +58,7 @@ class Reordering:
         positions, offsets = spread(
             self.world, self.parts, np.ones(self.slab.num_nodes, dtype=np.int64), self.num_parts
         )
-        with self.world.together("write the parts"):
+        with together(self.world, "write the parts"):
             if self.world.rank == 0:
                 self.writer.write("parts/node_offsets", 0, offsets)
             self._node_arrays(positions)
@@ -101,10 +101,10 @@ class Reordering:
         chunks = edge_chunks(self.reader, self.slab.first, self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
             sources = directory.lookup(chunk.sources)
-            with self.world.together("write the parts"):
+            with together(self.world, "write the parts"):
                 self._write_edges(chunk, sources, positions, starts)
             self.advance(chunk.last - chunk.first)
-        with self.world.together("write the parts"):
+        with together(self.world, "write the parts"):
             if self.world.rank == 0:
                 self.writer.write("edges/indptr", 0, np.zeros(1, dtype=np.int64))
 
@@ -122,11 +122,11 @@ class Reordering:
 
     def _sparse_features(self, positions: np.ndarray) -> None:
         first = self.slab.first
-        with self.world.together("read the features"):
+        with together(self.world, "read the features"):
             whole = self.reader.indptr(first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
         step_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.slab.num_nodes, 1), 1)
-        with self.world.together("write the parts"):
+        with together(self.world, "write the parts"):
             for begin, end in self._chunks(step_bytes):
                 order, runs = _runs(self.parts[begin:end])
                 indptr, entries = _gather_rows(whole[begin : end + 1], order)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn import shared_file
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
@@ -43,9 +43,9 @@ def partition(
     clock = _Clock()
     progress = progress or _silent
     with contextlib.ExitStack() as stack:
-        with world.together("open the graph"):
+        with together(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
-        with world.together("write the parts file"):
+        with together(world, "write the parts file"):
             if world.rank == 0 and Path(parts_path).exists() and Path(parts_path).samefile(graph_path):
                 raise HpcgnnError(f"{parts_path} is the graph itself: choose another name for the parts file")
         temporary = stack.enter_context(shared_file.replacing(world, parts_path, force=options.force))
@@ -92,7 +92,7 @@ def _assign(
     with progress(f"partitioning with {method}", steps) as advance:
         problem = Problem(world, reader, slab, balance, options, advance)
         parts = METHODS[method].assign(problem)
-    with world.together("partition"):
+    with together(world, "partition"):
         if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
             raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
     return parts, problem, method, reason
@@ -119,7 +119,7 @@ def _add_plan(world: World, temporary: Path, options: PartitionOptions, progress
     On rank 0, part by part: memory O(edges of the largest part), time O(edges of the graph). For a graph where that is
     too long, plan ``none`` leaves it to the ranks that train, which plan all parts at once.
     """
-    with world.together("store the plan"):
+    with together(world, "store the plan"):
         if world.rank == 0 and options.plan != "none":
             with progress("planning parts", options.num_parts) as advance:
                 plan_store.add_plans(temporary, [options.plan], advance)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import loops
 
@@ -51,7 +51,7 @@ def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[E
     """The same number of chunks on every rank, empty ones where a rank has no more; reading errors are agreed. Collective."""
     nothing = EdgeChunk(0, 0, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     while True:
-        with world.together(doing):
+        with together(world, doing):
             chunk = next(chunks, None)
         if not world.allreduce(np.array([chunk is not None], dtype=np.int64), "max")[0]:
             return
@@ -75,7 +75,7 @@ class Slab:
     @classmethod
     def of(cls, world: World, reader: SlabReader) -> Slab:
         """This rank's slab: about an equal share of nodes plus in-edges, and a node at least if there are enough. Collective."""
-        with world.together("read the graph"):
+        with together(world, "read the graph"):
             bounds = _balanced_bounds(reader, world.size)
             first, last = int(bounds[world.rank]), int(bounds[world.rank + 1])
             indptr = reader.indptr(first, last)

@@ -18,6 +18,7 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.host import index_array
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.base import Stateless
@@ -180,5 +181,5 @@ class AdaQPBits(Stateless):
         self._due, self._costs = state["due"], state["costs"]
         for channel, ranges in zip(self._channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
-            channel.exchange.bits = RowBits(kept["sent"].numpy(), kept["received"].numpy())
+            channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
             ranges.squares, ranges.messages, ranges.width = kept["squares"], kept["messages"], kept["width"]

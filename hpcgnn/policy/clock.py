@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.errors import HpcgnnError
 
 
@@ -49,7 +49,7 @@ class Clock:
 def read_log(world: World, path: Path) -> dict[int, dict[str, Any]]:
     """The observations in a run's ``decisions.jsonl``, by epoch. Rank 0 reads it for all. Collective."""
     lines: list[dict[str, Any]] = []
-    with world.together(f"read the log {path}"):
+    with together(world, f"read the log {path}"):
         if world.rank == 0:
             lines = _lines(path)
     return {line["epoch"]: line["observed"] for line in world.broadcast(lines, what="the log to replay")}

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import Buffer, World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 
@@ -72,14 +73,14 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | 
 def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
     """The costs in the file ``path``; measured, and written there, if it is missing or ``refit``. Collective."""
     known: dict[str, Any] | None = None
-    with world.together(f"read the costs of links in {path}"):
+    with together(world, f"read the costs of links in {path}"):
         if world.rank == 0 and path.exists() and not refit:
             known = asdict(LinkCosts.load(path))
     known = world.broadcast(known, what="the costs of links")
     if known is not None:
         return LinkCosts(**known)
     costs = measure_links(world)
-    with world.together(f"write the costs of links to {path}"):
+    with together(world, f"write the costs of links to {path}"):
         if world.rank == 0 and costs is not None:
             costs.save(path)
     return costs
@@ -159,8 +160,9 @@ def _timed(world: World, ring: Ring, size: int) -> float:
     """Seconds of a message of ``size`` bytes from each rank to its partner. Collective."""
     sent, received = np.zeros((2, world.size), np.int64)
     sent[ring.after(world.rank)] = received[ring.after(world.rank, -1)] = ring.after(world.rank) != world.rank
-    rows = np.zeros((2, size), np.uint8)
+    rows = torch.zeros(2, size, dtype=torch.uint8)
+    mine, theirs = Buffer.of(rows[: sent.sum()]), Buffer.of(rows[1 : 1 + received.sum()])
     world.allreduce(np.zeros(1))  # all start at once
-    pending = world.start_alltoallv(rows[: sent.sum()], sent, rows[1 : 1 + received.sum()], received, "a timed message")
+    pending = world.start_alltoallv(mine, sent, theirs, received, "a timed message")
     world.wait(pending)
     return pending.seconds

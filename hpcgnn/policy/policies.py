@@ -39,12 +39,11 @@ class Policies:
         config.check(messages.config.message_coding)
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self._channels = world, messages, channels
-        messages.keeping, messages.mailboxes = None, {}  # what another trainer of the model had
-        for channel in channels:
+        for channel in channels:  # another trainer of the model may have set them
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
-        if config.keeps_rows:
-            features, gradients = (config.smoothing in (name, "both") for name in ("features", "gradients"))
-            messages.keeping = Keeping(features, gradients, config.smoothing_decay, config.compares)
+        features, gradients = (config.smoothing in (name, "both") for name in ("features", "gradients"))
+        keeping = Keeping(features, gradients, config.smoothing_decay, config.compares)
+        messages.kept.begin(keeping if config.keeps_rows else None)
         self._bits = self._make_bits(measure_costs or (lambda: measure_links(world)))
         self._staleness = self._make_staleness()
         self._details: dict[str, Any] = {}
@@ -75,6 +74,11 @@ class Policies:
     def _loss_descent(self) -> LossDescent:
         return LossDescent(self.config.loss_memory, self.config.loss_window, self.config.descent_rule)
 
+    @property
+    def names(self) -> list[str]:
+        """Of bits and of staleness, by which a checkpoint knows whose state it holds."""
+        return [self.config.bits, self.config.staleness]
+
     # -- an epoch -----------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
@@ -98,7 +102,7 @@ class Policies:
         """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
         if not self.config.compares:
             return []
-        sums = [sum((box.take_drift() for box in c.exchange.mailboxes()), np.zeros(3)) for c in self._channels]
+        sums = [channel.exchange.take_drift() for channel in self._channels]
         return np.concatenate(sums).tolist() if sums else []
 
     def observe(self, epoch: int, loss: float, seconds: float, drift_sums: list[float]) -> None:
@@ -115,8 +119,7 @@ class Policies:
         found = {}
         for channel, (dot, before, now) in zip(self._channels, np.reshape(sums, (-1, 3)), strict=False):
             if before > 0 and now > 0:
-                apart = max(box.apart for box in channel.exchange.mailboxes())
-                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), apart)
+                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
         return found
 
     # -- what is told -------------------------------------------------------------------------------------------------
@@ -135,9 +138,9 @@ class Policies:
 
     def record(self) -> dict[str, Any]:
         """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
-        ages = dict(self._messages.ages)
+        ages = {exchange.name: age for exchange, age in self._messages.traffic.ages.items()}
         record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
-        if self._messages.keeping is not None:
+        if self._messages.kept.keeping is not None:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details
@@ -149,7 +152,7 @@ class Policies:
         return {
             channel.name: self._histograms[channel.exchange.bits]
             for channel in self._channels
-            if channel.exchange.bits is not None and channel.name in self._messages.exchanges_started
+            if channel.exchange.bits is not None and channel.exchange.id in self._messages.traffic.exchanges_started
         }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
@@ -37,10 +37,10 @@ def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, An
 
     ``model`` is the model's ``description()``; None accepts any.
     """
-    with world.together(f"read checkpoint {path}"):
+    with together(world, f"read checkpoint {path}"):
         payload = _read_bytes(path) if world.rank == 0 else b""
     content = torch.load(io.BytesIO(world.broadcast(payload, what="the checkpoint")), weights_only=True)
-    with world.together(f"use checkpoint {path}"):
+    with together(world, f"use checkpoint {path}"):
         if content.get("version") != CHECKPOINT_VERSION:
             raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")
         content["model_config"] = _with_new_settings(content["model_config"])
@@ -57,7 +57,7 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
     The file of the checkpoint before stays, as ``last.pt`` is still that one's; all others go.
     """
     mine = folder(run) / MESSAGES
-    with world.together(f"write {mine}"):
+    with together(world, f"write {mine}"):
         mine.mkdir(exist_ok=True)
         with h5.replacing(_messages_path(run, epoch, world.rank)) as temporary:
             torch.save(content, temporary)  # not by way of memory: it may be as much as all rows that travel
@@ -72,7 +72,7 @@ def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] |
     path = _messages_path(run, epoch, world.rank)
     if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
         return None
-    with world.together(f"read {path}"):
+    with together(world, f"read {path}"):
         return _load(path, path)
 
 

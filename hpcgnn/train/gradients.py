@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import Buffer, World
 
 
 class GradientBucket:
@@ -20,7 +19,9 @@ class GradientBucket:
         self._parameters = parameters
         size = sum(parameter.numel() for parameter in parameters)
         self._mine, self._sums = (torch.zeros(size, dtype=parameters[0].dtype) for _ in range(2))
-        self._my_scalars, self._scalar_sums = np.zeros(num_scalars + 1), np.zeros(num_scalars + 1)
+        self._my_scalars, self._scalar_sums = (torch.zeros(num_scalars + 1, dtype=torch.float64) for _ in range(2))
+        pairs = (self._my_scalars, self._scalar_sums), (self._mine, self._sums)
+        self._buffers = [(Buffer.of(mine), Buffer.of(sums)) for mine, sums in pairs]
 
     def reduce(self, scalars: list[float], count: int) -> tuple[list[float], int]:
         """Replace every gradient, of a sum over ``count`` nodes of this rank, by that of the mean over all ranks' nodes.
@@ -33,14 +34,9 @@ class GradientBucket:
                 piece.zero_()
             else:
                 piece.copy_(parameter.grad)
-        self._my_scalars[:] = [*scalars, count]
-        world, what = self._world, "gradients"
-        started = [
-            world.start_allreduce(self._my_scalars, self._scalar_sums, "sum", what),
-            world.start_allreduce(self._mine.numpy(), self._sums.numpy(), "sum", what),
-        ]
-        for pending in started:
-            world.wait(pending)
+        self._my_scalars.copy_(torch.tensor([*scalars, count], dtype=torch.float64))
+        for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
+            self._world.wait(pending)
         *totals, total_count = self._scalar_sums.tolist()
         self._sums /= max(total_count, 1)
         for parameter, piece in zip(self._parameters, self._pieces(self._sums), strict=True):
@@ -63,11 +59,11 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     that of a model from :func:`hpcgnn.distribute`.
     """
     if world is None:
-        from hpcgnn.nn.pyg.distribute import distribution_of
+        from hpcgnn.nn.pyg.distribution import distribution_of
 
         world = distribution_of(model).graph.world
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
-    total = torch.from_numpy(world.allreduce(flat.numpy(), what="gradients"))
+    total = world.allreduce(flat, what="gradients")
     for parameter, piece in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = piece.view_as(parameter).clone()

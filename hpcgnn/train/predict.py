@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from hpcgnn import shared_file
-from hpcgnn.comm import World
+from hpcgnn.comm import World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values, index_array
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
@@ -41,7 +42,7 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
     """The model of a checkpoint's ``content`` for any graph with as many features and classes, to evaluate. Collective."""
     description = content["model_config"]
-    with graph.world.together(f"use a checkpoint on {graph.path}"):
+    with together(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
             raise HpcgnnError(
                 f"the checkpoint is of {description['class']}, a class of your own program: load its weights there with "
@@ -67,7 +68,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
     """(m,) scores of this rank's (m, 2) pairs of original ids, from a checkpoint's ``content``. Collective."""
     world, model = graph.world, model_of(graph, content)
     decoder = model.decoder
-    with world.together("score pairs of nodes"):
+    with together(world, "score pairs of nodes"):
         if decoder is None:
             raise HpcgnnError("the checkpoint is of a model of classes: train with --task link to score pairs of nodes")
         if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
@@ -83,7 +84,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
 def read_pairs(world: World, path: Path) -> np.ndarray:
     """(m, 2) int64: this rank's share, in order, of a text file with two ids a line, or of an .npy file (pairs, 2). Text
     takes O(pairs) time and memory on each rank. Collective."""
-    with world.together(f"read {path}"):
+    with together(world, f"read {path}"):
         try:
             pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
         except (OSError, ValueError, EOFError) as error:
@@ -98,11 +99,11 @@ def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.
     """(P + 1,) bounds of original ids, and the float32 rows of this rank's range of them, ascending. Collective."""
     world = graph.world
     bounds = np.arange(world.size + 1) * graph.meta.num_nodes // world.size
-    ids = graph.original_ids.numpy()
+    ids = index_array(graph.original_ids)
     order = np.argsort(ids, kind="stable")
     counts = np.diff(np.searchsorted(ids[order], bounds))
     ids, _ = world.alltoallv(ids[order], counts)
-    received, _ = world.alltoallv(rows.numpy().astype(np.float32)[order], counts)
+    received, _ = world.alltoallv(host_values(rows.float())[order], counts)
     slab = np.empty_like(received)
     slab[ids - bounds[world.rank]] = received
     return bounds, slab
@@ -133,7 +134,7 @@ def write_pair_scores(graph: LocalGraph, scores: torch.Tensor, path: Path, *, fo
     """Write ``/pair_scores`` (pairs,) float32 in the order of ranks, which is that of :func:`read_pairs`. Collective."""
     count = np.array([scores.numel()])
     first, total = int(graph.world.exscan(count)[0]), int(graph.world.allreduce(count)[0])
-    _write_slab(graph, "pair_scores", (total,), first, scores.numpy().astype(np.float32), path, force=force)
+    _write_slab(graph, "pair_scores", (total,), first, host_values(scores.float()), path, force=force)
 
 
 def _write_slab(
@@ -144,6 +145,6 @@ def _write_slab(
     with (
         shared_file.replacing(world, path, force=force) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
-        world.together(f"write {path}"),
+        together(world, f"write {path}"),
     ):
         writer.write(name, first, slab)

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.comm import together
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.graph_model import GraphModel
@@ -44,7 +46,7 @@ class NodeTask:
     """Classes of nodes, from labels and masks of ``graph``."""
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
-        with graph.world.together(f"train on {graph.path}"):
+        with together(graph.world, f"train on {graph.path}"):
             if model.config.decoder != "none":
                 raise HpcgnnError("a model with a decoder learns links: give the trainer what split_links returns")
             if model.config.label_inputs != (labels.rate > 0):
@@ -84,7 +86,7 @@ class LinkTask:
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
-        with graph.world.together(f"train on the links of {graph.path}"):
+        with together(graph.world, f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
                 raise HpcgnnError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
             if model.graph is not graph:
@@ -143,7 +145,7 @@ class LinkTask:
         found: list[float | None] = [None]
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):
             joined, apart = self.scores(embeddings, links, halo, negatives)
-            found.append(objective.link_metric(world, self.metric, joined.numpy(), apart.numpy()))
+            found.append(objective.link_metric(world, self.metric, host_values(joined), host_values(apart)))
         return world.broadcast(found, what="the metrics")
 
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.progress import _SLICE_NANOSECONDS, Progress
-from hpcgnn.comm.world import Pending
 
 
 def _until(condition) -> bool:

@@ -15,9 +15,10 @@ import torch
 from hpcgnn import kernels
 from hpcgnn.kernels import backend as dispatcher
 from hpcgnn.kernels import contract
-from hpcgnn.kernels.backend import choose, resolve
-from hpcgnn.kernels.contract import FEATURES, OPERATORS, ROWS, SPMM, Backend, Operators
+from hpcgnn.kernels.backend import FEATURES, Backend, choose, resolve
+from hpcgnn.kernels.contract import OPERATORS, SPMM, Operators
 from hpcgnn.kernels.native import library
+from hpcgnn.kernels.rows import ROWS
 
 ROOT = Path(kernels.__file__).parents[2]
 BUILT_IN = ("native", "jit", "reference")
@@ -80,7 +81,7 @@ def test_what_breaks_the_contract_is_noticed():
 
 
 MISTYPED = """
-from hpcgnn.kernels.contract import Backend, Operators
+from hpcgnn.kernels.contract import Operators
 from hpcgnn.kernels.reference import edges, rows, spmm
 
 good = Operators(spmm=spmm, edges=edges, rows=rows)
@@ -117,7 +118,8 @@ TOY = '''
 
 import torch
 
-from hpcgnn.kernels.contract import Backend, Operators
+from hpcgnn.kernels.backend import Backend
+from hpcgnn.kernels.contract import Operators
 
 
 class Spmm:

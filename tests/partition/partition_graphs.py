@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
+from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
 
@@ -64,7 +65,7 @@ class Graph:
         meta = self.meta()
         attributes = h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes()
         offsets = h5.create(path, meta.schema(), attributes)
-        with h5.LocalFile(path) as sink:
+        with LocalFile(path) as sink:
             writer = h5.SlabWriter(sink, offsets, meta.schema())
             for name, rows in self.arrays().items():
                 writer.write(name, 0, rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld, World
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import PartitionOptions, partition
@@ -17,7 +17,7 @@ from hpcgnn.partition.slabs import Slab, symmetric_neighbours
 
 
 def main(cases_path: str, folder: str) -> None:
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     outcomes = []
     for case in json.loads(Path(cases_path).read_text()):
         target = Path(folder) / f"{case['name']}.{world.size}.h5"

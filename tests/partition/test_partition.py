@@ -24,7 +24,7 @@ from partition_graphs import (
 from requires import require
 
 from hpcgnn.cli.partition import partition as command
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.h5 import SlabWriter
@@ -40,7 +40,7 @@ METHODS = ("metis", "parmetis", "ptscotch", "ldg", "block", "random")
 
 @pytest.fixture(scope="module")
 def world():
-    return World()
+    return MpiWorld()
 
 
 @pytest.fixture(scope="module")

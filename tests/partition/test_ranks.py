@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from partition_graphs import Graph, check_same_graph, datasets, from_npz, parts_of_nodes, random_graph
 from requires import require
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.partition.native_parmetis import Unusable, load_parmetis, load_ptscotch
 
@@ -69,7 +69,7 @@ def test_files_are_the_same_for_any_number_of_ranks(outcomes, graphs, tmp_path):
     ranks, folder, _, reports = outcomes
     for (name, _, _), case in zip(SAME_FOR_ANY_RANKS, _cases(graphs[1], SAME_FOR_ANY_RANKS), strict=True):
         alone = tmp_path / f"{case['name']}.h5"
-        report = partition(World(), graphs[1][name], alone, PartitionOptions(**case["options"]))
+        report = partition(MpiWorld(), graphs[1][name], alone, PartitionOptions(**case["options"]))
         expected, found = datasets(alone), datasets(folder / f"{case['name']}.{ranks}.h5")
         assert expected.keys() == found.keys()
         for array in expected:

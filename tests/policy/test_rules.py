@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.comm.thread_world import on_threads, one_rank
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.channel import Observation
@@ -134,7 +134,7 @@ def test_a_replay_sees_what_was_measured(tmp_path):
         assert clock.observe("seconds", lambda epoch=epoch: epoch / 3) == epoch / 3
         lines.append({"epoch": epoch, "observed": clock.take()})
     (tmp_path / "decisions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"epoch": 3, "obs')
-    world = SingleWorld()
+    world = one_rank()
     again = Clock(read_log(world, tmp_path / "decisions.jsonl"))
     for epoch in range(3):
         again.epoch = epoch
@@ -148,18 +148,4 @@ def test_a_replay_sees_what_was_measured(tmp_path):
 def test_a_log_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "log").write_text(text)
     with pytest.raises(HpcgnnError, match=r"is no decisions\.jsonl"):
-        read_log(SingleWorld(), tmp_path / "log")
-
-
-class SingleWorld:
-    """What reading a log needs of a world."""
-
-    rank = 0
-
-    def together(self, doing):
-        import contextlib
-
-        return contextlib.nullcontext()
-
-    def broadcast(self, value, what=""):
-        return value
+        read_log(one_rank(), tmp_path / "log")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from virtual_network import HEADER_BYTES_PER_PACKET
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World
 
 SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
 INTERFACE = Path("/sys/class/net/eth0/statistics")
@@ -61,7 +61,7 @@ def measure(graph: hpcgnn.LocalGraph, settings: MessageConfig) -> dict[str, tupl
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig())
 
     def counted() -> int:
-        return int(world.allreduce(np.array([messages.bytes_sent.total()]))[0])
+        return int(world.allreduce(np.array([messages.traffic.bytes_sent.total()]))[0])
 
     reduction = reported(world, lambda _: trainer.bucket.reduce([0.0, 0.0, 0.0], 1))
     start = counted()
@@ -77,7 +77,7 @@ def measure(graph: hpcgnn.LocalGraph, settings: MessageConfig) -> dict[str, tupl
 
 
 def main() -> None:
-    world = World(timeout_seconds=60)
+    world = MpiWorld(timeout_seconds=60)
     graph = hpcgnn.load(sys.argv[1], world)
     found = {name: measure(graph, settings) for name, settings in SETTINGS.items()}
     if world.rank == 0:

@@ -14,7 +14,7 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld, World
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.policy.sylvie import row_classes
@@ -68,7 +68,7 @@ def degrees_are_right(aggregator: Aggregator, graph: hpcgnn.LocalGraph, in_degre
 
 
 def main() -> None:
-    world, found = World(timeout_seconds=60), {}
+    world, found = MpiWorld(timeout_seconds=60), {}
     arrays = small_graphs.random_multigraph()
     path = Path(sys.argv[1]) / f"channels-{world.size}.h5"
     if world.rank == 0:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
+from hpcgnn.comm import Exchange, MpiWorld
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 
@@ -115,7 +115,7 @@ def sabotaged(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Mo
 
     def zeroed(self: Exchange, message: Message) -> None:
         wait(self, message)
-        message.codec.received.zero_()
+        message.received.zero_()
 
     Exchange.wait = zeroed
     try:
@@ -142,7 +142,7 @@ def trained(graph: LocalGraph, plain: torch.nn.Module, out: Path) -> dict[str, f
 
 
 def main(report: Path, folder: Path) -> None:
-    world, found = World(), {}
+    world, found = MpiWorld(), {}
     for weighted in (False, True):
         arrays = small_graphs.random_multigraph(weighted=weighted)
         loaded = small_graphs.on_ranks(world, arrays, folder / f"distributed-{weighted}-{world.size}.h5")

@@ -22,7 +22,7 @@ import pyg_reference
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
+from hpcgnn.comm import Exchange, MpiWorld, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.data import plan_store
 from hpcgnn.graph import LocalGraph
@@ -164,16 +164,16 @@ def sabotages(case: Case, world: World) -> Iterator[tuple[str, float]]:
 
     def zeroed(self: Exchange, message: Message) -> None:
         wait(self, message)
-        message.codec.received.zero_()
+        message.received.zero_()
 
     def skipped_backward(self: Exchange, message: Message) -> None:
         wait(self, message)
         if self.is_backward:
-            message.codec.received.zero_()
+            message.received.zero_()
 
     def swapped(self: Exchange, message: Message) -> None:
         wait(self, message)
-        received = message.codec.received
+        received = message.received
         pieces = list(received.split(self.receive_counts.tolist()))
         peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
         if len(peers) > 1:
@@ -262,7 +262,7 @@ def stored_plans_equal_built_ones(case: Case, world: World) -> bool:
 
 def main() -> None:
     report_path, folder, *cora = map(Path, sys.argv[1:])
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     torch.set_num_threads(1)
     report: dict[str, object] = {}
     cases = make_cases(world, folder, cora[0] if cora else None)

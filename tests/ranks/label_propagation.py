@@ -21,7 +21,7 @@ import pyg_reference
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
+from hpcgnn.comm import Exchange, MpiWorld, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -119,7 +119,7 @@ def sabotages(arrays: small_graphs.Arrays, path: Path, world: World) -> Iterator
     def no_backward(self: Exchange, message: Message) -> None:
         wait(self, message)
         if self.is_backward:
-            message.codec.received.zero_()
+            message.received.zero_()
 
     def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
         return _drawn_nodes(config, seed, epoch, torch.arange(ids.numel()))
@@ -161,7 +161,7 @@ def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool
 
 def main() -> None:
     (report_path, folder, cora), cases = map(Path, sys.argv[1:4]), sys.argv[4:]
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     torch.set_num_threads(1)
     graphs = make_graphs(world, folder, cora)
     report: dict[str, object] = {}

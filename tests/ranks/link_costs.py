@@ -10,12 +10,12 @@ from dataclasses import asdict, astuple
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.policy.link_costs import measure_links
 
 
 def main() -> None:
-    world = World(timeout_seconds=60)
+    world = MpiWorld(timeout_seconds=60)
     costs = measure_links(world)
     values = [-1.0, -1.0] if costs is None else [value for one in astuple(costs) for value in one.values()]
     everyones = world.allgather(np.array(values))

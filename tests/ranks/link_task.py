@@ -21,7 +21,7 @@ import pyg_models
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld, World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.train.links import Links, LinkSplit, Negatives
 from hpcgnn.train.tasks import LinkTask
@@ -133,7 +133,7 @@ def trained(graph: LocalGraph, **changes: object) -> list[float]:
 
 
 def main(report: Path, folder: Path) -> None:
-    world, arrays = World(), small_graphs.random_multigraph()
+    world, arrays = MpiWorld(), small_graphs.random_multigraph()
     graph = small_graphs.on_ranks(world, arrays, folder / f"links-{world.size}.h5")
     split = hpcgnn.split_links(graph, LINKS)
     whole = hpcgnn.build_model(CONFIG, graph)

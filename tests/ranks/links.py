@@ -10,12 +10,12 @@ import json
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
+from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World, choose_links
 from hpcgnn.kernels import Csr
 
 WIDTH = 40
 OVER_NEIGHBOURS: list[bool] = []  # of each exchange, as World is told
-START = World.start_alltoallv
+START = MpiWorld.start_alltoallv
 
 
 def sent_by(rank: int, size: int) -> np.ndarray:
@@ -61,8 +61,8 @@ def recorded(self: World, *arguments: object) -> object:
 
 
 def main() -> None:
-    World.start_alltoallv = recorded  # type: ignore[assignment,method-assign]
-    world = World(timeout_seconds=60)
+    MpiWorld.start_alltoallv = recorded  # type: ignore[assignment,method-assign]
+    world = MpiWorld(timeout_seconds=60)
     found = {}
     for bits in (32, 2):
         expected = moved(world, "alltoallv", bits)

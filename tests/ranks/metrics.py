@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld, World
 from hpcgnn.train import objective
 
 
@@ -21,7 +21,7 @@ def mine(world: World, array: np.ndarray) -> torch.Tensor:
 
 
 def main() -> None:
-    world = World(timeout_seconds=60)
+    world = MpiWorld(timeout_seconds=60)
     rng = np.random.default_rng(0)
     nodes = 500
     mask, none = rng.random(nodes) < 0.7, np.zeros(nodes, dtype=bool)

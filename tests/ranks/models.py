@@ -19,7 +19,7 @@ import pyg_models
 import small_graphs
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum
@@ -71,7 +71,7 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
 
 
 def main(report: Path, folder: Path) -> None:
-    world, found = World(), {}
+    world, found = MpiWorld(), {}
     for weighted in (False, True):
         arrays = small_graphs.random_multigraph(weighted=weighted)
         graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")

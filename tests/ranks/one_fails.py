@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.cli import main as command_line
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 
 
 def job(*_: object, **__: object) -> None:
-    world = World(timeout_seconds=300)
+    world = MpiWorld(timeout_seconds=300)
     if world.rank == 1:
         raise ValueError("only rank 1 knows")
     world.allreduce(np.ones(1), what="the others' numbers")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld
 from hpcgnn.comm.mailbox import Message
 
 _start, _wait = Exchange.start, Exchange.wait
@@ -33,7 +33,7 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
     def start(self: Exchange, rows: torch.Tensor) -> Message:
         pause()
         message = _start(self, rows)
-        sent.update(message.codec.send.numpy())
+        sent.update(message.sent.numpy())
         return message
 
     def wait(self: Exchange, message: Message) -> None:
@@ -51,7 +51,7 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
 
 
 def main() -> None:
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     graph = hpcgnn.load(sys.argv[1], world)
     differing = []
     for threads in (1, 2):

@@ -17,7 +17,7 @@ import stale_reference
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 
@@ -75,7 +75,7 @@ def run(
 
 
 def main() -> None:
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     arrays = small_graphs.random_multigraph()
     part = small_graphs.random_parts(arrays.num_nodes, world.size)
     path = Path(sys.argv[1]) / f"stale-{world.size}.h5"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpcgnn import kernels
-from hpcgnn.comm import World
+from hpcgnn.comm import MpiWorld
 from hpcgnn.comm.threads import use_threads
 
 ENOUGH_SECONDS = 0.5  # of CPU time, all threads together
@@ -53,7 +53,7 @@ def working_threads(work: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    world = World(timeout_seconds=120)
+    world = MpiWorld(timeout_seconds=120)
     threads = use_threads(world)
     rng = np.random.default_rng(0)
     rows, entries = 20_000, 400_000

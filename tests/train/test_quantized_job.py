@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.train import checkpoint
 
 pytestmark = pytest.mark.mpi
@@ -67,10 +66,9 @@ def test_differences_start_from_zero_with_another_strategy(train, tmp_path):
 
 def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
     """Also when a killed run left the files of a checkpoint that was never finished."""
-    world = SimpleNamespace(rank=0, together=lambda doing: contextlib.nullcontext())
     checkpoint.folder(tmp_path).mkdir()
     for epoch in (5, 10, 20, 15):
-        checkpoint.save_messages(world, tmp_path, epoch, {"kept": {}})
+        checkpoint.save_messages(one_rank(), tmp_path, epoch, {"kept": {}})
     found = sorted(path.name for path in (checkpoint.folder(tmp_path) / checkpoint.MESSAGES).iterdir())
     assert found == ["10-0.pt", "15-0.pt"]
 

@@ -1,6 +1,7 @@
 """The kernels in numba: what runs where the native library could not be built."""
 
-from hpcgnn.kernels.contract import Backend, Operators
+from hpcgnn.kernels.backend import Backend
+from hpcgnn.kernels.contract import Operators
 
 
 def _load() -> Operators:

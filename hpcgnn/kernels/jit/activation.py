@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.jit.dropout import dropout
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.activation import activate_backward_with, activate_with
 
 

@@ -1,6 +1,7 @@
 """The kernels in C++ (folder ``native/`` of the repository), loaded with ctypes."""
 
-from hpcgnn.kernels.contract import Backend, Operators
+from hpcgnn.kernels.backend import Backend
+from hpcgnn.kernels.contract import Operators
 from hpcgnn.kernels.native import library
 
 

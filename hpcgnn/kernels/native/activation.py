@@ -6,9 +6,9 @@ import ctypes
 
 import torch
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.native.dropout import dropout
 from hpcgnn.kernels.native.library import function, struct, threads
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.activation import activate_backward_with, activate_with
 
 

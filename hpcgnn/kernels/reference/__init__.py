@@ -1,6 +1,7 @@
 """The kernels in plain torch and numpy: slow, obvious, and what the others are tested against."""
 
-from hpcgnn.kernels.contract import Backend, Operators
+from hpcgnn.kernels.backend import Backend
+from hpcgnn.kernels.contract import Operators
 
 
 def _load() -> Operators:

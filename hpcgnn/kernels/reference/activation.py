@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.dropout import dropout
 
 Drop = Callable[[torch.Tensor, torch.Tensor, int, int, float, torch.Tensor], None]

@@ -11,7 +11,7 @@ import torch
 
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.nn.pyg.distribute import distribution_of
+from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
 
 _WARM_UPS = 2  # edges that were there in the pass before get a plan

@@ -1,0 +1,47 @@
+"""Open files that are written at byte offsets, by one process or by many."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+_MOST_BYTES = 1 << 30  # of one call
+
+
+class ByteSink(Protocol):
+    """An open file; several may be open on one path, each to be written where the others are not."""
+
+    def write(self, byte_offset: int, array: np.ndarray) -> None:
+        """Write ``array``'s bytes at ``byte_offset``; raises ``OSError``. Not collective."""
+        ...
+
+    def close(self) -> None:
+        """Collective where a world opened it (:meth:`hpcgnn.comm.world.World.open_shared`)."""
+        ...
+
+
+class LocalFile:
+    """A :class:`ByteSink` over ``pwrite``, for ranks of one process."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY)
+
+    def write(self, byte_offset: int, array: np.ndarray) -> None:
+        """See :class:`ByteSink`."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        while data.size:
+            written = os.pwrite(self._descriptor, data[:_MOST_BYTES].data, byte_offset)
+            data, byte_offset = data[written:], byte_offset + written
+
+    def close(self) -> None:
+        """See :class:`ByteSink`."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,50 @@
+"""How ranks agree that something went wrong: all raise the same error, or none does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcgnn.errors import HpcgnnError
+
+
+class Agreeing(Protocol):
+    """What it takes of a :class:`hpcgnn.comm.world.World`."""
+
+    rank: int
+    size: int
+
+    def allreduce(self, values: np.ndarray, op: str = "sum", what: str = "a reduction") -> np.ndarray:
+        """See :meth:`hpcgnn.comm.world.World.allreduce`."""
+        ...
+
+    def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
+        """See :meth:`hpcgnn.comm.world.World.broadcast`."""
+        ...
+
+
+@contextlib.contextmanager
+def together(world: Agreeing, doing: str) -> Iterator[None]:
+    """Run a body without collectives; if it raises :class:`HpcgnnError` anywhere, raise the same error everywhere. Collective.
+
+    The error of the lowest failing rank is the one shown, and an ``OSError`` becomes "cannot <doing>: ...". Any other exception
+    is a bug: it keeps its traceback on its own rank, and the rank's abort ends the job.
+    """
+    error: HpcgnnError | None = None
+    try:
+        yield
+    except HpcgnnError as caught:
+        error = caught
+    except OSError as caught:
+        error = HpcgnnError(f"cannot {doing}: {caught.strerror or caught}" + _named(caught.filename))
+    failing = np.array([world.size if error is None else world.rank], dtype=np.int64)
+    first = int(world.allreduce(failing, "min", f"every rank to {doing}")[0])
+    if first < world.size:
+        raise HpcgnnError(world.broadcast(str(error), first, f"rank {first}'s problem"), agreed=True) from error
+
+
+def _named(filename: object) -> str:
+    return f" ({filename})" if filename else ""

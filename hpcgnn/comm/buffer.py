@@ -1,0 +1,75 @@
+"""Memory that ranks exchange: an address, a size and a device. MPI, and whatever else moves bytes, is given nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+Values = TypeVar("Values", torch.Tensor, np.ndarray)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Contiguous rows of bytes.
+
+    address: of the first byte. rows, row_bytes: how many, and the size of each. dtype: numpy's name of an element's type, for
+    reductions. device: as torch writes it ("cpu", "cuda:0"). owner: what holds the memory, which lives as long as this does.
+    """
+
+    address: int
+    rows: int
+    row_bytes: int
+    dtype: str
+    device: str
+    owner: Any
+
+    @classmethod
+    def of(cls, values: torch.Tensor | np.ndarray) -> Buffer:
+        """The memory of a contiguous tensor or array; its rows are those of the first dimension.
+
+        Raises:
+            ValueError: where it is not contiguous: a copy would move, and nobody would see what arrives in it.
+        """
+        shape = tuple(values.shape) or (1,)
+        if isinstance(values, torch.Tensor):
+            is_contiguous, address, device = values.is_contiguous(), values.data_ptr(), str(values.device)
+            item_bytes, dtype = values.element_size(), str(values.dtype).removeprefix("torch.")
+        else:
+            is_contiguous, address, device = values.flags.c_contiguous, values.ctypes.data, "cpu"
+            item_bytes, dtype = values.itemsize, values.dtype.name
+        if not is_contiguous:
+            raise ValueError(f"only contiguous memory can be exchanged, not a view of shape {shape}")
+        return cls(address, shape[0], item_bytes * math.prod(shape[1:]), dtype, device, values)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all rows."""
+        return self.rows * self.row_bytes
+
+    def on_host(self) -> np.ndarray:
+        """(rows, row_bytes) uint8 view of the memory.
+
+        Raises:
+            ValueError: where it is a device's.
+        """
+        if self.device != "cpu":
+            raise ValueError(f"memory of {self.device} cannot be read here: copy it to the host first")
+        if not self.num_bytes:
+            return np.empty((self.rows, self.row_bytes), np.uint8)
+        memory = (ctypes.c_uint8 * self.num_bytes).from_address(self.address)
+        return np.ctypeslib.as_array(memory).reshape(self.rows, self.row_bytes)
+
+
+def contiguous(values: Values) -> Values:
+    """``values``, copied if they are not contiguous; with at least one dimension."""
+    return torch.atleast_1d(values).contiguous() if isinstance(values, torch.Tensor) else np.ascontiguousarray(values)
+
+
+def empty(like: Values, *shape: int) -> Values:
+    """Uninitialised memory of this shape for what is of the type, and on the device, of ``like``."""
+    return like.new_empty(shape) if isinstance(like, torch.Tensor) else np.empty(shape, like.dtype)

@@ -1,0 +1,122 @@
+"""What every world makes of a few collectives that it starts itself."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm.agreement import together
+from hpcgnn.comm.buffer import Buffer, Values, contiguous, empty
+from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.world import MOST_ROWS, Neighbours
+from hpcgnn.errors import HpcgnnError
+
+
+class Collectives(ABC):
+    """The blocking half of :class:`hpcgnn.comm.world.World`, from the half that is started and waited for."""
+
+    def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
+        self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
+
+    @abstractmethod
+    def wait(self, pending: Pending) -> None:
+        """See :meth:`hpcgnn.comm.world.World.wait`, and so on."""
+
+    @abstractmethod
+    def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
+        """Start a reduction."""
+
+    @abstractmethod
+    def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """Start the sum over the ranks below this one; on rank 0 ``result`` is left alone."""
+
+    @abstractmethod
+    def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """Start bringing every rank's ``mine`` into ``result``, in rank order."""
+
+    @abstractmethod
+    def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """Start giving row d of ``mine`` to rank d, for each of them."""
+
+    @abstractmethod
+    def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
+        """Start overwriting ``values``, of less than 2 GiB, with rank ``root``'s."""
+
+    @abstractmethod
+    def start_alltoallv(
+        self,
+        send: Buffer,
+        send_rows: np.ndarray,
+        received: Buffer,
+        received_rows: np.ndarray,
+        what: str,
+        neighbours: Neighbours | None = None,
+    ) -> Pending:
+        """Start moving whole rows."""
+
+    # -- what follows from these --------------------------------------------------------------------------------------
+
+    _MOST_BROADCAST_BYTES = 1 << 30  # counts are C ints
+
+    def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:
+        """See :meth:`hpcgnn.comm.world.World.allreduce`, and so on."""
+        values = contiguous(values)
+        result = empty(values, *values.shape)
+        self.wait(self.start_allreduce(Buffer.of(values), Buffer.of(result), op, what))
+        return result
+
+    def exscan(self, values: Values) -> Values:
+        """Sum over the ranks below this one."""
+        values = contiguous(values)
+        result = empty(values, *values.shape)
+        result[...] = 0
+        self.wait(self.start_exscan(Buffer.of(values), Buffer.of(result), "a prefix sum"))
+        return result
+
+    def allgather(self, values: Values) -> Values:
+        """Stack every rank's values."""
+        values = contiguous(values)
+        result = empty(values, self.size, *values.shape)
+        self.wait(self.start_allgather(Buffer.of(values), Buffer.of(result), "a gather of sizes"))
+        return result
+
+    def broadcast_into(self, values: Values, root: int = 0, what: str = "a broadcast") -> Values:
+        """Overwrite values with rank ``root``'s."""
+        flat = values.reshape(-1)
+        step = max(self._MOST_BROADCAST_BYTES // values.itemsize, 1)
+        for first in range(0, len(flat), step):
+            self.wait(self.start_broadcast(Buffer.of(flat[first : first + step]), root, what))
+        return values
+
+    def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
+        """Rank ``root``'s picklable value."""
+        payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy() if self.rank == root else None
+        length = np.array([0 if payload is None else payload.size], dtype=np.int64)
+        self.broadcast_into(length, root, what)
+        if payload is None:
+            payload = np.empty(int(length[0]), dtype=np.uint8)
+        return pickle.loads(self.broadcast_into(payload, root, what).tobytes())
+
+    def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
+        """Raise on every rank where a rank's rows are more than can be counted."""
+        with together(self, f"count {what}"):
+            most = max(int(send_rows.sum()), int(received_rows.sum()))
+            if most > MOST_ROWS:
+                raise HpcgnnError(
+                    f"{what} of rank {self.rank} would be {most} items in one step, more than MPI's 2**31 - 1: "
+                    f"use more than {self.size} ranks"
+                )
+
+    def alltoallv(self, rows: Values, counts: np.ndarray) -> tuple[Values, np.ndarray]:
+        """Send consecutive rows to each rank."""
+        rows, counts = contiguous(rows), np.ascontiguousarray(counts, dtype=np.int64)
+        received_counts = np.empty_like(counts)
+        self.wait(self.start_alltoall(Buffer.of(counts), Buffer.of(received_counts), "a swap of row counts"))
+        received = empty(rows, int(received_counts.sum()), *rows.shape[1:])
+        what = "redistributed rows"
+        self.check_counts(counts, received_counts, what)
+        self.wait(self.start_alltoallv(Buffer.of(rows), counts, Buffer.of(received), received_counts, what))
+        return received, received_counts

@@ -1,0 +1,35 @@
+"""This process's place in its job, as far as it is known without starting MPI; and the end of the whole job."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from hpcgnn.comm.progress import PROGRESS
+
+_PRINTED_BEFORE_ABORT_SECONDS = 0.25  # MPICH's launcher drops what a rank printed just before it aborts
+
+
+def launcher_rank() -> int:
+    """This process's rank as the launcher tells it in the environment, without initialising MPI; 0 outside a launcher."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+def is_parallel() -> bool:
+    """Whether MPI runs in this process with more than one rank."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
+
+
+def abort_if_parallel(exit_code: int) -> None:
+    """End every rank of the job at once when there is more than one and MPI runs; return otherwise."""
+    if is_parallel():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(_PRINTED_BEFORE_ABORT_SECONDS)
+        PROGRESS.take_over()
+        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(exit_code)

@@ -1,0 +1,216 @@
+"""All the MPI that hpcgnn needs; the only module that imports mpi4py.
+
+Every wait tests with back-off: ranks that share a core do not starve each other, Python's signal handlers get to run, and a peer
+that stopped answering becomes an error that names what was waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcgnn.byte_sink import ByteSink, LocalFile
+from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.collectives import Collectives
+from hpcgnn.comm.files import MpiFile
+from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.progress import PROGRESS
+from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, Neighbours
+from hpcgnn.errors import HpcgnnError, StalledError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
+_EAGER_SECONDS = 0.01
+_PAUSE_SECONDS = 5e-5
+# Ranks come to what they wait for in vain as far apart as they compute, and so do their deadlines.
+_LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
+
+
+def _mpi() -> Any:
+    """Import and initialise MPI, at ``MPI_THREAD_SERIALIZED``: autograd may run backward on a thread of its own."""
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise HpcgnnError(
+            f"no usable MPI library was found ({error}): install a system MPI, or `pip install mpich` into this environment"
+        ) from error
+    return MPI
+
+
+class MpiWorld(Collectives):
+    """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Starts MPI."""
+
+    def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self._mpi = _mpi()
+        self._communicator = self._mpi.COMM_WORLD if comm is None else comm
+        super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
+        self._row_types: dict[int, Any] = {}
+        self._watched: list[Pending] = []
+
+    @property
+    def _comm(self) -> Any:
+        """The communicator, for a call from this thread: the progress thread leaves MPI alone from now on."""
+        PROGRESS.take_over()
+        return self._communicator
+
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI library."""
+        return self._mpi.Get_library_version().splitlines()[0].strip().rstrip("\0")
+
+    @property
+    def mpi_handle(self) -> MpiHandle:
+        """The communicator's."""
+        return MpiHandle(self._mpi._handleof(self._comm), self._mpi._sizeof(self._mpi.Comm))
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def test(self, pending: Pending) -> bool:
+        """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
+        PROGRESS.take_over()
+        is_complete = pending.test()
+        self._watch_on()
+        return is_complete
+
+    def watch(self, pending: Pending) -> None:
+        """From the thread of :mod:`hpcgnn.comm.progress`."""
+        self._watched.append(pending)
+        self._watch_on()
+
+    def _watch_on(self) -> None:
+        """Give MPI to the progress thread until this rank calls it again."""
+        self._watched = watched = [pending for pending in self._watched if not pending.seconds]
+        if watched and self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
+            # a list, so that each is tested, which is what tells when it was complete
+            PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
+
+    def wait(self, pending: Pending) -> None:
+        """Test with back-off."""
+        started = time.perf_counter()
+        PROGRESS.take_over()
+        while not pending.test():
+            waited = time.perf_counter() - started
+            if waited < _EAGER_SECONDS:
+                os.sched_yield()
+            else:
+                time.sleep(_PAUSE_SECONDS)
+            if waited > self.timeout_seconds:
+                raise StalledError(
+                    f"rank {self.rank} of {self.size} waited {self.timeout_seconds:.0f} s for {pending.what}: "
+                    "a peer or a link has stopped (raise --timeout if the step can really take that long)",
+                    grace_seconds=min(max(self.timeout_seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
+                )
+        self._watch_on()
+
+    # -- what is started and waited for -------------------------------------------------------------------------------
+
+    def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
+        """``Iallreduce``."""
+        mpi_op = {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[op]
+        request = self._comm.Iallreduce(self._typed(mine), self._typed(result), op=mpi_op)
+        return Pending.started(request, what, mine, result)
+
+    def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Iexscan``, which leaves rank 0's result undefined: it is given another one."""
+        kept = result if self.rank else Buffer.of(result.on_host().copy())
+        spec = [self._memory(kept), self._type(result)]
+        return Pending.started(self._comm.Iexscan(self._typed(mine), spec, op=self._mpi.SUM), what, mine, kept)
+
+    def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Iallgather``."""
+        return Pending.started(self._comm.Iallgather(self._bytes(mine), self._bytes(result)), what, mine, result)
+
+    def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Ialltoall``."""
+        return Pending.started(self._comm.Ialltoall(self._bytes(mine), self._bytes(result)), what, mine, result)
+
+    def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
+        """``Ibcast``."""
+        return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
+
+    def start_alltoallv(
+        self,
+        send: Buffer,
+        send_rows: np.ndarray,
+        received: Buffer,
+        received_rows: np.ndarray,
+        what: str,
+        neighbours: Neighbours | None = None,
+    ) -> Pending:
+        """``Ialltoallv``, or ``Ineighbor_alltoallv``, whose datatype is a row."""
+        start = self._comm.Ialltoallv  # first of all, as this takes MPI back
+        row_type = self._row_type(send.row_bytes)
+        there = (send_rows, _displacements(send_rows))
+        back = (received_rows, _displacements(received_rows))
+        if neighbours is not None:
+            start = neighbours.handle.Ineighbor_alltoallv
+            there = tuple(each[neighbours.destinations] for each in there)
+            back = tuple(each[neighbours.sources] for each in back)
+        request = start([self._memory(send), there, row_type], [self._memory(received), back, row_type])
+        return Pending.started(request, what, send, received)
+
+    # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
+
+    def _memory(self, buffer: Buffer) -> Any:
+        if buffer.device != "cpu":
+            raise HpcgnnError(f"MPI is given memory of the host, not of {buffer.device}")
+        return self._mpi.buffer.fromaddress(buffer.address if buffer.num_bytes else 0, buffer.num_bytes)
+
+    def _bytes(self, buffer: Buffer) -> list[Any]:
+        return [self._memory(buffer), self._mpi.BYTE]
+
+    def _typed(self, buffer: Buffer) -> list[Any]:
+        return [self._memory(buffer), self._type(buffer)]
+
+    def _type(self, buffer: Buffer) -> Any:
+        return self._mpi.Datatype.fromcode(np.dtype(buffer.dtype).char)
+
+    def _row_type(self, row_bytes: int) -> Any:
+        if row_bytes not in self._row_types:
+            self._row_types[row_bytes] = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
+        return self._row_types[row_bytes]
+
+    # -- where ranks are ----------------------------------------------------------------------------------------------
+
+    def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
+        """As a communicator with a graph."""
+        ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
+        return Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
+
+    def free(self, neighbours: Neighbours) -> None:
+        """Its communicator."""
+        PROGRESS.take_over()
+        neighbours.handle.Free()
+
+    def ranks_on_my_cores(self) -> int:
+        """By what the system lets each of them run on."""
+        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        mine = sorted(os.sched_getaffinity(0))
+        count = sum(cores == mine for cores in host.allgather(mine))
+        host.Free()
+        return count
+
+    def nodes(self) -> np.ndarray:
+        """Those that can share memory."""
+        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
+        host.Free()
+        return self.allgather(lowest)[:, 0]
+
+    def open_shared(self, path: str) -> ByteSink:
+        """By MPI-IO, where there is more than one rank."""
+        if self.size == 1:
+            return LocalFile(path)
+        return MpiFile(self._mpi.File.Open(self._comm, path, self._mpi.MODE_WRONLY))
+
+
+def _displacements(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(counts[:-1])))

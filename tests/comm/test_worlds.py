@@ -1,0 +1,63 @@
+"""Ranks of MPI and ranks that are threads do the same (tests/ranks/worlds.py has the checks)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcgnn.comm import Buffer
+from hpcgnn.comm.thread_world import on_threads
+
+RANKS = Path(__file__).parents[1] / "ranks"
+sys.path.insert(0, str(RANKS))
+from worlds import CHECKS  # noqa: E402  # beside the programs that ranks run
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", CHECKS)
+def test_threads(name, size, tmp_path):
+    on_threads(size, lambda world: CHECKS[name](world, tmp_path))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [1, 3])
+def test_mpi(mpirun, size, tmp_path):
+    assert json.loads(mpirun(size, [RANKS / "worlds.py", tmp_path]).stdout) == {}
+
+
+def test_a_rank_that_stays_away_is_an_error():
+    with pytest.raises(TimeoutError, match="the same collectives"):
+        on_threads(2, lambda world: world.rank or world.allreduce(torch.zeros(1)), timeout_seconds=0.2)
+
+
+def test_the_first_error_ends_all_ranks():
+    def fail(world):
+        if world.rank == 1:
+            raise KeyError("mine")
+        world.allreduce(torch.zeros(1))
+
+    with pytest.raises(KeyError, match="mine"):
+        on_threads(3, fail)
+    assert threading.active_count() < 20
+
+
+def test_a_buffer_is_contiguous_memory():
+    values = torch.arange(12.0).view(3, 4)
+    buffer = Buffer.of(values)
+    assert (buffer.rows, buffer.row_bytes, buffer.num_bytes, buffer.dtype, buffer.device) == (
+        3,
+        16,
+        48,
+        "float32",
+        "cpu",
+    )
+    buffer.on_host()[1] = 0
+    assert values[1].tolist() == [0.0] * 4
+    with pytest.raises(ValueError, match="only contiguous memory"):
+        Buffer.of(values.T)
+    assert Buffer.of(torch.zeros(0, 5)).row_bytes == 20

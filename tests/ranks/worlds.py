@@ -1,0 +1,165 @@
+"""What every world must do, whatever its ranks are: named checks, which tests/comm/test_worlds.py also runs on threads.
+
+Run under mpirun, it prints as JSON which of them failed on this job's ranks, and how.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.byte_sink import LocalFile
+from hpcgnn.comm import Buffer, MpiWorld, World, together
+from hpcgnn.comm.files import open_for_writing
+from hpcgnn.errors import HpcgnnError
+
+CHECKS: dict[str, Callable[[World, Path], None]] = {}
+
+
+def check(function: Callable[[World, Path], None]) -> Callable[[World, Path], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+@check
+def reduces_tensors_and_arrays(world: World, folder: Path) -> None:
+    ranks = range(world.size)
+    for make in (np.array, torch.tensor):
+        mine = make([float(world.rank), -float(world.rank)])
+        for op, wanted in (("sum", sum(ranks)), ("max", world.size - 1), ("min", 0)):
+            found = world.allreduce(mine, op)
+            assert type(found) is type(mine)
+            assert float(found[0]) == wanted, (op, found)
+    assert world.allreduce(torch.tensor(2.0)).tolist() == [2.0 * world.size]
+    columns = torch.arange(6.0).view(2, 3).T  # not contiguous
+    assert torch.equal(world.allreduce(columns), columns * world.size)
+
+
+@check
+def sums_below(world: World, folder: Path) -> None:
+    assert world.exscan(np.array([1, world.rank])).tolist() == [world.rank, sum(range(world.rank))]
+
+
+@check
+def gathers(world: World, folder: Path) -> None:
+    found = world.allgather(torch.tensor([[world.rank, 7]]))
+    assert found.tolist() == [[[rank, 7]] for rank in range(world.size)]
+    assert world.allgather(np.zeros((0, 3))).shape == (world.size, 0, 3)
+
+
+@check
+def broadcasts(world: World, folder: Path) -> None:
+    root = world.size - 1
+    for values in (torch.full((3,), world.rank, dtype=torch.bfloat16), np.full((2, 2), world.rank, np.int16)):
+        world.broadcast_into(values, root)
+        assert (values == root).all(), values
+    assert world.broadcast({"of": world.rank}, root) == {"of": root}
+
+
+@check
+def moves_rows(world: World, folder: Path) -> None:
+    """Rank r sends r + d rows to rank d, of (r, d)."""
+    counts = np.array([world.rank + to for to in range(world.size)])
+    rows = [[world.rank, to] for to in range(world.size) for _ in range(world.rank + to)]
+    for make in (np.array, torch.tensor):
+        received, received_counts = world.alltoallv(make(rows or np.zeros((0, 2), int).tolist()).reshape(-1, 2), counts)
+        assert received_counts.tolist() == [sender + world.rank for sender in range(world.size)]
+        assert received.tolist() == [[s, world.rank] for s in range(world.size) for _ in range(s + world.rank)]
+
+
+@check
+def moves_rows_among_neighbours(world: World, folder: Path) -> None:
+    """Each rank sends a row to the next one; twice, over all ranks and over the graph of those that are linked."""
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    send_rows, received_rows = np.zeros((2, world.size), np.int64)
+    send_rows[after], received_rows[before] = 1, 1
+    linked = world.neighbours(received_rows > 0, send_rows > 0)
+    for neighbours in (None, linked):
+        send, received = torch.full((1, 5), float(world.rank)), torch.full((1, 5), -1.0)
+        pending = world.start_alltoallv(
+            Buffer.of(send), send_rows, Buffer.of(received), received_rows, "a row", neighbours
+        )
+        world.watch(pending)
+        world.wait(pending)
+        assert world.test(pending)
+        assert pending.seconds > 0
+        assert received.tolist() == [[float(before)] * 5]
+    world.free(linked)
+
+
+@check
+def refuses_more_rows_than_can_be_counted(world: World, folder: Path) -> None:
+    counts = np.full(world.size, 2**31 if world.rank == world.size - 1 else 0)
+    with pytest.raises(HpcgnnError, match=rf"rows of rank {world.size - 1} would be .* more than MPI's") as caught:
+        world.check_counts(counts, counts, "rows")
+    assert caught.value.agreed
+
+
+@check
+def agrees_on_errors(world: World, folder: Path) -> None:
+    """The lowest failing rank's, on all; an OSError says what was done."""
+
+    def fail() -> None:
+        with together(world, "try"):
+            if world.rank == world.size - 1:
+                raise HpcgnnError(f"rank {world.rank} cannot")
+
+    def open_nothing() -> None:
+        with together(world, "open a file"):
+            if world.rank == 0:
+                (folder / "nowhere").read_bytes()
+
+    with pytest.raises(HpcgnnError, match=f"rank {world.size - 1} cannot") as caught:
+        fail()
+    assert caught.value.agreed
+    with pytest.raises(HpcgnnError, match=r"cannot open a file: No such file or directory \(.*nowhere\)"):
+        open_nothing()
+    with together(world, "do nothing"):
+        pass
+
+
+@check
+def knows_where_ranks_are(world: World, folder: Path) -> None:
+    assert world.nodes().tolist() == [0] * world.size
+    assert 1 <= world.ranks_on_my_cores() <= world.size
+    assert world.library
+    handle = world.mpi_handle
+    assert handle is None or handle.num_bytes in (4, 8)
+
+
+@check
+def writes_one_file(world: World, folder: Path) -> None:
+    path = folder / "shared"
+    if world.rank == 0:
+        path.write_bytes(bytes(8 * world.size))
+    world.allreduce(np.zeros(1))
+    with open_for_writing(world, str(path)) as sink:
+        sink.write(8 * world.rank, np.array([world.rank + 1]))
+    world.allreduce(np.zeros(1))
+    assert np.fromfile(path, np.int64).tolist() == list(range(1, world.size + 1))
+    assert world.size > 1 or isinstance(world.open_shared(str(path)), LocalFile)
+
+
+def main() -> None:
+    world, failed = MpiWorld(timeout_seconds=60), {}
+    for name, function in CHECKS.items():
+        try:
+            function(world, Path(sys.argv[1]))
+        except AssertionError:
+            failed[name] = traceback.format_exc()
+    everyones = [world.broadcast(failed, rank) for rank in range(world.size)]
+    if world.rank == 0:
+        print(
+            json.dumps({f"{name} on rank {rank}": why for rank, f in enumerate(everyones) for name, why in f.items()})
+        )
+
+
+if __name__ == "__main__":
+    main()
