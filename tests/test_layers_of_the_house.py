@@ -10,6 +10,7 @@ import hpcgnn
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
     {"byte_sink", "errors", "memory", "stop", "version"},
+    {"registry", "settings"},
     {"kernels", "plan"},
     {"comm", "data", "node_order"},
     {"shared_file"},
