@@ -235,10 +235,13 @@ class Composed(Checked):
                 check_value(each, getattr(section, each.attribute))
 
     def __getattr__(self, name: str) -> Any:
-        for section in () if name.startswith("__") else self.__dict__.get("own", ()):
-            if hasattr(section, name):
-                return getattr(section, name)
-        raise AttributeError(f"{type(self).__name__} has no setting {name!r} here")
+        """Of what was chosen, or else the default: generic code may ask for what only some have."""
+        if not name.startswith("__"):
+            own = self.__dict__.get("own", ())
+            for section in (*own, *(kind() for kind in self.all_sections())):
+                if hasattr(section, name):
+                    return getattr(section, name)
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
 
 
 def not_used(name: str, chosen: str, users: Collection[str]) -> str:
