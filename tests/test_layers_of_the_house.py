@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+import torch
+
 import hpcgnn
+from hpcgnn.host import index_array
 
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
-    {"byte_sink", "errors", "memory", "stop", "version"},
+    {"byte_sink", "errors", "host", "memory", "stop", "version"},
     {"registry", "settings"},
     {"kernels", "plan"},
     {"comm", "data", "node_order"},
@@ -42,6 +47,48 @@ def test_imports_go_down():
             other = name.split(".")[1] if name.startswith("hpcgnn.") else None
             if other in FLOOR and other != own:
                 assert FLOOR[other] < FLOOR[own], f"{path} imports {name}"
+
+
+def module_name(path: Path) -> str:
+    parts = ("hpcgnn", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The files behind what a module imports: of ``from package import name``, the name's own where it is a module."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else node.module for name in names}
+    return found & modules.keys()
+
+
+def test_no_file_imports_itself_in_a_circle():
+    """Also through imports inside functions and for type checkers only."""
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    assert len(modules) > 150
+    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_tensors_become_arrays_in_few_places():
+    """Only kernels, the boundary of MPI, loaders of other libraries' files, and the two functions for indices and results."""
+    allowed = ("kernels/", "comm/", "data/sources/", "host.py")
+    for path in PACKAGE.rglob("*.py"):
+        where = path.relative_to(PACKAGE).as_posix()
+        assert where.startswith(allowed) or ".numpy()" not in path.read_text(), where
+
+
+def test_an_index_is_no_feature():
+    assert index_array(torch.arange(3)).tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="an index is made of integers"):
+        index_array(torch.zeros(2))
 
 
 def test_one_module_imports_mpi4py():

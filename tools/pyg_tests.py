@@ -33,7 +33,7 @@ from hpcgnn.comm.thread_world import ThreadWorld, one_rank
 from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.pyg.distribute import on_ranks
+from hpcgnn.nn.pyg.distribution import on_ranks
 
 ADAPTED = (MessagePassing, BatchNorm, LayerNorm, GraphNorm, PairNorm)
 PLAIN_CALL = torch.nn.Module.__call__

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 
 from hpcgnn.comm.agreement import together
-from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.codec import Codec, DeltaCodec, PackedCodec, PlainCodec
-from hpcgnn.comm.layout import BLOCK_BYTES, Layout, make_layout
+from hpcgnn.comm.codecs import Codec, make_codec
 from hpcgnn.comm.links import Links
 from hpcgnn.comm.mailbox import FRESH, SKIPPED, STALE, Mailbox, Message
-from hpcgnn.comm.messages import Messages, exchange_key
+from hpcgnn.comm.messages import Messages
+from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.row_bits import RowBits, RowRanges
+from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import Csr, keyed
+from hpcgnn.kernels import Csr
 from hpcgnn.kernels.packing import MESSAGE_BITS
-
-_EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
 
 
 class Exchange:
@@ -43,13 +39,27 @@ class Exchange:
     ) -> None:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
-        self.layer, self.is_backward = layer, is_backward
-        self.name = f"layer {layer + 1}'s " + ("gradients" if is_backward else "boundary rows")
-        self.bits: RowBits | None = None
+        self.id = ExchangeId(layer, is_backward)
         self.freshness = FRESH
         self.ranges: RowRanges | None = None
+        self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
-        self._rows_fit = False
+        self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
+
+    @property
+    def layer(self) -> int:
+        """Number of the exchange within a pass."""
+        return self.id.layer
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether gradients travel."""
+        return self.id.is_backward
+
+    @property
+    def name(self) -> str:
+        """As people are told of it."""
+        return self.id.name
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: what was received is sent back."""
@@ -70,6 +80,17 @@ class Exchange:
 
     # -- what policies decide -----------------------------------------------------------------------------------------
 
+    @property
+    def bits(self) -> RowBits | None:
+        """Of each row, in passes that are rounded; None: the setting's."""
+        return self._bits
+
+    @bits.setter
+    def bits(self, bits: RowBits | None) -> None:
+        self._bits = bits
+        lasting = (None, bits, *self._uniform.values())
+        self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
+
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
         with together(self.messages.world, "assign bits"):
@@ -89,96 +110,108 @@ class Exchange:
             self._uniform[bits] = RowBits.uniform(bits, *counts)
         return self._uniform[bits]
 
-    def current_bits(self) -> RowBits:
-        """Bits of a row in the present pass: as assigned where it rounds, else the setting."""
-        messages = self.messages
-        if self.bits is not None and messages.is_rounded:
-            return self.bits
-        return self.uniform_bits(messages.bits)
-
     def trace_ranges(self) -> RowRanges:
         """From now on, look at the ranges of the rows that are sent in training."""
         self.ranges = RowRanges(int(self.send_counts.sum()))
         return self.ranges
 
+    def rows_that_travel(self) -> torch.Tensor:
+        """(2, P) int64 rows to and from each rank: what is kept between epochs is of these."""
+        return torch.from_numpy(np.stack((self.send_counts, self.receive_counts)))
+
+    # -- what policies ask --------------------------------------------------------------------------------------------
+
     def mailboxes(self) -> list[Mailbox]:
         """What is kept of this exchange between epochs: nothing before it was first started."""
-        prefix = exchange_key(self.layer, self.is_backward) + "/"
-        return [box for key, box in self.messages.mailboxes.items() if key.startswith(prefix)]
+        return self.messages.kept.mailboxes_of(self.id)
 
     def is_late(self) -> bool:
         """Whether rows that were sent to this rank in an epoch before are still on their way."""
         pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
+    def holds_rows_of(self, epochs: int) -> bool:
+        """Whether the rows in use are there, and were sent at most so many epochs ago."""
+        arrived, now = [box.arrived for box in self.mailboxes()], self.messages.present.epoch
+        return all(message is not None and now - message.epoch <= epochs for message in arrived)
+
+    def take_drift(self) -> np.ndarray:
+        """(3,) sum of :attr:`Mailbox.drift` of this exchange, which starts again from zero."""
+        return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
+
+    def epochs_apart(self) -> int:
+        """Between the two messages that the last drift compares."""
+        return max(box.apart for box in self.mailboxes())
+
     # -- a step -------------------------------------------------------------------------------------------------------
 
     def reused(self, width: int) -> Message | None:
         """The rows of an epoch before where nothing is to be sent in this one, in place of :meth:`start`'s message."""
-        box = self._mailbox(width)
+        box = self._mailbox(self._slot(width))
         if self.freshness != SKIPPED or box is None or box.arrived is None:
             return None
-        self.messages.call(self.name)
+        self.messages.traffic.count_call(self.id)
         return box.arrived
 
     def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """(send rows, width) memory to aggregate into, for :meth:`start`; of the next exchange as well."""
-        box, role = self._mailbox(width), "rows to send"
-        if box is not None and not self._is_packed:  # the rows themselves are what travels
-            self._settle(box)
-            role = f"sent {self._key_of(width)}"
-        return self.messages.scratch(role, int(self.send_counts.sum()), width, dtype)
+        slot = self._slot(width)
+        box, place = self._mailbox(slot), Place(Use.ROWS_TO_SEND)
+        if box is not None and self._codec(width, dtype).sends_rows_as_they_are:
+            self._settle(box)  # what is sent from there must have left
+            place = Place(Use.ROWS_TO_SEND, slot)
+        return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
     def start(self, rows: torch.Tensor) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
 
         Returns what to wait for and to add: where stale rows are to be used, the message of an epoch before.
         """
-        messages, width = self.messages, rows.shape[1]
-        box = self._mailbox(width)
+        messages, slot = self.messages, self._slot(rows.shape[1])
+        box = self._mailbox(slot)
         if box is None:
             messages.occupy(self.name)
         else:
             self._settle(box)
-        codec = self._codec(rows, box)
-        call = messages.call(self.name)
-        trouble = codec.encode(rows, self._key(call))
-        if self.ranges is not None and isinstance(codec, PackedCodec) and messages.training:
-            self.ranges.add(codec.send, codec.layouts[0], width)
-        messages.started(self.name, codec.send.numel() * codec.send.element_size(), trouble=trouble > 0)
-        send = Buffer.of(codec.send), codec.send_counts
-        received = Buffer.of(codec.received), codec.receive_counts
+        message = self._new_message(rows, slot, box)
+        call = messages.traffic.count_call(self.id)
+        key = messages.present.noise_key(self.id, call, messages.world.rank)
+        trouble = message.codec.encode(rows, message.sent, key, message.differences)
+        if self.ranges is not None and messages.present.is_training:
+            message.codec.add_ranges(message.sent, self.ranges)
+        messages.traffic.started(self.id, message.sent.numel(), trouble=trouble > 0)
         neighbours = None if self.links is None else self.links.there
-        pending = messages.world.start_alltoallv(*send, *received, self.name, neighbours)
-        message = Message(codec, pending, messages.epoch, box)
-        messages.depart(pending)
+        message.pending = messages.world.start_alltoallv(*message.route, self.name, neighbours)
+        messages.depart(message.pending)
         if box is not None and box.arrived is not None and self.freshness == STALE:
             box.in_flight, message = message, box.arrived
         return message
 
     def wait(self, message: Message) -> None:
         """Wait until the received rows are there."""
-        box = message.mailbox
+        box, epoch = message.mailbox, self.messages.present.epoch
         if message.pending is not None:
             self.messages.wait(message)
             if box is None:
                 self.messages.vacate()
             else:
-                box.accept(message, self.messages.epoch)
+                box.accept(message, epoch)
         if box is not None:
-            self.messages.ages[self.name] = self.messages.epoch - message.epoch
+            self.messages.traffic.ages[self.id] = epoch - message.epoch
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
-        message.codec.add_received(matrix, z)
+        message.add_received(matrix, z)
 
-    # -- what is kept between epochs ------------------------------------------------------------------------------------
+    # -- what a message is made of ------------------------------------------------------------------------------------
 
-    def _key_of(self, width: int) -> str:
-        return exchange_key(self.layer, self.is_backward, self.messages.next_call(self.name), width)
+    def _slot(self, width: int) -> Slot:
+        return Slot(self.id, self.messages.traffic.next_call(self.id), width)
 
-    def _mailbox(self, width: int) -> Mailbox | None:
-        return self.messages.mailbox(self._key_of(width))
+    def _mailbox(self, slot: Slot) -> Mailbox | None:
+        """Where rows of ``slot`` are kept; None in evaluations, and where they are used at once."""
+        messages = self.messages
+        return messages.kept.mailbox(slot, messages.tools(self.backend)) if messages.present.is_training else None
 
     def _settle(self, box: Mailbox) -> None:
         """What is in flight comes into use."""
@@ -187,62 +220,38 @@ class Exchange:
             return
         if message.pending is not None:
             self.messages.wait(message)
-        box.accept(message, self.messages.epoch)
+        box.accept(message, self.messages.present.epoch)
 
-    # -- how rows become bytes ----------------------------------------------------------------------------------------
+    def _new_message(self, rows: torch.Tensor, slot: Slot, box: Mailbox | None) -> Message:
+        """With memory: the slot's own where messages outlive their step, else what all exchanges share."""
+        messages, scratch = self.messages, self.messages.scratch
+        codec = self._codec(slot.width, rows.dtype)
+        own, turn = (None, 0) if box is None else (slot, box.next_turn())
+        arrives_in = Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES
+        received = scratch.bytes(Place(arrives_in, own, turn), int(codec.receive_counts.sum()), codec.item_bytes)
+        if codec.sends_rows_as_they_are:
+            sent = rows.view(torch.uint8)
+        else:
+            sent = scratch.bytes(Place(Use.SENT_BYTES, own), int(codec.send_counts.sum()), codec.item_bytes)
+        differences = messages.kept.differences_of(slot, codec)
+        return Message(codec, sent, received, messages.present.epoch, differences, box)
 
-    def _key(self, call: int) -> int:
-        messages = self.messages
-        epoch = messages.epoch + (0 if messages.training else _EVALUATION)
-        return keyed.derive_key(messages.seed, epoch, self.layer, call, int(self.is_backward), messages.world.rank)
+    def _codec(self, width: int, dtype: torch.dtype) -> Codec:
+        """Of the present pass; made once for as long as bits and settings stay, which is collective."""
+        messages, bits = self.messages, self._present_bits()
+        key = bits, messages.is_delta, width, dtype
+        if key not in self._codecs:
+            counts = self.send_counts, self.receive_counts
+            self._codecs[key] = make_codec(
+                messages.world, self.name, counts, bits, width, dtype, messages.tools(self.backend),
+                is_delta=messages.is_delta,
+            )  # fmt: skip
+        return self._codecs[key]
 
-    @property
-    def _is_packed(self) -> bool:
-        messages = self.messages
-        return messages.bits != 32 or (self.bits is not None and messages.is_rounded)
-
-    def _codec(self, rows: torch.Tensor, box: Mailbox | None) -> Codec:
-        messages, width, received_role = self.messages, rows.shape[1], "received"
-        if box is not None:
-            received_role = f"received {self._key_of(width)} {box.next_turn()}"
-        if not self._is_packed:
-            self._check_rows()
-            received = messages.scratch(f"rows {received_role}", int(self.receive_counts.sum()), width, rows.dtype)
-            counts = (self.send_counts, self.receive_counts)
-            return PlainCodec(rows, received, *counts, messages.timings, self.backend)
-        sent_role = "sent" if box is None else f"sent {self._key_of(width)}"
-        packed = self._packed(width, f"bytes {sent_role}", f"bytes {received_role}")
-        return DeltaCodec(packed, *self._kept_rows(width)) if messages.coding == "delta" else packed
-
-    def _packed(self, width: int, *roles: str) -> PackedCodec:
-        layouts = self._layouts(width)
-        send, received = (
-            self.messages.scratch(role, 1, layout.num_bytes, torch.uint8)
-            for role, layout in zip(roles, layouts, strict=True)
-        )
-        decoded = partial(self.messages.scratch, "rows received", int(self.receive_counts.sum()), width, torch.float32)
-        return PackedCodec(send, received, layouts, decoded, self.messages.timings, self.backend)
-
-    def _check_rows(self) -> None:
-        """Before the first message, that MPI can count its rows. Collective."""
-        if not self._rows_fit:
-            self.messages.world.check_counts(self.send_counts, self.receive_counts, self.name)
-            self._rows_fit = True
-
-    def _layouts(self, width: int) -> tuple[Layout, Layout]:
-        bits = self.current_bits()
-        if width not in bits.layouts:
-            self._check_rows()
-            send = make_layout(self.send_counts, bits.sent, width)
-            received = make_layout(self.receive_counts, bits.received, width)
-            what = f"{self.name} in blocks of {BLOCK_BYTES} bytes"
-            self.messages.world.check_counts(send.blocks, received.blocks, what)
-            bits.layouts[width] = send, received
-        return bits.layouts[width]
-
-    def _kept_rows(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        kept, name = self.messages.kept, self._key_of(width)
-        if name not in kept:
-            sent, received = int(self.send_counts.sum()), int(self.receive_counts.sum())
-            kept[name] = (torch.zeros(sent, width), torch.zeros(received, width))
-        return kept[name]
+    def _present_bits(self) -> RowBits | None:
+        """Bits of a row in the present pass, as assigned or as set; None: rows travel as they are."""
+        if not self.messages.is_rounded:
+            return None
+        if self.bits is not None:
+            return self.bits
+        return None if self.messages.config.bits == 32 else self.uniform_bits(self.messages.config.bits)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.codec import Codec, kept_codec, received_codec, received_rows, received_state
+from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.codecs import Codec, CodecTools, Differences, restored
+from hpcgnn.comm.codecs.choice import plain_rows
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.timings import Timings
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 
@@ -23,13 +24,33 @@ FRESH, STALE, SKIPPED = "fresh", "stale", "skipped"
 
 @dataclass(eq=False)
 class Message:
-    """The rows of all peers, to and from this rank. pending: None once they have come. epoch: when they were sent.
-    mailbox: where they are kept; None: they are used at once."""
+    """The rows of all peers, to and from this rank.
+
+    sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: when they were sent. differences: what delta coding
+    keeps of these rows. mailbox: where they are kept; None: they are used at once. pending: None once they have come.
+    """
 
     codec: Codec
-    pending: Pending | None
+    sent: torch.Tensor
+    received: torch.Tensor
     epoch: int
+    differences: Differences | None = None
     mailbox: Mailbox | None = None
+    pending: Pending | None = None
+
+    @property
+    def route(self) -> tuple[Buffer, np.ndarray, Buffer, np.ndarray]:
+        """What :meth:`hpcgnn.comm.world.World.start_alltoallv` is given."""
+        codec = self.codec
+        return Buffer.of(self.sent), codec.send_counts, Buffer.of(self.received), codec.receive_counts
+
+    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``matrix`` (n, r) times what has come."""
+        self.codec.add_received(self.received, self.differences, matrix, z)
+
+    def become(self, rows: torch.Tensor, tools: CodecTools) -> None:
+        """(r, F) numbers take the place of what has come."""
+        self.codec, self.received = plain_rows(rows, tools)
 
 
 @dataclass(frozen=True)
@@ -50,13 +71,13 @@ class Mailbox:
     n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent.
     """
 
-    def __init__(self, keeping: Keeping, timings: Timings, *, is_backward: bool) -> None:
+    def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None
         self.arrived: Message | None = None
         self.drift = np.zeros(3)
         self.apart = 1
         self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
-        self._keeping, self._timings = keeping, timings
+        self._keeping, self._tools = keeping, tools
         self._last: torch.Tensor | None = None
         self._average: torch.Tensor | None = None
         self._diagonal: Csr | None = None
@@ -72,8 +93,8 @@ class Mailbox:
         before, self.arrived = self.arrived, message
         if not (self._smooths or self._keeping.compares):
             return
-        with self._timings.measure("quantization_seconds"):
-            rows, last = received_rows(message.codec), self._last
+        with self._tools.timings.measure("quantization_seconds"):
+            rows, last = message.codec.received_rows(message.received), self._last
             if self._keeping.compares:
                 if last is not None and before is not None:
                     self.drift = np.array([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
@@ -83,14 +104,14 @@ class Mailbox:
                 if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
                 rows = self._average.lerp_(rows, 1 - self._keeping.decay)
-        message.codec = kept_codec(rows, self._timings, message.codec.backend)
+        message.become(rows, self._tools)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> float:
         """The sum of a·b over rows: the same for any number of threads, as decisions follow from it."""
         if self._diagonal is None:
             rows = a.shape[0]
             self._diagonal = Csr(torch.arange(rows + 1), torch.arange(rows, dtype=torch.int32), rows, check=False)
-        return float(sddmm(self._diagonal, a, b).double().numpy().sum())
+        return float(sddmm(self._diagonal, a, b, backend=self._tools.backend).double().numpy().sum())
 
     def take_drift(self) -> np.ndarray:
         """:attr:`drift`, which starts again from zero."""
@@ -100,22 +121,23 @@ class Mailbox:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What has come, and what is needed for what comes. What is in flight must have come (:meth:`Messages.drain`)."""
+        """What has come, and what is needed for what comes. What is in flight must have come."""
         messages = {"arrived": self.arrived, "in_flight": self.in_flight}
         state: dict[str, Any] = {
-            name: (received_state(message.codec), message.epoch)
+            name: (message.codec.received_state(message.received), message.epoch)
             for name, message in messages.items()
             if message is not None
         }
         rows = {"last": self._last, "average": self._average}
         return state | {name: values.clone() for name, values in rows.items() if values is not None}
 
-    def restore(self, state: dict[str, Any], backend: str) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         for name in ("arrived", "in_flight"):
             if name in state:
                 content, epoch = state[name]
-                setattr(self, name, Message(received_codec(content, self._timings, backend), None, epoch, self))
+                codec, received = restored(content, self._tools)
+                setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self))
         self._last, self._average = state.get("last"), state.get("average")
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
-            self.arrived.codec = kept_codec(self._average, self._timings, backend)
+            self.arrived.become(self._average, self._tools)

@@ -1,21 +1,20 @@
-"""What the exchanges of one model share: settings, the epoch, memory, and what they counted."""
+"""What the exchanges of one model share."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
+from hpcgnn.comm.codecs import CodecTools
+from hpcgnn.comm.kept import Kept
 from hpcgnn.comm.links import COLLECTIVES
-from hpcgnn.comm.mailbox import Keeping, Mailbox, Message
+from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm.passes import Pass
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
+from hpcgnn.comm.traffic import Traffic
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import buffers
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.settings import Checked, setting
 
@@ -62,75 +61,56 @@ class MessageConfig(Checked):
 
 
 class Messages:
-    """The settings and counts of all exchanges of a model.
+    """All exchanges of a model, each part with a role of its own.
 
-    Whoever trains calls :meth:`begin_epoch` before each step, and sets ``training`` to False for evaluations and back; a
+    Whoever trains calls :meth:`begin_epoch` before each step, and :meth:`begin_pass` before a pass of the other kind; a
     :class:`hpcgnn.nn.GraphModel` does the latter itself.
 
-    bytes_sent: bytes that left this rank so far, by exchange ("layer 1's boundary rows"); parameters included.
-    kept: what delta coding keeps, by layer, direction, call and width: (rows sent, F) and (rows received, F) float32.
-    keeping: set where rows of an epoch before may be used in training, and how they are kept; None: nowhere.
-    mailboxes: what is kept then, by the same names.
-    ages: epochs since the rows that each exchange last used in this step were sent.
+    config: settings. present: the pass under way. scratch: memory. kept: what outlives an epoch. traffic: what was counted.
+    timings: where seconds went.
     """
 
     def __init__(
         self, world: World, config: MessageConfig | None = None, *, seed: int = 0, timings: Timings | None = None
     ) -> None:
-        self.world, self.config, self.seed = world, config or MessageConfig(), seed
+        self.world, self.config = world, config or MessageConfig()
         self.config.check()
         self.timings = timings or Timings()
-        self.epoch, self.training = 0, True
-        self.bytes_sent: Counter[str] = Counter()
-        self.kept: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.keeping: Keeping | None = None
-        self.mailboxes: dict[str, Mailbox] = {}
-        self.ages: dict[str, int] = {}
-        self._calls: Counter[str] = Counter()
-        self._started: list[str] = []
-        self._first_trouble: int | None = None
+        self.present = Pass(seed)
+        self.scratch, self.kept, self.traffic = Scratch(), Kept(), Traffic()
         self._under_way: str | None = None
-        self._scratch: dict[str, torch.Tensor] = {}
+
+    def tools(self, backend: str) -> CodecTools:
+        """What codecs work with, whose kernels are ``backend``'s."""
+        return CodecTools(self.timings, backend, self.scratch)
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A training step starts."""
+        self.present = replace(self.present, epoch=epoch)
+        self.traffic.begin_step()
+
+    def begin_pass(self, *, is_training: bool) -> None:
+        """What is sent from now on is of a training step, or of an evaluation."""
+        if is_training != self.present.is_training:
+            self.present = replace(self.present, is_training=is_training)
+
+    def reseed(self, seed: int) -> None:
+        """Noise is drawn from ``seed`` from now on."""
+        self.present = replace(self.present, seed=seed)
 
     @property
     def is_rounded(self) -> bool:
         """Whether the present pass sends as few bits as training does."""
-        return self.training or self.config.eval_precision == "training"
+        return self.present.is_training or self.config.eval_precision == "training"
 
     @property
-    def bits(self) -> int:
-        """Bits of a value in the present pass, where rows have none of their own."""
-        return self.config.bits if self.is_rounded else 32
+    def is_delta(self) -> bool:
+        """Whether the present pass sends differences: an evaluation leaves alone what delta coding keeps."""
+        return self.present.is_training and self.config.message_coding == "delta"
 
-    @property
-    def exchanges_started(self) -> set[str]:
-        """Names of the exchanges of this step so far, the same on all ranks."""
-        return set(self._started)
-
-    @property
-    def coding(self) -> str:
-        """Coding of the present pass: an evaluation leaves alone what delta coding keeps."""
-        return self.config.message_coding if self.training else "plain"
-
-    def scratch(self, role: str, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """(rows, width) uninitialised memory, one for each role: the rows of one exchange are used before the next starts."""
-        num_bytes = rows * width * dtype.itemsize
-        if role not in self._scratch or self._scratch[role].numel() < num_bytes:
-            self._scratch[role] = buffers.empty(1, num_bytes, torch.uint8).view(-1)
-        return self._scratch[role][:num_bytes].view(dtype).view(rows, width)
-
-    # -- what is under way ------------------------------------------------------------------------------------------------
-
-    def mailbox(self, name: str) -> Mailbox | None:
-        """What the exchange of this name (:func:`exchange_key`) keeps; None where it keeps nothing, as in evaluations."""
-        return self._mailbox(name) if self.keeping is not None and self.training else None
-
-    def _mailbox(self, name: str) -> Mailbox:
-        assert self.keeping is not None
-        if name not in self.mailboxes:
-            is_backward = name.split("/")[1] == "1"
-            self.mailboxes[name] = Mailbox(self.keeping, self.timings, is_backward=is_backward)
-        return self.mailboxes[name]
+    # -- what is under way --------------------------------------------------------------------------------------------
 
     def depart(self, pending: Pending) -> None:
         """``pending`` has started: a thread makes progress with it while this rank computes, or it is waited for at once."""
@@ -151,35 +131,8 @@ class Messages:
     def drain(self) -> None:
         """Wait for all that is in flight, which is used when its time comes. Collective."""
         with self.timings.measure("communication_wait_seconds"):
-            for mailbox in self.mailboxes.values():
-                if mailbox.in_flight is not None and mailbox.in_flight.pending is not None:
-                    self.world.wait(mailbox.in_flight.pending)
-
-    def mailbox_state(self) -> dict[str, Any]:
-        """What mailboxes hold, for a checkpoint; after :meth:`drain`."""
-        return {name: mailbox.state() for name, mailbox in self.mailboxes.items()}
-
-    def restore_mailboxes(self, state: dict[str, Any], backend: str) -> None:
-        """Go on from :meth:`mailbox_state`."""
-        for name, content in state.items():
-            self._mailbox(name).restore(content, backend)
-
-    # -- trouble ------------------------------------------------------------------------------------------------------
-
-    def begin_epoch(self, epoch: int) -> None:
-        """A training step starts."""
-        self.epoch, self._started, self._first_trouble = epoch, [], None
-        self._calls.clear()
-        self.ages.clear()
-
-    def call(self, name: str) -> int:
-        """How often the exchange ``name`` was started before in this step: more than once only by layers used twice."""
-        self._calls[name] += 1
-        return self._calls[name] - 1
-
-    def next_call(self, name: str) -> int:
-        """What :meth:`call` will say, which then counts it."""
-        return self._calls[name]
+            for pending in self.kept.in_flight():
+                self.world.wait(pending)
 
     def occupy(self, name: str) -> None:
         """The exchange ``name`` begins, in memory that all exchanges share.
@@ -195,36 +148,6 @@ class Messages:
         """The exchange under way has ended."""
         self._under_way = None
 
-    def started(self, name: str, num_bytes: int, *, trouble: bool) -> None:
-        """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
-        self.bytes_sent[name] += num_bytes
-        if trouble and self._first_trouble is None:
-            self._first_trouble = len(self._started)
-        self._started.append(name)
-
-    @property
-    def in_trouble(self) -> bool:
-        """Whether this rank has sent a NaN or an infinity in this step."""
-        return self._first_trouble is not None
-
     def raise_if_trouble(self, ranks_in_trouble: float) -> None:
-        """Say which rank sent the first NaN or infinity of this step, and where. Collective if any rank did.
-
-        ``ranks_in_trouble`` is the sum of :attr:`in_trouble` over ranks: the same number everywhere.
-        """
-        if not ranks_in_trouble:
-            return
-        world, last = self.world, len(self._started)
-        mine = last if self._first_trouble is None else self._first_trouble
-        first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
-        which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
-        raise HpcgnnError(
-            f"{self._started[which]} of rank {rank} held NaN or infinite values in epoch {self.epoch}: lower --lr "
-            "or scale the features down",
-            agreed=True,
-        )
-
-
-def exchange_key(layer: int, is_backward: bool, *call_and_width: int) -> str:
-    """Name of what an exchange keeps, also in files; without call and width, what all its names begin with."""
-    return "/".join(map(str, (layer, int(is_backward), *call_and_width)))
+        """See :meth:`hpcgnn.comm.traffic.Traffic.raise_if_trouble`. Collective if any rank is."""
+        self.traffic.raise_if_trouble(self.world, self.present.epoch, ranks_in_trouble)

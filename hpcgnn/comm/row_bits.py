@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.comm.layout import Layout
+from hpcgnn.comm.layout import Layout, make_layout
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS
 
 
@@ -18,6 +18,11 @@ class RowBits:
     def __init__(self, sent: np.ndarray, received: np.ndarray) -> None:
         self.sent, self.received = sent.astype(np.uint8), received.astype(np.uint8)
         self.layouts: dict[int, tuple[Layout, Layout]] = {}
+
+    def make_layouts(self, counts: tuple[np.ndarray, np.ndarray], width: int) -> tuple[Layout, Layout]:
+        """The layouts for (P,) rows to and from each rank, of ``width`` values."""
+        sent, received = counts
+        return make_layout(sent, self.sent, width), make_layout(received, self.received, width)
 
     @classmethod
     def uniform(cls, bits: int, sent: int, received: int) -> RowBits:

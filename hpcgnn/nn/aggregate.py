@@ -17,6 +17,7 @@ import torch
 from hpcgnn.comm import Exchange, Messages, choose_links
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.channel import Channel
@@ -104,11 +105,11 @@ class Aggregator:
     def square_weights(self) -> np.ndarray:
         """(s,) float64: for each row sent, the squared norm of its column of Dl R at the receiver. Collective."""
         received, exchange = self.plan.receive, self.exchange
-        values = np.ones(received.num_entries) if received.weight is None else received.weight.double().numpy()
+        values = np.ones(received.num_entries) if received.weight is None else host_values(received.weight.double())
         if self.left is not None:
-            values = values * self.left.double().numpy()[received.entry_rows().numpy(), 0]
+            values = values * host_values(self.left.double())[index_array(received.entry_rows()), 0]
         shape = received.num_rows, received.num_cols
-        matrix = sp.csr_array((values, received.indices.numpy(), received.indptr.numpy()), shape, copy=True)
+        matrix = sp.csr_array((values, index_array(received.indices), index_array(received.indptr)), shape, copy=True)
         matrix.sum_duplicates()  # two edges between the same nodes add one error twice
         mine = np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1])
         told, _ = exchange.messages.world.alltoallv(mine, exchange.receive_counts)
@@ -140,10 +141,11 @@ class KeptAggregator:
         if self._features is not x:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
-            self.exchange.messages.bytes_sent.update(self._messages.bytes_sent)
-            self._messages.bytes_sent.clear()
-            troubled = np.array([float(self._messages.in_trouble)])
-            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)[0]))
+            traffic = self._messages.traffic
+            self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
+            traffic.bytes_sent.clear()
+            troubled = torch.tensor([float(traffic.in_trouble)])
+            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
         return self
 
     def finish(self) -> torch.Tensor:
@@ -291,8 +293,8 @@ def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.nda
     send, receive, world = plan.send, plan.receive, exchange.messages.world
     mine, theirs = np.zeros(send.num_rows, np.int64), np.zeros(receive.num_cols, np.int64)
     post, pre = plan.send_to.is_post(), ~plan.receive_from.is_post()
-    mine[post] = degrees[send.indices.numpy()[send.indptr.numpy()[:-1][post]]]
-    theirs[pre] = degrees[destinations(receive).numpy()[pre]]
+    mine[post] = degrees[index_array(send.indices)[index_array(send.indptr)[:-1][post]]]
+    theirs[pre] = degrees[index_array(destinations(receive))[pre]]
     from_senders, _ = world.alltoallv(mine, exchange.send_counts)
     from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
     return mine + from_receivers, theirs + from_senders

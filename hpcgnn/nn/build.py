@@ -50,8 +50,8 @@ def build_model(
     if warning:
         _LOG.warning(warning)
     messages = messages or Messages(graph.world)
-    messages.seed = seed
-    kind = MODELS[config.model]
+    messages.reseed(seed)
+    kind: type[GraphModel] = MODELS[config.model]
     row_bytes = -(-config.hidden * messages.config.bits // 8)
     connection = kind.connected(
         config, graph, strategy, messages=messages, backend=backend, dtype=dtype, row_bytes=row_bytes

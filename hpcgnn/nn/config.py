@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Checked, Composed, merged, setting, settings_of
 
-if TYPE_CHECKING:
-    from hpcgnn.nn.graph_model import GraphModel
-
-MODELS: Registry[type[GraphModel]] = Registry("model", "hpcgnn.nn.models")
+# Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
+MODELS: Registry[Any] = Registry("model", "hpcgnn.nn.models")
 register = MODELS.register
 NORMS = ("layer", "batch", "none")
 ACTIVATIONS = ("relu", "elu")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed
 
 
@@ -78,6 +79,6 @@ class _Dropout(torch.autograd.Function):
 
 def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
     assert x.weight is not None, "sparse features have values"
-    hashes = np.repeat(keyed.row_hashes(mask.key, mask.ids.numpy()), x.row_lengths().numpy())
-    kept = keyed.draws(hashes, x.indices.numpy()) >= np.uint32(mask.threshold)
+    hashes = np.repeat(keyed.row_hashes(mask.key, index_array(mask.ids)), index_array(x.row_lengths()))
+    kept = keyed.draws(hashes, index_array(x.indices)) >= np.uint32(mask.threshold)
     return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - mask.probability), 0))

@@ -191,7 +191,7 @@ class GraphModel(torch.nn.Module, ABC):
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
-        self.messages.training = self.training
+        self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)
         return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
 

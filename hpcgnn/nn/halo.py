@@ -87,6 +87,5 @@ def halo_ids(graph: LocalGraph) -> torch.Tensor:
     halo = graph.halo_positions
     counts = np.diff(np.searchsorted(halo, graph.node_offsets))
     asked, asked_counts = graph.world.alltoallv(halo, counts)
-    of_position = graph.in_loaded_order(graph.original_ids).numpy()
-    answers, _ = graph.world.alltoallv(of_position[asked - graph.first], asked_counts)
-    return torch.from_numpy(answers)
+    of_position = graph.in_loaded_order(graph.original_ids)
+    return graph.world.alltoallv(of_position[torch.from_numpy(asked - graph.first)], asked_counts)[0]

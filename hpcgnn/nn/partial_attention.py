@@ -69,12 +69,12 @@ def make_partial_plan(
     merge = _beside(plan.local, plan.receive)
     ids, world = graph.original_ids, graph.world
     # What an edge is called: a sender is told the targets of its pre rows, a receiver the sources of its post rows.
-    targets, _ = world.alltoallv(ids[received_targets].numpy(), pre_received.counts(world.size))
+    targets, _ = world.alltoallv(ids[received_targets], pre_received.counts(world.size))
     of_row = torch.zeros(plan.send.num_rows, dtype=torch.int64)
-    of_row[to_send] = torch.from_numpy(targets)
+    of_row[to_send] = targets
     first_sources = plan.send.indices[plan.send.indptr[:-1]].long()
-    sources, _ = world.alltoallv(ids[first_sources].numpy(), plan.send_to.counts(world.size))
-    all_ids = torch.cat((ids, torch.from_numpy(sources)))
+    sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
+    all_ids = torch.cat((ids, sources))
     return PartialPlan(
         send=plan.send,
         merge=merge,

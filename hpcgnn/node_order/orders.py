@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
 
 ORDERS = ("degree", "rcm", "hubs")
@@ -38,7 +39,9 @@ def find_order(local: Csr, method: str) -> torch.Tensor:
 def as_scipy(local: Csr) -> sp.csr_matrix:
     """The entries as bools, of which duplicates can be merged without a sum that overflows."""
     ones = np.ones(local.num_entries, dtype=bool)
-    return sp.csr_matrix((ones, local.indices.numpy(), local.indptr.numpy()), shape=(local.num_rows, local.num_cols))
+    return sp.csr_matrix(
+        (ones, index_array(local.indices), index_array(local.indptr)), shape=(local.num_rows, local.num_cols)
+    )
 
 
 def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.host import index_array
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.base import BitsPolicy, Setup
@@ -187,5 +188,5 @@ class AdaQPBits(BitsPolicy):
         self._due, self._costs = state["due"], None if self._own.refit_links else state["costs"]
         for channel, ranges in zip(self.channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
-            channel.exchange.bits = RowBits(kept["sent"].numpy(), kept["received"].numpy())
+            channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
             ranges.squares, ranges.messages, ranges.width = kept["squares"], kept["messages"], kept["width"]

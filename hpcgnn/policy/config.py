@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Composed, merged, setting
 
-if TYPE_CHECKING:
-    from hpcgnn.policy.base import BitsPolicy, StalenessPolicy
-
-BITS_POLICIES: Registry[type[BitsPolicy]] = Registry("bits", "hpcgnn.policy")
-STALENESS_POLICIES: Registry[type[StalenessPolicy]] = Registry("staleness", "hpcgnn.policy")
+# Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
+BITS_POLICIES: Registry[Any] = Registry("bits", "hpcgnn.policy")
+STALENESS_POLICIES: Registry[Any] = Registry("staleness", "hpcgnn.policy")
 FIXED, OFF = "fixed", "off"
 SMOOTHINGS = ("none", "features", "gradients", "both")
 SAFE_BITS = 8  # of policies that know nothing yet, or have failed
@@ -56,12 +54,12 @@ class PolicyConfig(Composed):
     own: tuple[Any, ...] = ()
 
     @property
-    def bits_policy(self) -> type[BitsPolicy]:
+    def bits_policy(self) -> Any:
         """The class of ``bits``."""
         return BITS_POLICIES[self.bits]
 
     @property
-    def staleness_policy(self) -> type[StalenessPolicy]:
+    def staleness_policy(self) -> Any:
         """The class of ``staleness``."""
         return STALENESS_POLICIES[self.staleness]
 

@@ -35,18 +35,22 @@ class Policies:
     ) -> None:
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self._channels = world, messages, channels
-        messages.keeping, messages.mailboxes = None, {}  # what another trainer of the model had
-        for channel in channels:
+        for channel in channels:  # another trainer of the model may have set them
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
-        if config.keeps_rows:
-            own = config.section(SmoothingSettings)
-            features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
-            messages.keeping = Keeping(features, gradients, own.smoothing_decay, config.compares)
+        own = config.section(SmoothingSettings)
+        features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
+        keeping = Keeping(features, gradients, own.smoothing_decay, config.compares)
+        messages.kept.begin(keeping if config.keeps_rows else None)
         setup = Setup(world, channels, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
         self._staleness: StalenessPolicy = config.staleness_policy(setup)
         self._details: dict[str, Any] = {}
         self._histograms: dict[RowBits, dict[str, int]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of bits and of staleness, by which a checkpoint knows whose state it holds."""
+        return [self.config.bits, self.config.staleness]
 
     # -- an epoch -----------------------------------------------------------------------------------------------------
 
@@ -71,7 +75,7 @@ class Policies:
         """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
         if not self.config.compares:
             return []
-        sums = [sum((box.take_drift() for box in c.exchange.mailboxes()), np.zeros(3)) for c in self._channels]
+        sums = [channel.exchange.take_drift() for channel in self._channels]
         return np.concatenate(sums).tolist() if sums else []
 
     def observe(self, epoch: int, loss: float, seconds: float, drift_sums: list[float]) -> None:
@@ -88,8 +92,7 @@ class Policies:
         found = {}
         for channel, (dot, before, now) in zip(self._channels, np.reshape(sums, (-1, 3)), strict=False):
             if before > 0 and now > 0:
-                apart = max(box.apart for box in channel.exchange.mailboxes())
-                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), apart)
+                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
         return found
 
     # -- what is told -------------------------------------------------------------------------------------------------
@@ -107,9 +110,9 @@ class Policies:
 
     def record(self) -> dict[str, Any]:
         """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
-        ages = dict(self._messages.ages)
+        ages = {exchange.name: age for exchange, age in self._messages.traffic.ages.items()}
         record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
-        if self._messages.keeping is not None:
+        if self._messages.kept.keeping is not None:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details
@@ -121,7 +124,7 @@ class Policies:
         return {
             channel.name: self._histograms[channel.exchange.bits]
             for channel in self._channels
-            if channel.exchange.bits is not None and channel.name in self._messages.exchanges_started
+            if channel.exchange.bits is not None and channel.exchange.id in self._messages.traffic.exchanges_started
         }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
 def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> dict[str, Any]:
     messages, calls = aggregator.exchange.messages, _Calls(aggregator, settings.width)
     rounds: dict[str, list[float]] = {name: [] for name in CALLS}
-    before = messages.bytes_sent.total()
+    before = messages.traffic.bytes_sent.total()
     for number in range(_WARM_UP_ROUNDS + settings.rounds):
         for name, seconds in rounds.items():
             messages.begin_epoch(number)
@@ -70,7 +70,7 @@ def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> di
                 seconds.append(float(slowest[0]))
         advance(int(number >= _WARM_UP_ROUNDS))
     exchanges = (len(CALLS) - 1) * (_WARM_UP_ROUNDS + settings.rounds)
-    mine = np.array([(messages.bytes_sent.total() - before) // exchanges])
+    mine = np.array([(messages.traffic.bytes_sent.total() - before) // exchanges])
     return summary(rounds) | {
         "bytes": int(messages.world.allreduce(mine)[0]),
         "largest_bytes_of_a_rank": int(messages.world.allreduce(mine, "max")[0]),

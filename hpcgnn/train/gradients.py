@@ -59,7 +59,7 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     that of a model from :func:`hpcgnn.distribute`.
     """
     if world is None:
-        from hpcgnn.nn.pyg.distribute import distribution_of
+        from hpcgnn.nn.pyg.distribution import distribution_of
 
         world = distribution_of(model).graph.world
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

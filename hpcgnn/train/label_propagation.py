@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.label_embedding import label_matrix
 from hpcgnn.settings import Checked, setting
@@ -53,7 +54,7 @@ def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torc
     A function of (seed, epoch, original id): the same nodes for any number of ranks, and nothing to save.
     """
     key = keyed.derive_key(seed, epoch if config.redraw == "epoch" else 0, _LABELS)
-    draws = keyed.draws(keyed.row_hashes(key, ids.numpy()), np.zeros(1, dtype=np.uint32))
+    draws = keyed.draws(keyed.row_hashes(key, index_array(ids)), np.zeros(1, dtype=np.uint32))
     return torch.from_numpy(draws < np.uint32(keyed.threshold(config.rate)))
 
 

@@ -16,6 +16,7 @@ import torch
 from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
 from hpcgnn.settings import MOST_SEED, Checked, setting
@@ -82,8 +83,8 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
     source, target = _original_ends(graph)
     pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))
     key = keyed.derive_key(config.link_seed, 0, _SPLIT)
-    draws = keyed.draws(keyed.row_hashes(key, pairs.numpy()), np.zeros(1, np.uint32))
-    is_loop = (source == target).numpy()
+    draws = keyed.draws(keyed.row_hashes(key, index_array(pairs)), np.zeros(1, np.uint32))
+    is_loop = index_array(source == target)
     held_out = [keyed.threshold(share) for share in np.cumsum(config.link_split)]
     side = np.where(is_loop, 2, np.searchsorted(held_out, draws, side="right"))
     validation, test, train = (graph.with_edges(side == each) for each in range(3))
@@ -112,7 +113,7 @@ def links_of(graph: LocalGraph) -> Links:
     is_link = source != target
     shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
     csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape)
-    return Links(csr, edge_ids(target, source)[is_link][order].numpy())
+    return Links(csr, index_array(edge_ids(target, source)[is_link][order]))
 
 
 @dataclass(frozen=True)
@@ -136,20 +137,20 @@ class NegativeSampler:
         """(e + n,) int64, ascending: which pairs are edges, or a node and itself."""
         graph = self._graph
         nodes = np.arange(graph.num_nodes)
-        pairs = self._pair(graph.local_edge_index()[1].numpy(), graph.indices), self._pair(nodes, self._positions)
+        pairs = self._pair(index_array(graph.local_edge_index()[1]), graph.indices), self._pair(nodes, self._positions)
         return np.sort(np.concatenate(pairs))
 
     @cached_property
     def _positions(self) -> np.ndarray:
         """(n,) int64 of the owned nodes in the file."""
         graph = self._graph
-        nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes.numpy()
+        nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else index_array(graph.order.nodes)
         return graph.first + nodes
 
     @cached_property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
         """The (n,) original ids, ascending, and whose they are."""
-        ids = self._graph.original_ids.numpy()
+        ids = index_array(self._graph.original_ids)
         order = np.argsort(ids)
         return ids[order], order
 
@@ -164,7 +165,7 @@ class NegativeSampler:
         positions = np.full(pool.size, -1)
         positions[slots] = self._positions[owned]
         positions = self._graph.world.allreduce(positions, "max")
-        target = np.repeat(links.csr.entry_rows().numpy(), self._config.negatives)
+        target = np.repeat(index_array(links.csr.entry_rows()), self._config.negatives)
         slot = self._slots(links, target, positions, keyed.derive_key(*words, _PAIRS))
         is_drawn = slot >= 0
         lengths = np.bincount(target[is_drawn], minlength=self._graph.num_nodes)
@@ -204,13 +205,12 @@ class _PoolRows(torch.autograd.Function):
         rows = x.new_zeros(negatives.pairs.num_cols, x.shape[1])
         rows[negatives.slots] = x[negatives.owned]
         with messages.timings.measure("synchronisation_seconds"):
-            return torch.from_numpy(messages.world.allreduce(rows.numpy(), what="a pool of nodes"))
+            return messages.world.allreduce(rows, what="a pool of nodes")
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         with ctx.messages.timings.measure("synchronisation_seconds"):
-            sums = ctx.messages.world.allreduce(gradients[0].numpy(), what="gradients of a pool of nodes")
-        summed = torch.from_numpy(sums)
+            summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")
         rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
         return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
 

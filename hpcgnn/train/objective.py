@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from hpcgnn.comm import World
 from hpcgnn.data.graph_file import MULTI_LABEL
+from hpcgnn.host import host_values, index_array
 
 METRICS = ("accuracy", "micro-f1", "roc-auc")
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
@@ -79,7 +80,9 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
         columns = [(likelihoods[:, c], y == c) for c in range(scores.shape[1])]
     results: list[float | None] = []
     for mask in masks:
-        areas = [distributed_auc(world, column[mask].numpy(), actual[mask].numpy()) for column, actual in columns]
+        areas = [
+            distributed_auc(world, host_values(column[mask]), index_array(actual[mask])) for column, actual in columns
+        ]
         known = [area for area in areas if area is not None]
         results.append(float(np.mean(known)) if known else None)
     return results

@@ -14,6 +14,7 @@ from hpcgnn.comm import World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values, index_array
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
@@ -98,11 +99,11 @@ def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.
     """(P + 1,) bounds of original ids, and the float32 rows of this rank's range of them, ascending. Collective."""
     world = graph.world
     bounds = np.arange(world.size + 1) * graph.meta.num_nodes // world.size
-    ids = graph.original_ids.numpy()
+    ids = index_array(graph.original_ids)
     order = np.argsort(ids, kind="stable")
     counts = np.diff(np.searchsorted(ids[order], bounds))
     ids, _ = world.alltoallv(ids[order], counts)
-    received, _ = world.alltoallv(rows.numpy().astype(np.float32)[order], counts)
+    received, _ = world.alltoallv(host_values(rows.float())[order], counts)
     slab = np.empty_like(received)
     slab[ids - bounds[world.rank]] = received
     return bounds, slab
@@ -133,7 +134,7 @@ def write_pair_scores(graph: LocalGraph, scores: torch.Tensor, path: Path, *, fo
     """Write ``/pair_scores`` (pairs,) float32 in the order of ranks, which is that of :func:`read_pairs`. Collective."""
     count = np.array([scores.numel()])
     first, total = int(graph.world.exscan(count)[0]), int(graph.world.allreduce(count)[0])
-    _write_slab(graph, "pair_scores", (total,), first, scores.numpy().astype(np.float32), path, force=force)
+    _write_slab(graph, "pair_scores", (total,), first, host_values(scores.float()), path, force=force)
 
 
 def _write_slab(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm import PHASES, World
+from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.node_order import METHODS
+from hpcgnn.train.schedule import Best
 from hpcgnn.version import __version__
-
-if TYPE_CHECKING:
-    from hpcgnn.graph import LocalGraph
-    from hpcgnn.train.trainer import Trainer
 
 
 def versions(world: World) -> dict[str, str]:
@@ -30,36 +28,32 @@ def versions(world: World) -> dict[str, str]:
     }
 
 
-def summarise(trainer: Trainer, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The content of ``summary.json`` from the epochs' ``records``. Collective."""
-    best, phases = trainer.best, (*PHASES, "other_seconds")
+def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
+    """The content of ``summary.json`` from the epochs' ``records``, and from what else the trainer knows. Collective.
+
+    facts: ``metric_name``, ``epochs``, ``stop_reason``, and the settings that a reader looks for first.
+    """
+    phases, world = (*PHASES, "other_seconds"), graph.world
 
     def median(name: str) -> float:
         return float(np.median([record.get(name, 0.0) for record in records])) if records else 0.0
 
-    return {
-        "metric_name": trainer.metric,
+    return facts | {
         "best_val_metric": best.val_metric,
         "test_metric_at_best_val": best.test_metric,
         "best_epoch": best.epoch,
-        "epochs": trainer.next_epoch,
-        "finished": trainer.stop_reason != "SIGUSR1",
-        "stop_reason": trainer.stop_reason,
+        "finished": facts["stop_reason"] != "SIGUSR1",
         "epoch_seconds_median": median("seconds"),
         "bytes_sent_per_epoch": median("bytes_sent"),
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
-        "peak_memory_bytes_per_rank": int(trainer.world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
-        "bits_policy": trainer.config.policy.bits,
-        "staleness": trainer.config.policy.staleness,
+        "peak_memory_bytes_per_rank": int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
         "bits_shares": bit_shares([record["bits"] for record in records]),
         "stale_share": float(np.mean([record["stale"] for record in records])) if records else 0.0,
-        "compute": trainer.model.compute,
-        "label_propagation": trainer.config.labels.rate,
-        "ranks": trainer.world.size,
-        "node_orders": _node_orders(trainer.graph),
+        "ranks": world.size,
+        "node_orders": _node_orders(graph),
         "threads_per_rank": torch.get_num_threads(),
-        "versions": versions(trainer.world),
+        "versions": versions(world),
     }
 
 

@@ -12,6 +12,7 @@ from hpcgnn.comm import together
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.graph_model import GraphModel
@@ -136,7 +137,7 @@ class LinkTask:
         found: list[float | None] = [None]
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):
             joined, apart = self.scores(embeddings, links, halo, negatives)
-            found.append(objective.link_metric(world, self.metric, joined.numpy(), apart.numpy()))
+            found.append(objective.link_metric(world, self.metric, host_values(joined), host_values(apart)))
         return world.broadcast(found, what="the metrics")
 
 

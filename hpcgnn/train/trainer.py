@@ -24,6 +24,7 @@ from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.links import LinkConfig, LinkSplit
+from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.schedule import Best, learning_rate_factor
@@ -84,6 +85,7 @@ class Trainer:
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
+        self._rank_state = RankState(self.world, self.model, self.policies)
         scalars = 3 + len(self.policies.drift_sums())
         self.bucket = GradientBucket(self.world, list(self.model.parameters()), num_scalars=scalars)
         self.best = Best()
@@ -166,7 +168,7 @@ class Trainer:
 
     def _timed_step(self, epoch: int) -> tuple[float, float, list[float]]:
         self.timings.take()
-        sent_before = self.model.messages.bytes_sent.total()
+        sent_before = self.model.messages.traffic.bytes_sent.total()
         started = time.perf_counter()
         loss, stops = self.step(epoch)
         if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
@@ -175,7 +177,7 @@ class Trainer:
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
         other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
-        bytes_sent = self.model.messages.bytes_sent.total() - sent_before
+        bytes_sent = self.model.messages.traffic.bytes_sent.total() - sent_before
         return loss, stops, [seconds, *phases, other, float(bytes_sent)]
 
     def step(self, epoch: int) -> tuple[float, float]:
@@ -191,7 +193,7 @@ class Trainer:
         self.policies.begin_backward()
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
-            scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.in_trouble)]
+            scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.traffic.in_trouble)]
             sums, count = self.bucket.reduce([*scalars, *self.policies.drift_sums()], learned)
         (total_loss, stops, troubles), self._drift_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
@@ -253,7 +255,7 @@ class Trainer:
         if self.run is None or self._saved_epoch == self.next_epoch:
             return
         self._saved_epoch = self.next_epoch
-        self._save_messages()
+        self._rank_state.save(self.run.path, self.next_epoch)
         if self.world.rank != 0:
             return
         common = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid} | self.task.identity()
@@ -268,7 +270,7 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
-            "policies": {"names": self._policy_names(), "state": self.policies.state()},
+            "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
 
@@ -285,7 +287,8 @@ class Trainer:
                     if content.get(name, value) != value:
                         flag = name.replace("_", "-")
                         raise HpcgnnError(f"{path} was made with --{flag} {content[name]}, not {value}")
-            if content["parts_uuid"] != self.graph.uuid:
+            same_parts = content["parts_uuid"] == self.graph.uuid
+            if not same_parts:
                 _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
@@ -293,61 +296,9 @@ class Trainer:
                 group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
             self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
-            self._resume_messages(content)
+            self._rank_state.load(self.run.path, self.next_epoch, content, same_parts=same_parts)
         if self.world.rank == 0:
             self.run.keep_epochs(self.next_epoch)
-
-    @property
-    def _keeps_messages(self) -> bool:
-        """Whether ranks keep something of their own between epochs."""
-        return self.model.messages.config.message_coding == "delta" or not self.config.policy.is_off
-
-    def _save_messages(self) -> None:
-        """Write what this rank keeps; what is in flight is waited for. Collective."""
-        if not self._keeps_messages:
-            return
-        assert self.run is not None
-        messages = self.model.messages
-        messages.drain()
-        content = {
-            "kept": messages.kept,
-            "mailboxes": messages.mailbox_state(),
-            "policies": self.policies.rank_state(),
-            "rows": self._rows_that_travel(),
-        }
-        checkpoint.save_messages(self.world, self.run.path, self.next_epoch, content)
-
-    def _resume_messages(self, last: dict[str, Any]) -> None:
-        """Take up what ``last`` and this rank's file hold, the latter if every rank has one for this very plan. Collective."""
-        if not self._keeps_messages:
-            return
-        assert self.run is not None
-        same_parts, messages = last["parts_uuid"] == self.graph.uuid, self.model.messages
-        content = checkpoint.read_messages(self.world, self.run.path, self.next_epoch) if same_parts else None
-        fits = content is not None and torch.equal(content["rows"], self._rows_that_travel())
-        fits = bool(self.world.allreduce(np.array([fits], np.int64), "min")[0])
-        policies = last.get("policies", {})
-        same_policies = policies.get("names") == self._policy_names()
-        if not fits or content is None:
-            _LOG.warning(
-                "what was sent before is not known for these parts and strategy: exchanges start as in epoch 0"
-            )
-        else:
-            messages.kept = content["kept"] if messages.config.message_coding == "delta" else {}
-            if messages.keeping is not None:
-                messages.restore_mailboxes(content.get("mailboxes", {}), self.model.aggregator.backend)
-        if same_policies:
-            self.policies.load(policies["state"], content["policies"] if fits and content is not None else None)
-        elif not self.config.policy.is_off:
-            _LOG.warning("the checkpoint is of other policies of bits or staleness: these start as in epoch 0")
-
-    def _policy_names(self) -> list[str]:
-        return [self.config.policy.bits, self.config.policy.staleness]
-
-    def _rows_that_travel(self) -> torch.Tensor:
-        """(2, P) int64 rows to and from each rank: what is kept is of these."""
-        exchange = self.model.aggregator.exchange
-        return torch.from_numpy(np.stack((exchange.send_counts, exchange.receive_counts)))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -356,7 +307,16 @@ class Trainer:
         records = self.records
         if self.run is not None and self.world.rank == 0:
             records = self.run.records()
-        summary = self.world.broadcast(summarise(self, records), what="the summary")
+        facts = {
+            "metric_name": self.metric,
+            "epochs": self.next_epoch,
+            "stop_reason": self.stop_reason,
+            "bits_policy": self.config.policy.bits,
+            "staleness": self.config.policy.staleness,
+            "compute": self.model.compute,
+            "label_propagation": self.config.labels.rate,
+        }
+        summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
         return summary

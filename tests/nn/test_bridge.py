@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg
 from hpcgnn.comm import Messages
 from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.comm.thread_world import ThreadWorld, on_threads
-from hpcgnn.nn.pyg.distribute import distribution_of, on_ranks
+from hpcgnn.nn.pyg.distribution import distribution_of, on_ranks
 from hpcgnn.nn.pyg.rehearsal import RANKS, Arguments
 
 PASSES = 4

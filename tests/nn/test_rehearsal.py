@@ -273,7 +273,7 @@ def test_rows_that_do_not_come_are_noticed(layer, monkeypatch):
     add_received = Exchange.add_received
 
     def zeroed(self, message, matrix, z):
-        message.codec.received.zero_()
+        message.received.zero_()
         add_received(self, message, matrix, z)
 
     monkeypatch.setattr(Exchange, "add_received", zeroed)

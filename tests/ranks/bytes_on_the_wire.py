@@ -61,7 +61,7 @@ def measure(graph: hpcgnn.LocalGraph, settings: MessageConfig) -> dict[str, tupl
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig())
 
     def counted() -> int:
-        return int(world.allreduce(np.array([messages.bytes_sent.total()]))[0])
+        return int(world.allreduce(np.array([messages.traffic.bytes_sent.total()]))[0])
 
     reduction = reported(world, lambda _: trainer.bucket.reduce([0.0, 0.0, 0.0], 1))
     start = counted()

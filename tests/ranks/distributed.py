@@ -115,7 +115,7 @@ def sabotaged(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Mo
 
     def zeroed(self: Exchange, message: Message) -> None:
         wait(self, message)
-        message.codec.received.zero_()
+        message.received.zero_()
 
     Exchange.wait = zeroed
     try:

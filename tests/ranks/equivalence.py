@@ -164,16 +164,16 @@ def sabotages(case: Case, world: World) -> Iterator[tuple[str, float]]:
 
     def zeroed(self: Exchange, message: Message) -> None:
         wait(self, message)
-        message.codec.received.zero_()
+        message.received.zero_()
 
     def skipped_backward(self: Exchange, message: Message) -> None:
         wait(self, message)
         if self.is_backward:
-            message.codec.received.zero_()
+            message.received.zero_()
 
     def swapped(self: Exchange, message: Message) -> None:
         wait(self, message)
-        received = message.codec.received
+        received = message.received
         pieces = list(received.split(self.receive_counts.tolist()))
         peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
         if len(peers) > 1:

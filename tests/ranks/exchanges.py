@@ -12,7 +12,8 @@ import time
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World, codec
+from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World
+from hpcgnn.comm.codecs import packed
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
@@ -136,11 +137,12 @@ def kept(world: World) -> bool:
     exchange = make(world, bits=2, message_coding="delta")
     for epoch in range(5):
         exchange.messages.begin_epoch(epoch)
-        exchange.messages.training = True
+        exchange.messages.begin_pass(is_training=True)
         moved(exchange, outgoing(world, 40) * (1 + epoch))
-        exchange.messages.training = False
+        exchange.messages.begin_pass(is_training=False)
         moved(exchange, outgoing(world, 40))
-    ((sent, received),) = exchange.messages.kept.values()
+    (found,) = exchange.messages.kept.differences.values()
+    sent, received = found.sent, found.received
     equal = torch.equal(moved(make(world), sent), received) and bool(received.any())
     return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
 
@@ -161,7 +163,7 @@ def repeats(world: World) -> dict[str, bool]:
         exchange = make(world, backend, seed, bits=2, eval_precision="training").for_layer(layer)
         exchange = exchange.reverse() if how.get("backward") else exchange
         exchange.messages.begin_epoch(epoch)
-        exchange.messages.training = not how.get("evaluation")
+        exchange.messages.begin_pass(is_training=not how.get("evaluation"))
         for _ in range(calls):
             found = moved(exchange, outgoing(world, 256))
         torch.set_num_threads(1)
@@ -184,7 +186,7 @@ def wire(world: World, seed: int, **settings: object) -> bytes:
         time.sleep(seed and pause.uniform(0, 0.02))
         message = started(exchange, outgoing(world, 256) * (1 + epoch))
         time.sleep(seed and pause.uniform(0, 0.02))
-        sent.append(message.codec.send.numpy().tobytes())
+        sent.append(message.sent.numpy().tobytes())
         exchange.wait(message)
         time.sleep(seed and pause.uniform(0, 0.02))
     return b"".join(sent)
@@ -214,7 +216,7 @@ def troubles(world: World) -> list[str]:
             rows[-1, 3] = value if world.rank == world.size - 1 else 0
             moved(exchange.for_layer(1).reverse(), rows)
             moved(exchange, rows)
-            in_trouble = world.allreduce(np.array([float(exchange.messages.in_trouble)]))
+            in_trouble = world.allreduce(np.array([float(exchange.messages.traffic.in_trouble)]))
             try:
                 exchange.messages.raise_if_trouble(float(in_trouble[0]))
             except HpcgnnError as error:
@@ -244,11 +246,11 @@ def too_many(world: World) -> list[str]:
 
 def fused(world: World) -> bool:
     """Whether decoding in registers and decoding to a matrix first give the same bits."""
-    chosen, results = codec.fuses, []
+    chosen, results = packed.fuses, []
     for choice in (True, False):
-        codec.fuses = lambda *_, choice=choice: choice
+        packed.fuses = lambda *_, choice=choice: choice
         results += [moved(make(world, backend, bits=b), outgoing(world, 40)) for b in BITS for backend in BACKENDS]
-    codec.fuses = chosen
+    packed.fuses = chosen
     half = len(results) // 2
     equal = all(map(torch.equal, results[:half], results[half:]))
     return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
@@ -262,7 +264,7 @@ def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
         moved(exchange, outgoing(world, 256))
         a_row = 256 * bits // 8 + (4 if bits <= 8 else 0)
         expected = sum(-(-int(n) * a_row // 64) * 64 for n in counts(world))
-        sent = exchange.messages.bytes_sent.total()
+        sent = exchange.messages.traffic.bytes_sent.total()
         found[str(bits)] = tuple(int(n) for n in world.allreduce(np.array([sent, expected])))
     return found
 
@@ -272,7 +274,7 @@ def evaluation(world: World) -> dict[str, bool]:
     found = {}
     for precision in ("float32", "training"):
         exchange = make(world, bits=2, eval_precision=precision)
-        exchange.messages.training = False
+        exchange.messages.begin_pass(is_training=False)
         exact = torch.equal(moved(exchange, outgoing(world, 40)), incoming(world, 40))
         found[precision] = bool(world.allreduce(np.array([exact], np.int64), "min")[0])
     return found

@@ -119,7 +119,7 @@ def sabotages(arrays: small_graphs.Arrays, path: Path, world: World) -> Iterator
     def no_backward(self: Exchange, message: Message) -> None:
         wait(self, message)
         if self.is_backward:
-            message.codec.received.zero_()
+            message.received.zero_()
 
     def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
         return _drawn_nodes(config, seed, epoch, torch.arange(ids.numel()))

@@ -33,7 +33,7 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
     def start(self: Exchange, rows: torch.Tensor) -> Message:
         pause()
         message = _start(self, rows)
-        sent.update(message.codec.send.numpy())
+        sent.update(message.sent.numpy())
         return message
 
     def wait(self: Exchange, message: Message) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.nn.aggregate import Aggregator, aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
@@ -35,7 +36,7 @@ class Bridge:
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.halo = make_halo(graph, messages=messages, backend=backend)
         self.num_extended = graph.num_nodes + int(self.halo.exchange.receive_counts.sum())
-        self.exchanges: dict[str, Aggregator] = {}
+        self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._num_plans = 0
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
@@ -118,10 +119,10 @@ class Bridge:
         graph = self.graph
         nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
         positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
-        source, destination = positions[edge_index[0]].numpy(), nodes[edge_index[1]].numpy()
+        source, destination = index_array(positions[edge_index[0]]), index_array(nodes[edge_index[1]])
         order = np.lexsort((source, destination))
         indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))
-        values = None if weight is None else weight.detach().numpy()[order]
+        values = None if weight is None else host_values(weight)[order]
         return replace(graph, indptr=indptr, indices=source[order], edge_weight=values, matches_parts=False)
 
     # -- over the halo ------------------------------------------------------------------------------------------------
@@ -143,15 +144,14 @@ class Bridge:
 
     def _fixed_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """(h, F) rows of the halo nodes, without a gradient. Collective."""
-        sent = rows[self.halo.plan.send.indices.long()].numpy()
-        received, _ = self.messages.world.alltoallv(sent, self.halo.exchange.send_counts)
-        return torch.from_numpy(received)
+        sent = rows[self.halo.plan.send.indices.long()]
+        return self.messages.world.alltoallv(sent, self.halo.exchange.send_counts)[0]
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
         """The aggregator for one layer: messages of its own, numbered in the order in which layers first exchange."""
-        key = f"{layer} {name}"
+        key = layer, name
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
         return self.exchanges[key]

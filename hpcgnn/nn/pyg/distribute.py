@@ -2,59 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import math
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import torch
-from torch_geometric.nn import BatchNorm, MessagePassing
 
-from hpcgnn.comm import Messages, World, together
-from hpcgnn.comm.messages import MessageConfig
+from hpcgnn.comm import MessageConfig, Messages, World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
-from hpcgnn.nn.pyg import convolutions, norms
-from hpcgnn.nn.pyg.bridge import Bridge
-from hpcgnn.nn.pyg.normalise import Normaliser
-
-M = TypeVar("M", bound=torch.nn.Module)
-_ATTRIBUTE = "_hpcgnn"
-
-
-class Distribution:
-    """What a distributed model knows of its ranks. bridge: its exchanges. keys: of its dropouts."""
-
-    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
-        self.graph, self.messages = graph, messages
-        self.bridge = Bridge(graph, messages, strategy, backend)
-        self.normaliser = Normaliser(self.bridge)
-        self.keys = DropoutKeys(graph.original_ids, messages.seed)
-        self.has_trainer = False
-        self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def dense(self, value: Any) -> Any:
-        """A sparse CSR tensor, as a graph's features may be, as a dense one: most of what a model does needs that."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.sparse_csr:
-            return value
-        if self._made_dense is None or self._made_dense[0] is not value:
-            self._made_dense = value, value.to_dense()
-        return self._made_dense[1]
-
-    def begin_epoch(self, epoch: int) -> None:
-        """What is drawn from now on, for dropout and for messages, is of this training step."""
-        self.keys.epoch = epoch
-        self.messages.begin_epoch(epoch)
-
-    def begin_pass(self, *, training: bool) -> None:
-        """The model is called. In a training loop without a trainer each such pass is a step."""
-        self.messages.training = training
-        if training and not self.has_trainer:
-            self.begin_epoch(self.keys.epoch + 1)
-        self.bridge.begin_pass()
-        self.normaliser.begin_pass()
+from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
+from hpcgnn.nn.pyg.rehearsal import rehearse
 
 
 def distribute(
@@ -86,53 +40,18 @@ def distribute(
     Raises:
         HpcgnnError: naming what in the model cannot be distributed, and why; the same on every rank.
     """
-    from hpcgnn.nn.pyg.rehearsal import rehearse
-
     with together(graph.world, f"distribute {type(model).__name__}"):
         _check_model(model)
         if check:
             rehearse(model, graph)
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages)
-    given.seed = seed
+    given.reseed(seed)
     return on_ranks(model, graph, given, strategy=strategy, backend=backend)
 
 
-def on_ranks(model: M, graph: LocalGraph, messages: Messages, *, strategy: str = "hybrid", backend: str = "auto") -> M:
-    """:func:`distribute`, without a rehearsal. Collective."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
-    distribution = Distribution(graph, messages, strategy, backend)
-    for number, (name, module) in enumerate(list(twin.named_modules())):
-        described = name or type(model).__name__
-        if isinstance(module, MessagePassing):
-            convolutions.adapt(module, number, distribution.bridge, distribution.normaliser, described)
-        elif isinstance(module, BatchNorm) and getattr(module, "allow_single_element", False):
-            raise HpcgnnError(
-                f"{described} (BatchNorm) cannot be distributed with allow_single_element: a rank may own one node of many"
-            )
-        else:
-            norms.adapt(module, graph.world, described)
-    _key_dropouts(twin, distribution.keys, backend)
-    twin.forward = _with_passes(twin, twin.forward, distribution)
-    object.__setattr__(twin, _ATTRIBUTE, distribution)
-    return twin
-
-
-def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> Callable[..., Any]:
-    """``forward``, which tells the distribution when it is called."""
-
-    @functools.wraps(forward)
-    def on_ranks_forward(*inputs: Any, **named: Any) -> Any:
-        distribution.begin_pass(training=model.training)
-        dense = distribution.dense
-        return forward(*map(dense, inputs), **{name: dense(value) for name, value in named.items()})
-
-    return on_ranks_forward
-
-
 def _check_model(model: torch.nn.Module) -> None:
-    if hasattr(model, _ATTRIBUTE):
+    if is_distributed(model):
         raise HpcgnnError(f"this {type(model).__name__} is distributed already")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
@@ -148,31 +67,3 @@ def _agree_on_weights(model: torch.nn.Module, world: World) -> None:
         values = tensor.detach().flatten()
         world.broadcast_into(values)
         tensor.copy_(values.view(tensor.shape))
-
-
-def distribution_of(model: torch.nn.Module) -> Distribution:
-    """What a model from :func:`distribute` knows of its ranks."""
-    found = getattr(model, _ATTRIBUTE, None)
-    if found is None:
-        raise HpcgnnError(f"this {type(model).__name__} is not distributed: call hpcgnn.distribute(model, graph) first")
-    return found
-
-
-def _key_dropouts(model: torch.nn.Module, keys: DropoutKeys, backend: str) -> None:
-    """In place of ``torch.nn.Dropout``, which has neither parameters nor buffers, dropouts keyed by original node id."""
-    number = 0
-    for parent in model.modules():
-        for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Dropout:
-                setattr(parent, name, NodeDropout(keys, number, child.p, backend))
-                number += 1
-
-
-class NodeDropout(KeyedDropout):
-    """:class:`torch.nn.Dropout` of this rank's nodes; of tensors of any other shape as torch does it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """(n, ...) to (n, ...)."""
-        if x.shape[:1] != self.keys.ids.shape or not x.is_floating_point():
-            return torch.nn.functional.dropout(x, self.probability, self.training)
-        return super().forward(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from hpcgnn.comm.thread_world import ThreadWorld, on_threads
 from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.pyg.distribution import on_ranks
 from hpcgnn.nn.pyg.recorder import Call, PartError, Recorder
 
 RANKS, NODES, EDGES = 3, 26, 120
@@ -145,8 +146,6 @@ def _arguments(model: torch.nn.Module, graph: LocalGraph) -> Arguments | None:
 
 
 def _on_ranks(name: str, plain: torch.nn.Module, arguments: Arguments) -> list[list[Outcome]]:
-    from hpcgnn.nn.pyg.distribute import on_ranks
-
     def program(world: ThreadWorld) -> list[Outcome]:
         graph, named, pull = arguments.part(world)
         messages = Messages(world, MessageConfig(collective="alltoallv"))

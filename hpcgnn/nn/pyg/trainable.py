@@ -12,7 +12,7 @@ import torch
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.dropout import KeyedDropout
-from hpcgnn.nn.pyg.distribute import distribution_of
+from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
 
 _WARM_UPS = 2  # edges that were there in the pass before get a plan

@@ -1,0 +1,65 @@
+"""Which codec: the one place that decides. Shapes: s rows sent, r rows received, F columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.codecs.base import Codec, CodecTools
+from hpcgnn.comm.codecs.delta import DeltaCodec
+from hpcgnn.comm.codecs.packed import PackedCodec
+from hpcgnn.comm.codecs.plain import PlainCodec
+from hpcgnn.comm.layout import BLOCK_BYTES, Group, Layout
+from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.comm.world import World
+
+
+def make_codec(
+    world: World,
+    name: str,
+    counts: tuple[np.ndarray, np.ndarray],
+    bits: RowBits | None,
+    width: int,
+    dtype: torch.dtype,
+    tools: CodecTools,
+    *,
+    is_delta: bool,
+) -> Codec:
+    """The codec of the exchange ``name``, for as long as its bits stay. Collective.
+
+    Args:
+        counts: (P,) int64 rows to and from each rank.
+        bits: of each row; None: rows travel as they are.
+        is_delta: differences to what the receiver has travel in their place.
+
+    Raises:
+        HpcgnnError: on every rank, where a rank has more rows or bytes than can be counted.
+    """
+    if bits is None:
+        world.check_counts(*counts, name)
+        return PlainCodec(counts, width, dtype, tools)
+    if width not in bits.layouts:
+        world.check_counts(*counts, name)
+        send, received = layouts = bits.make_layouts(counts, width)
+        world.check_counts(send.blocks, received.blocks, f"{name} in blocks of {BLOCK_BYTES} bytes")
+        bits.layouts[width] = layouts
+    packed = PackedCodec(bits.layouts[width], width, tools)
+    return DeltaCodec(packed) if is_delta else packed
+
+
+def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
+    """A codec and a wire that has come, from :meth:`Codec.received_state`; it sends no more."""
+    if "rows" in state:
+        return plain_rows(state["rows"], tools)
+    none = np.zeros(0, np.int64)
+    groups = tuple(Group(*group) for group in state["groups"])
+    sent, received = (Layout(none, own, torch.zeros(0, dtype=torch.int64)) for own in ((), groups))
+    return PackedCodec((sent, received), state["width"], tools), state["bytes"]
+
+
+def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:
+    """(r, F) rows that have come, as a codec and a wire; it sends no more."""
+    none = np.zeros(0, np.int64)
+    return PlainCodec((none, none), rows.shape[1], rows.dtype, tools), rows.view(torch.uint8)

@@ -1,0 +1,116 @@
+"""Rows in few bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hpcgnn.comm.codecs.base import CodecTools, Differences
+from hpcgnn.comm.layout import BLOCK_BYTES, Layout
+from hpcgnn.comm.row_bits import RowRanges
+from hpcgnn.comm.scratch import Place, Use
+from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+
+_CACHED_BYTES = 8 << 20
+
+
+class PackedCodec:
+    """1, 2, 4, 8 or 16 bits a value, or several of these and 32 by turns. An item is a block of 64 bytes.
+
+    layouts: of the wires to and from this rank. width: F.
+    """
+
+    sends_rows_as_they_are = False
+    item_bytes = BLOCK_BYTES
+
+    def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
+        self.layouts, self.width, self.tools = layouts, width, tools
+        self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
+
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int | None, differences: Differences | None) -> int:
+        """The noise of a row is a function of ``key``, its number among all rows sent, and the column; None: no noise."""
+        flat, trouble = wire.view(-1), 0
+        with self.tools.timings.measure("quantization_seconds"):
+            rows = rows.float()
+            flat.index_fill_(0, self.layouts[0].padding, 0)
+            for group in self.layouts[0].groups:
+                trouble += encode_rows(
+                    rows, group.rows, group.bits, key, flat, group.payload_at, group.params_at,
+                    backend=self.tools.backend, check=False,
+                )  # fmt: skip
+        return trouble
+
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """Decode and post-aggregate: in one go where that is faster."""
+        groups = self.layouts[1].groups
+        if len(groups) == 1 and z.dtype == torch.float32 and fuses(groups[0].bits, matrix, z.shape[1]):
+            group = groups[0]
+            with self.tools.timings.measure("aggregation_seconds"):
+                spmm_rows(
+                    matrix, wire.view(-1), group.payload_at, group.params_at, group.bits, z.shape[1], z,
+                    backend=self.tools.backend, check=False,
+                )  # fmt: skip
+            return
+        with self.tools.timings.measure("quantization_seconds"):
+            decoded = self.tools.scratch.rows(Place(Use.RECEIVED_ROWS), self.num_received, self.width, torch.float32)
+            self.decode(wire, self.layouts[1], decoded)
+        with self.tools.timings.measure("aggregation_seconds"):
+            spmm(matrix, decoded.to(z.dtype), out=z, backend=self.tools.backend)
+
+    def decode(self, wire: torch.Tensor, layout: Layout, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
+        for group in layout.groups:
+            decode_rows(
+                wire.view(-1), group.payload_at, group.params_at, group.bits, out, group.rows,
+                accumulate=accumulate, backend=self.tools.backend, check=False,
+            )  # fmt: skip
+
+    @property
+    def num_sent(self) -> int:
+        """s."""
+        return _rows(self.layouts[0])
+
+    @property
+    def num_received(self) -> int:
+        """r."""
+        return _rows(self.layouts[1])
+
+    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+        """Decoded, in memory of their own."""
+        rows = buffers.empty(self.num_received, self.width, torch.float32)
+        self.decode(wire, self.layouts[1], rows)
+        return rows
+
+    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+        """The bytes, and where in them each row is."""
+        groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in self.layouts[1].groups]
+        return {"bytes": wire.clone(), "groups": groups, "width": self.width}
+
+    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
+        """From the rows' parameters."""
+        ranges.add(wire, self.layouts[0], self.width)
+
+    def new_differences(self) -> Differences | None:
+        """Nothing is kept."""
+        return None
+
+
+def _rows(layout: Layout) -> int:
+    return sum(group.rows.numel() for group in layout.groups)
+
+
+def fuses(bits: int, matrix: Csr, width: int) -> bool:
+    """Whether adding rows straight from their codes is faster than decoding them to a matrix first.
+
+    Measured with the native kernels on a core with AVX-512: 2 bits and 256 columns take half the time, because a few bits
+    a value are read for each entry instead of 32. Decoding anew for each entry costs more where codes are wide, rows
+    narrow, or the decoded rows would have fitted into a cache.
+    """
+    entries, rows = matrix.num_entries, matrix.num_cols
+    if bits <= 4:
+        return width >= 64 or entries <= 4 * rows
+    if bits == 8:
+        return entries <= rows or (width >= 64 and rows * width * 4 > _CACHED_BYTES)
+    return entries <= (4 if bits == 16 else 1) * rows

@@ -1,0 +1,55 @@
+"""Rows that travel as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.codecs.base import CodecTools, Differences
+from hpcgnn.comm.row_bits import RowRanges
+from hpcgnn.kernels import Csr, spmm
+
+
+class PlainCodec:
+    """32 bits a value, or 64 in double precision. An item is a row.
+
+    counts: (P,) int64 rows to and from each rank. width: F.
+    """
+
+    sends_rows_as_they_are = True
+
+    def __init__(
+        self, counts: tuple[np.ndarray, np.ndarray], width: int, dtype: torch.dtype, tools: CodecTools
+    ) -> None:
+        self.send_counts, self.receive_counts = counts
+        self.item_bytes = width * dtype.itemsize
+        self._width, self._dtype, self._tools = width, dtype, tools
+
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> int:
+        """Only looks at the rows, which are the wire; 1 stands for any number of rows."""
+        if rows.numel() == 0:
+            return 0
+        with self._tools.timings.measure("aggregation_seconds"):
+            smallest, largest = torch.aminmax(rows)
+            return int(not (smallest.isfinite() and largest.isfinite()))
+
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """Post-aggregate."""
+        with self._tools.timings.measure("aggregation_seconds"):
+            spmm(matrix, self.received_rows(wire).to(z.dtype), out=z, backend=self._tools.backend)
+
+    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+        """The wire."""
+        return wire.view(-1).view(self._dtype).view(wire.shape[0], self._width)
+
+    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+        """The rows."""
+        return {"rows": self.received_rows(wire).clone()}
+
+    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
+        """Rows of 32 bits tell nothing."""
+
+    def new_differences(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,79 @@
+"""What the exchanges of a model counted and noticed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from hpcgnn.comm.passes import ExchangeId
+from hpcgnn.comm.world import World
+from hpcgnn.errors import HpcgnnError
+
+
+class Traffic:
+    """Counts of all passes, and what a training step so far has shown.
+
+    bytes_sent: bytes that left this rank so far, by exchange; parameters included.
+    ages: epochs since the rows that each exchange last used in this step were sent.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_sent: Counter[ExchangeId] = Counter()
+        self.ages: dict[ExchangeId, int] = {}
+        self._calls: Counter[ExchangeId] = Counter()
+        self._started: list[ExchangeId] = []
+        self._first_trouble: int | None = None
+
+    def begin_step(self) -> None:
+        """A training step starts."""
+        self._started, self._first_trouble = [], None
+        self._calls.clear()
+        self.ages.clear()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def next_call(self, exchange: ExchangeId) -> int:
+        """How often ``exchange`` was started before in this step: more than once only by layers used twice."""
+        return self._calls[exchange]
+
+    def count_call(self, exchange: ExchangeId) -> int:
+        """:meth:`next_call`, for an exchange that starts now."""
+        self._calls[exchange] += 1
+        return self._calls[exchange] - 1
+
+    @property
+    def exchanges_started(self) -> set[ExchangeId]:
+        """Those of this step so far, the same on all ranks."""
+        return set(self._started)
+
+    def started(self, exchange: ExchangeId, num_bytes: int, *, trouble: bool) -> None:
+        """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
+        self.bytes_sent[exchange] += num_bytes
+        if trouble and self._first_trouble is None:
+            self._first_trouble = len(self._started)
+        self._started.append(exchange)
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether this rank has sent a NaN or an infinity in this step."""
+        return self._first_trouble is not None
+
+    def raise_if_trouble(self, world: World, epoch: int, ranks_in_trouble: float) -> None:
+        """Say which rank sent the first NaN or infinity of this step, and where. Collective if any rank did.
+
+        ``ranks_in_trouble`` is the sum of :attr:`in_trouble` over ranks: the same number everywhere.
+        """
+        if not ranks_in_trouble:
+            return
+        last = len(self._started)
+        mine = last if self._first_trouble is None else self._first_trouble
+        first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
+        which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
+        raise HpcgnnError(
+            f"{self._started[which].name} of rank {rank} held NaN or infinite values in epoch {epoch}: lower --lr "
+            "or scale the features down",
+            agreed=True,
+        )

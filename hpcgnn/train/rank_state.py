@@ -1,0 +1,73 @@
+"""What each rank keeps by itself between epochs (stale rows, differences, policies' ranges), in a file a rank of a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.nn.trainable import Trainable
+from hpcgnn.policy.policies import Policies
+from hpcgnn.train import checkpoint
+
+_LOG = logging.getLogger("hpcgnn")
+_FORMAT = 2
+
+
+class RankState:
+    """Of one model in training. Every method is collective."""
+
+    def __init__(self, world: World, model: Trainable, policies: Policies) -> None:
+        self._world, self._model, self._policies = world, model, policies
+
+    @property
+    def _is_used(self) -> bool:
+        """Whether ranks keep something of their own between epochs."""
+        return self._model.messages.config.message_coding == "delta" or not self._policies.config.is_off
+
+    def save(self, run: Path, epoch: int) -> None:
+        """Write it, before ``last.pt`` names ``epoch``; what is in flight is waited for."""
+        if not self._is_used:
+            return
+        messages = self._model.messages
+        messages.drain()
+        content = {
+            "format": _FORMAT,
+            "kept": messages.kept.state(),
+            "policies": self._policies.rank_state(),
+            "rows": self._model.aggregator.exchange.rows_that_travel(),
+        }
+        checkpoint.save_messages(self._world, run, epoch, content)
+
+    def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
+        """Go on from it, and from what ``last`` holds of policies.
+
+        This rank's file counts if every rank has one for this very plan; else exchanges start as in epoch 0.
+        """
+        if not self._is_used:
+            return
+        content = checkpoint.read_messages(self._world, run, epoch) if same_parts else None
+        content = content if self._fits(content) else None
+        messages, aggregator = self._model.messages, self._model.aggregator
+        if content is None:
+            _LOG.warning(
+                "what was sent before is not known for these parts and strategy: exchanges start as in epoch 0"
+            )
+        else:
+            is_delta = messages.config.message_coding == "delta"
+            messages.kept.load(content["kept"], messages.tools(aggregator.backend), is_delta=is_delta)
+        policies = last.get("policies", {})
+        if policies.get("names") == self._policies.names:
+            self._policies.load(policies["state"], None if content is None else content["policies"])
+        elif not self._policies.config.is_off:
+            _LOG.warning("the checkpoint is of other policies of bits or staleness: these start as in epoch 0")
+
+    def _fits(self, content: dict[str, Any] | None) -> bool:
+        """The same answer on every rank."""
+        rows = self._model.aggregator.exchange.rows_that_travel()
+        fits = content is not None and content.get("format") == _FORMAT and torch.equal(content["rows"], rows)
+        return bool(self._world.allreduce(np.array([fits], np.int64), "min")[0])
