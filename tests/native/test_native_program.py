@@ -28,7 +28,7 @@ def here():
     program = native_program.build_program("here", COMPILER, "")
     loaded = library.load()
     assert loaded is not None, "the package was installed without its native kernels"
-    return native_program.run(program, loaded._name)
+    return native_program.run(program, loaded.path)
 
 
 def test_all_instruction_sets_of_this_cpu_give_the_same_bits(here):

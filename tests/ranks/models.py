@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +15,20 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum
 
-SMALL = hpcgnn.ModelConfig(layers=3, hidden=12, heads=4, dropout=0.0, norm="layer", hops=3)
-CONFIGS = {name: replace(SMALL, model=name) for name in MODELS} | {
-    "gat, elu": replace(SMALL, model="gat", activation="elu", norm="none", output_heads=2),
-    "gat, partial": replace(SMALL, model="gat", attention="partial"),
-    "gat, partial, 2 heads": replace(
-        SMALL, model="gat", attention="partial", activation="elu", norm="none", output_heads=2
-    ),
-    "gcnii, 8 layers": replace(SMALL, model="gcnii", layers=8, norm="batch"),
-    "gin, wide": replace(SMALL, model="gin", hidden=32, norm="none"),
+SMALL = {"layers": 3, "hidden": 12, "heads": 4, "dropout": 0.0, "norm": "layer", "hops": 3}
+
+
+def small(name: str, **changes: object) -> hpcgnn.ModelConfig:
+    """The model with those of the small settings that it uses."""
+    return hpcgnn.ModelConfig.of_used(SMALL | {"model": name} | changes)
+
+
+CONFIGS = {name: small(name) for name in MODELS} | {
+    "gat, elu": small("gat", activation="elu", norm="none", output_heads=2),
+    "gat, partial": small("gat", attention="partial"),
+    "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
+    "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
+    "gin, wide": small("gin", hidden=32, norm="none"),
 }
 
 
@@ -53,7 +57,8 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
 def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, float]:
     """The loss with all dropouts, and without them in evaluation; of all ranks."""
     rates = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
-    model = hpcgnn.build_model(replace(config, **rates), graph, backend="reference", dtype=torch.float64, seed=1)
+    dropping = hpcgnn.ModelConfig.of_used(config.flat() | rates)
+    model = hpcgnn.build_model(dropping, graph, backend="reference", dtype=torch.float64, seed=1)
     losses = {}
     for training in (True, False):
         model.train(training)

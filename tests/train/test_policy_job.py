@@ -152,7 +152,7 @@ def test_other_parts_start_as_in_the_first_epoch(train, parts, tmp_path):
     [
         (["--bits", "2", "--message-coding", "delta", "--dropout", "0", "--staleness", "pipeline"], "needs --staleness off"),
         (["--bits", "adaqp", "--message-coding", "delta", "--dropout", "0"], "which go by rows"),
-        (["--smoothing", "both"], "choose --staleness pipeline"),
+        (["--smoothing", "both"], "--smoothing is not used by fixed bits with --staleness off: --staleness pipeline"),
         (["--bits", "sylvie", "--replay", "nothing.jsonl"], "nothing.jsonl"),
     ],
 )  # fmt: skip
