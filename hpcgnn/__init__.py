@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcgnn.nn import ModelConfig, build_model
     from hpcgnn.nn.pyg import distribute
     from hpcgnn.policy import PolicyConfig
-    from hpcgnn.train import TrainConfig, Trainer
+    from hpcgnn.train import RunConfig, TrainConfig, Trainer
     from hpcgnn.train.gradients import sum_gradients
     from hpcgnn.train.links import LinkConfig, split_links
 
@@ -23,6 +23,7 @@ __all__ = [
     "LinkConfig",
     "ModelConfig",
     "PolicyConfig",
+    "RunConfig",
     "TrainConfig",
     "Trainer",
     "__version__",
@@ -39,6 +40,7 @@ _HOMES = {
     "LinkConfig": "hpcgnn.train.links",
     "ModelConfig": "hpcgnn.nn",
     "PolicyConfig": "hpcgnn.policy",
+    "RunConfig": "hpcgnn.train",
     "TrainConfig": "hpcgnn.train",
     "Trainer": "hpcgnn.train",
     "build_model": "hpcgnn.nn",

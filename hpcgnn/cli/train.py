@@ -5,32 +5,31 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from hpcgnn.cli import console, train_options
 from hpcgnn.comm import MpiWorld, together
-from hpcgnn.comm.messages import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import keep_freed_memory
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS, PolicyConfig
+from hpcgnn.policy.adaqp import AdaQPSettings
 from hpcgnn.stop import StopRequest
-from hpcgnn.train.label_propagation import LabelPropagationConfig
-from hpcgnn.train.links import LinkConfig, split_links
+from hpcgnn.train.config import TrainConfig
+from hpcgnn.train.links import split_links
+from hpcgnn.train.run_config import LINK, RunConfig
 from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
-from hpcgnn.train.schedule import ScheduleConfig
-from hpcgnn.train.trainer import TrainConfig, Trainer
+from hpcgnn.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from hpcgnn.comm import World
     from hpcgnn.graph import LocalGraph
 
 _PRESETS = Path(__file__).parent.parent / "presets"
+_MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
 _EXAMPLE = """
 \b
 Example
@@ -51,7 +50,7 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError) as error:
         # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
         raise HpcgnnError(f"cannot read {path}: {error}") from error
-    unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.params})
+    unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.get_params(ctx)})
     if unknown:
         raise click.UsageError(f"{path} has settings that do not exist: {', '.join(unknown)}")
     return values
@@ -60,19 +59,25 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """Once --out, --resume, --preset and --config are known.
 
-    A resumed run keeps its settings; a preset comes before them, --config before both.
+    A resumed run keeps its settings; a preset comes before them, --config before both. Files that a run wrote, which name its
+    parts, may have settings that are of no use any more.
     """
     ctx.meta[str(parameter.name)] = value
     if {"out", "resume", "preset", "config"} <= ctx.meta.keys():
         stored = ctx.meta["out"] / CONFIG
-        kept = _read_settings(ctx, stored) if ctx.meta["resume"] and stored.exists() else {}
-        preset = _read_settings(ctx, _PRESETS / f"{ctx.meta['preset']}.toml") if ctx.meta["preset"] else {}
-        given = _read_settings(ctx, ctx.meta["config"]) if ctx.meta["config"] else {}
-        ctx.default_map = kept | preset | given
+        files = [stored] if ctx.meta["resume"] and stored.exists() else []
+        files += [_PRESETS / f"{ctx.meta['preset']}.toml"] if ctx.meta["preset"] else []
+        files += [ctx.meta["config"]] if ctx.meta["config"] else []
+        ctx.default_map, ctx.meta[_MAY_BE_UNUSED] = {}, set()
+        for path in files:
+            values = _read_settings(ctx, path)
+            ctx.default_map |= values
+            ctx.meta[_MAY_BE_UNUSED] -= values.keys()
+            ctx.meta[_MAY_BE_UNUSED] |= values.keys() if "parts" in values else set()
     return value
 
 
-@click.command(epilog=_EXAMPLE)
+@click.command(cls=train_options.RunCommand, epilog=_EXAMPLE)
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), is_eager=True, callback=_take_defaults, help="Run folder."
@@ -100,11 +105,6 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     callback=_take_defaults,
     help="Continue the run in --out from its last checkpoint, with its settings where no flag changes them.",
 )
-@train_options.TASK
-@train_options.MODEL
-@train_options.OPTIMISER
-@train_options.SYSTEM
-@train_options.POLICY
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
@@ -121,13 +121,12 @@ def train(
     with together(world, "choose the kernels"):
         _choose_kernels()
     hidden = quiet or as_json or world.rank != 0
-    _check_given(ctx, settings["task"])
-    trainer = _make_trainer(world, parts, out, settings, ctx.obj, resume=resume)
+    with together(world, "check the settings"):
+        config = train_options.run_config(ctx, settings, ctx.meta[_MAY_BE_UNUSED])
+    trainer = _make_trainer(world, parts, out, config, ctx.obj, resume=resume)
     keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
-        names = [p.name for p in ctx.command.params if p.name in settings and p.name != "refit_links"]  # once is enough
-        ordered = {name: settings[name] for name in names}
-        trainer.run.write_config({"parts": str(parts)} | ordered)
+        trainer.run.write_config({"parts": str(parts)} | config.settings())
     if resume and world.rank == 0 and not quiet:
         start = (
             f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
@@ -147,83 +146,51 @@ def train(
         _show(summary, out)
 
 
-def _check_given(ctx: click.Context, task: str) -> None:
-    """Refuse flags of another task."""
-    names = [*LinkConfig.__dataclass_fields__, "decoder"] if task == "node" else []
-    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --task link")
-
-
 def _make_trainer(
-    world: World, parts: Path, out: Path, settings: dict[str, Any], stop: StopRequest, *, resume: bool
+    world: World, parts: Path, out: Path, config: RunConfig, stop: StopRequest, *, resume: bool
 ) -> Trainer:
     """The trainer that the settings describe, continued where the run was left. Collective."""
     from hpcgnn.comm import Messages
     from hpcgnn.graph import load
     from hpcgnn.nn import build_model
     from hpcgnn.policy.clock import Clock, read_log
-    from hpcgnn.policy.link_costs import kept_costs
 
+    assert isinstance(config.model, ModelConfig)
     graph = load(parts, world)
     run = RunFolder(out)
     with together(world, f"prepare the run folder {out}"):
         if graph.features is None:
             raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
-        _message_config(settings).check()
-        _policy_config(settings).check(settings["message_coding"])
         if world.rank == 0:
             run.prepare(resume=resume)
-    labels = LabelPropagationConfig(settings["label_propagation"], settings["label_redraw"])
-    decoder = settings["decoder"] if settings["task"] == "link" else "none"
-    config = ModelConfig(**_pick(ModelConfig, settings | {"decoder": decoder}), label_inputs=labels.rate > 0)
-    graph = _in_order(graph, settings["node_order"], config.hidden)
-    links = split_links(graph, LinkConfig(**_pick(LinkConfig, settings))) if settings["task"] == "link" else None
-    messages = Messages(world, _message_config(settings))
-    how = {name: settings[name] for name in ("strategy", "seed", "compute")}
-    how["keep_input_aggregation"] = settings["cache_input_aggregation"]
-    model = build_model(config, graph if links is None else links.train, messages=messages, **how)
-    policy = _policy_config(settings)
-    nested = {"schedule": ScheduleConfig(**_pick(ScheduleConfig, settings)), "labels": labels, "policy": policy}
-    is_replay = settings["replay"] is not None and str(settings["replay"]) != "none"
-    clock = Clock(read_log(world, settings["replay"]) if is_replay else None)
-    costs_file = settings["link_costs"] or out / LINK_COSTS
-    costs = partial(kept_costs, world, costs_file, refit=settings["refit_links"])
-    train_config = TrainConfig(**_pick(TrainConfig, settings | nested))
-    trainer = Trainer(model, links or graph, train_config, run=run, stop=stop, clock=clock, measure_costs=costs)
+    graph = _in_order(graph, config.node_order, config.model.hidden)
+    links = split_links(graph, config.links) if config.task == LINK else None
+    model = build_model(
+        config.model,
+        graph if links is None else links.train,
+        messages=Messages(world, config.messages),
+        strategy=config.strategy,
+        seed=config.seed,
+        compute=config.compute,
+        keep_input_aggregation=config.cache_input_aggregation,
+    )
+    log = None if str(config.replay) == "none" else config.replay
+    clock = Clock(None if log is None else read_log(world, log))
+    trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
     if resume:
         trainer.resume()
-        if trainer.next_epoch > settings["epochs"]:
-            done = trainer.next_epoch
-            raise HpcgnnError(f"{out} has {done} epochs already, more than --epochs {settings['epochs']}", agreed=True)
-    if settings["refit_links"]:
-        trainer.policies.forget_link_costs()
+        if trainer.next_epoch > config.train.epochs:
+            done, wanted = trainer.next_epoch, config.train.epochs
+            raise HpcgnnError(f"{out} has {done} epochs already, more than --epochs {wanted}", agreed=True)
     return trainer
 
 
-def _message_config(settings: dict[str, Any]) -> MessageConfig:
-    dropout = settings["dropout"] or settings["input_dropout"]
-    if settings["message_coding"] == "delta" and dropout:
-        raise HpcgnnError(
-            f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {dropout}: masks that are drawn anew in "
-            "each epoch would be most of each difference"
-        )
-    if settings["message_coding"] == "delta" and settings["label_propagation"] and settings["label_redraw"] == "epoch":
-        raise HpcgnnError(
-            "--message-coding delta needs --label-redraw once: labels drawn anew would be in each difference"
-        )
-    if settings["message_coding"] == "delta" and settings["task"] == "link":
-        raise HpcgnnError(
-            "--message-coding delta is not for --task link: gradients of negatives drawn anew are noise to it"
-        )
-    bits = SAFE_BITS if settings["bits"] in BITS_POLICIES else int(settings["bits"])
-    typed = {"bits": bits, "overlap": settings["overlap"] == "on"}
-    return MessageConfig(**_pick(MessageConfig, settings | typed))
-
-
-def _policy_config(settings: dict[str, Any]) -> PolicyConfig:
-    bits = settings["bits"] if settings["bits"] in BITS_POLICIES else "fixed"
-    return PolicyConfig(**_pick(PolicyConfig, settings | {"bits": bits}))
+def _with_costs_in(out: Path, config: TrainConfig) -> TrainConfig:
+    """The costs of links are kept in the run folder, where no other file is named."""
+    if AdaQPSettings not in config.policy.sections() or config.policy.link_costs is not None:
+        return config
+    with_file: dict[str, Any] = {"link_costs": out / LINK_COSTS}
+    return replace(config, policy=replace(config.policy, **with_file))
 
 
 def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:
@@ -232,10 +199,6 @@ def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:
     log = logging.getLogger("hpcgnn")
     log.info("rank %d: node order %s%s", graph.world.rank, graph.order.method, seconds and f" (measured: {seconds})")
     return graph
-
-
-def _pick(config_type: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in config_type.__dataclass_fields__ if name in settings}
 
 
 def _choose_kernels() -> None:

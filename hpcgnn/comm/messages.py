@@ -16,35 +16,42 @@ from hpcgnn.comm.traffic import Traffic
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
+from hpcgnn.settings import Checked, setting
 
 CODINGS = ("plain", "delta")
 EVAL_PRECISIONS = ("float32", "training")
 
 
 @dataclass(frozen=True)
-class MessageConfig:
+class MessageConfig(Checked):
     """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
     receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does.
     overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs.
     collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`)."""
 
-    bits: int = 32
-    message_coding: str = "plain"
-    eval_precision: str = "float32"
-    overlap: bool = True
-    collective: str = "auto"
+    bits: int = setting(32, name=None, choices=MESSAGE_BITS)
+    message_coding: str = setting(
+        "plain",
+        "delta sends differences to what the receiver has from the last epoch, so that nothing that rounding lost is lost for "
+        "good; it keeps all rows sent and received in memory.",
+        choices=CODINGS,
+    )
+    eval_precision: str = setting(
+        "float32", "What evaluations send: float32, or as few bits as training does.", choices=EVAL_PRECISIONS
+    )
+    overlap: bool = setting(
+        True, "Compute while messages travel; off shows what that saves. Results are the same, bit for bit."
+    )
+    collective: str = setting(
+        "auto",
+        "MPI's call for boundary messages: over all ranks, or over those that have some for each other. auto measures both "
+        "where that may pay.",
+        choices=COLLECTIVES,
+    )
 
     def check(self) -> None:
         """Raise HpcgnnError for settings that do not exist or do not go together."""
-        if self.bits not in MESSAGE_BITS:
-            raise HpcgnnError(f"bits must be one of {', '.join(map(str, MESSAGE_BITS))}, not {self.bits}")
-        if self.message_coding not in CODINGS or self.eval_precision not in EVAL_PRECISIONS:
-            raise HpcgnnError(
-                f"message_coding must be one of {', '.join(CODINGS)} and eval_precision one of "
-                f"{', '.join(EVAL_PRECISIONS)}, not {self.message_coding!r} and {self.eval_precision!r}"
-            )
-        if self.collective not in COLLECTIVES:
-            raise HpcgnnError(f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}")
+        super().check()
         if self.message_coding == "delta" and self.bits == 32:
             raise HpcgnnError(
                 "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"

@@ -1,109 +1,117 @@
-"""What a model is: its architecture, and the numbers that the papers give it."""
+"""What a model is: its name, what all models have, and the settings of its own class."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.registry import Registry
+from hpcgnn.settings import Checked, Composed, merged, setting, settings_of
 
-# The aggregation that each model is made of (hpcgnn.nn.aggregate.make_aggregator); "halo" is that of attention.
-MODELS = {
-    "sage": "mean",
-    "gcn": "gcn",
-    "gin": "sum",
-    "gat": "halo",
-    "gatv2": "halo",
-    "gcnii": "gcn",
-    "dagnn": "gcn",
-    "sgc": "gcn",
-    "appnp": "gcn",
-    "jknet": "gcn",
-}
-ATTENTIVE = tuple(name for name, kind in MODELS.items() if kind == "halo")
+# Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
+MODELS: Registry[Any] = Registry("model", "hpcgnn.nn.models")
+register = MODELS.register
 NORMS = ("layer", "batch", "none")
 ACTIVATIONS = ("relu", "elu")
-ATTENTIONS = ("halo", "partial")
 DECODERS = ("none", "dot", "mlp")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """model: of :data:`MODELS`. layers: depth; of dagnn and appnp, that of the dense network before propagation. hidden:
-    width; of attention, of all heads together. dropout: before every layer but the first. input_dropout: on the features.
-    norm: ``layer``, ``batch`` (statistics over all ranks) or ``none``. activation: ``relu`` or ``elu``. label_inputs:
-    whether labels are inputs beside the features (see :mod:`hpcgnn.nn.label_embedding`).
+class LayerSettings:
+    """Of models with layers that are repeated: all but those that say otherwise."""
 
-    attention: ``halo``, or ``partial`` (gat) for sums that are made where the sources are, as in the plan of ``strategy``
-    (:mod:`hpcgnn.nn.partial_attention`). heads, output_heads: of attention; those of the last layer are averaged.
-    attention_dropout: on attention's weights. hops: of sgc, appnp and dagnn; 0: as in their papers. teleport: share of the
-    first layer's result in each hop or layer (appnp's and gcnii's alpha). identity: gcnii's theta, by which deeper layers come
-    closer to the identity. decoder: of links, from embeddings ``hidden`` wide (:mod:`hpcgnn.nn.decoder`); ``none`` for a model
-    of classes.
+    layers: int = setting(3, "Depth; of dagnn and appnp, that of the dense network before they propagate.", least=1)
+    dropout: float = setting(0.5, "Before every layer but the first.", least=0, below=1, is_free=True)
+    norm: str = setting(
+        "layer", "After every layer but the last; batch takes the statistics of all ranks.", choices=NORMS
+    )
+    activation: str = setting("relu", choices=ACTIVATIONS)
+
+
+@dataclass(frozen=True, init=False)
+class ModelConfig(Composed):
+    """``ModelConfig("gat", layers=2, heads=4)``: what all models have, and ``own``, what this one has beside it.
+
+    label_inputs: whether labels are inputs beside the features (see :mod:`hpcgnn.nn.label_embedding`). decoder: of links, from
+    embeddings ``hidden`` wide (:mod:`hpcgnn.nn.decoder`); ``none`` for a model of classes.
+
+    Raises:
+        HpcgnnError: for a model that there is not, and for a setting that this model does not use.
     """
 
-    model: str = "sage"
-    layers: int = 3
-    hidden: int = 256
-    dropout: float = 0.5
-    input_dropout: float = 0.0
-    norm: str = "layer"
-    activation: str = "relu"
-    label_inputs: bool = False
-    attention: str = "halo"
-    heads: int = 8
-    output_heads: int = 1
-    attention_dropout: float = 0.0
-    hops: int = 0
-    teleport: float = 0.1
-    identity: float = 0.5
-    decoder: str = "none"
+    model: str = setting("sage", lambda: f"{MODELS.summaries()}.", choices=lambda: tuple(MODELS))
+    hidden: int = setting(256, "Width of hidden layers; of attention, of all heads together.", least=1)
+    input_dropout: float = setting(0.0, "Dropout of the features.", least=0, below=1, is_free=True)
+    label_inputs: bool = setting(False, name=None)
+    decoder: str = setting("none", name=None, choices=DECODERS)
+    own: tuple[Any, ...] = ()
+
+    def sections(self) -> tuple[type, ...]:
+        """As :meth:`Composed.sections`."""
+        return MODELS[self.model].settings
+
+    @classmethod
+    def all_sections(cls) -> dict[type, list[str]]:
+        """As :meth:`Composed.all_sections`."""
+        return merged((name, MODELS[name].settings) for name in MODELS)
+
+    def chosen(self) -> str:
+        """As :meth:`Composed.chosen`."""
+        return self.model
 
     def check(self) -> None:
         """Raise HpcgnnError for values that make no model."""
-        choices = {
-            "model": MODELS,
-            "norm": NORMS,
-            "activation": ACTIVATIONS,
-            "attention": ATTENTIONS,
-            "decoder": DECODERS,
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise HpcgnnError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name in ("layers", "hidden", "heads", "output_heads"):
-            if getattr(self, name) < 1:
-                raise HpcgnnError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("dropout", "input_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise HpcgnnError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        if not (0 <= self.teleport <= 1 and self.identity > 0 and self.hops >= 0):
-            found = f"{self.teleport}, {self.identity} and {self.hops}"
-            raise HpcgnnError(f"teleport must be between 0 and 1, identity positive and hops at least 0, not {found}")
-        if self.attention == "partial" and self.model != "gat":
-            raise HpcgnnError(
-                f"attention partial is for gat, not {self.model}: its scores are sums over an edge's ends"
-            )
-        if self.model in ATTENTIVE and self.hidden % self.heads:
-            raise HpcgnnError(f"heads must divide hidden: {self.heads} heads cannot share a width of {self.hidden}")
+        super().check()
+        MODELS[self.model].check_settings(self)
 
     @property
-    def num_hops(self) -> int:
-        """``hops``, or the papers' number."""
-        return self.hops or (2 if self.model == "sgc" else 10)
+    def drops_rows(self) -> float:
+        """The largest rate at which what layers are given is masked anew in each epoch."""
+        return max(self.section(LayerSettings).dropout if LayerSettings in self.sections() else 0.0, self.input_dropout)
+
+
+@dataclass(frozen=True)
+class DistributedConfig(Checked):
+    """What is known of a model of a user's own class, ``model`` (:func:`hpcgnn.distribute`). drops_rows: the largest rate of its
+    dropouts."""
+
+    model: str
+    drops_rows: float = 0.0
+    hidden: int = 0
+    input_dropout: float = 0.0
+    label_inputs: bool = False
+    decoder: str = "none"
+
+
+def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
+    """Raise HpcgnnError where the aggregation of the input cannot be kept, as it is another one in each epoch."""
+    begins = isinstance(config, ModelConfig) and MODELS[config.model].begins_with_exchange
+    reasons = {
+        f"{config.model} does not begin with one": not begins,
+        "dropout of the features draws them anew in each epoch (--input-dropout)": config.input_dropout > 0,
+        "labels are added to the features (--label-propagation)": config.label_inputs,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise HpcgnnError(f"the aggregation of the input cannot be kept: {reason}")
 
 
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:
     """What two models must have in common to have the same parameters."""
-    widths = {"features": in_width, "classes": out_width}
-    return {name: value for name, value in asdict(config).items() if not _is_free(name)} | widths
-
-
-def _is_free(name: str) -> bool:
-    """Whether a setting may change from one use of a model's parameters to the next."""
-    return "dropout" in name or name == "attention"
+    free = {
+        each.attribute
+        for section in (type(config), *config.sections())
+        for each in settings_of(section)
+        if each.about.is_free
+    }
+    return {name: value for name, value in config.flat().items() if name not in free} | {
+        "features": in_width,
+        "classes": out_width,
+    }
 
 
 def described(description: dict[str, Any]) -> ModelConfig:
-    """The inverse of :func:`describe`, but for dropouts. Settings that the description is older than have their defaults."""
-    return ModelConfig(**{name: value for name, value in description.items() if name not in ("features", "classes")})
+    """The inverse of :func:`describe`, but for what is free. Settings that the description is older than have their defaults;
+    those that the model does not use, as older ones have, are left out."""
+    return ModelConfig.of_used(description)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
-from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
-from hpcgnn.nn.config import ModelConfig, describe
+from hpcgnn.nn.aggregate import Aggregator, KeptAggregator, make_aggregator
+from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
@@ -24,21 +24,33 @@ from hpcgnn.policy.channel import Channel
 
 
 @dataclass(frozen=True)
+class Connection:
+    """How a model's rows reach other ranks. aggregator: of the model's kind. edges: what attention is paid along, and partial:
+    the plan where it is aggregated in part before it travels; else None."""
+
+    aggregator: Aggregator
+    edges: AttentionEdges | None = None
+    partial: PartialPlan | None = None
+
+
+@dataclass(frozen=True)
 class Frame:
-    """What a model is built into. in_width, out_width: features and classes. aggregator: of the model's kind. keys: of
-    dropout. is_sparse: whether features are a Csr. compute: arithmetic of dense products. keep_input_aggregation:
-    aggregate the features once and not in each pass, which needs dense ones without dropout or labels. edges: what
-    attention is paid along, and partial: the plan where it is aggregated in part before it travels; else None."""
+    """What a model is built into. in_width, out_width: features and classes. keys: of dropout. is_sparse: whether features are a
+    Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once and not in each pass, which
+    needs dense ones without dropout or labels."""
 
     in_width: int
     out_width: int
-    aggregator: Aggregator
+    connection: Connection
     keys: DropoutKeys
     is_sparse: bool
     compute: str = "float32"
     keep_input_aggregation: bool = False
-    edges: AttentionEdges | None = None
-    partial: PartialPlan | None = None
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """That of the connection."""
+        return self.connection.aggregator
 
 
 class GraphModel(torch.nn.Module, ABC):
@@ -46,14 +58,40 @@ class GraphModel(torch.nn.Module, ABC):
 
     With ``config.decoder`` the scores are embeddings (n, hidden), of which ``decoder`` makes those of links.
     Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
-    (n, C) ones; their embedding is added to the features behind their dropout. Models implement :meth:`scores`.
+    (n, C) ones; their embedding is added to the features behind their dropout. Models implement :meth:`scores`, and say what
+    there is to know of their class:
+
+    summary: what it is, for the command's help. settings: dataclasses with what it can be set beside what all models have.
+    aggregation: as :func:`hpcgnn.nn.aggregate.make_aggregator` takes it. begins_with_exchange: whether the first exchange of a
+    pass is of the features, so that its result can be kept. has_dense_parameters: whether there are
+    :meth:`dense_parameters`.
     """
+
+    summary: ClassVar[str] = ""
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings,)
+    aggregation: ClassVar[str] = "gcn"
+    begins_with_exchange: ClassVar[bool] = False
+    has_dense_parameters: ClassVar[bool] = False
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """How its rows travel on ``graph``; ``how`` are the other arguments of ``make_aggregator``. Collective."""
+        return Connection(make_aggregator(graph, cls.aggregation, strategy, **how))
+
+    @classmethod
+    def uses_strategy(cls, config: ModelConfig) -> bool:
+        """Whether cut edges are aggregated as ``--strategy`` says."""
+        return True
+
+    @classmethod
+    def check_settings(cls, config: ModelConfig) -> None:
+        """Raise HpcgnnError for settings of this class that do not go together."""
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__()
         config.check()
         self.config, self.keys, self.aggregator, self.compute = config, frame.keys, frame.aggregator, frame.compute
-        self._widths = frame.in_width, frame.out_width
+        self._widths, self.keeps_input = (frame.in_width, frame.out_width), frame.keep_input_aggregation
         self.messages, self.backend = frame.aggregator.exchange.messages, frame.aggregator.backend
         self.aggregators: list[Aggregator | KeptAggregator] = []
         self._num_dropouts = 0

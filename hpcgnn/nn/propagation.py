@@ -1,46 +1,43 @@
-"""Models that transform each node by itself and propagate without weights: SGC, APPNP and DAGNN."""
+"""What models have in common that propagate without weights, or that mix in the first result."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import LayerSettings, ModelConfig
 from hpcgnn.nn.graph_model import Frame, GraphModel
 from hpcgnn.nn.layers import Dense
-from hpcgnn.nn.linear import Features, matmul, operand
+from hpcgnn.nn.linear import Features
+from hpcgnn.settings import setting
 
 
-class SGC(GraphModel):
-    """``Â^hops x W + b`` (Wu et al.); PyG's ``SGConv``.
+@dataclass(frozen=True)
+class HopSettings:
+    """Of models that propagate."""
 
-    Propagation commutes with the weight, so what travels is as wide as the classes; or, with kept input aggregations, the
-    features, once.
-    """
+    hops: int = setting(0, "how often to propagate; 0 as in their papers (sgc: 2, others: 10).", least=0)
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        self.is_kept = frame.keep_input_aggregation
-        self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
-        self.dense = Dense(frame.in_width, frame.out_width, compute=frame.compute, backend=self.backend)
-
-    def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
-        if self.is_kept:
-            assert isinstance(x, torch.Tensor)
-            return self.dense(self._propagated(x))
-        transformed = matmul(operand(x, self.compute), self.dense.weight, self.backend)
-        return self._propagated(transformed) + self.dense.bias
-
-    def _propagated(self, x: torch.Tensor) -> torch.Tensor:
-        for hop in self.hops:
-            x = hop(x)
-        return x
+    @property
+    def num_hops(self) -> int:
+        """``hops``, or the papers' number."""
+        return self.hops or 10
 
 
-class _Propagation(GraphModel):
+@dataclass(frozen=True)
+class TeleportSettings:
+    """Of models that mix the first result in."""
+
+    teleport: float = setting(0.1, "alpha, the share of the first result in each hop or layer.", least=0, most=1)
+
+
+class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, and exchanges for ``hops`` hops."""
+
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__(config, frame)
@@ -54,41 +51,3 @@ class _Propagation(GraphModel):
     def transformed(self, x: Features) -> torch.Tensor:
         """(n, C), each node by itself."""
         return self.through(x, self.dense, self.norms, self.dropouts)
-
-
-class APPNP(_Propagation):
-    """Personalised PageRank of predictions: ``z <- (1 - teleport) Â z + teleport h`` (Klicpera et al.); PyG's ``APPNP``."""
-
-    def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """The first layer's, as in the paper."""
-        return list(self.dense[0].parameters())
-
-    def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
-        h = self.transformed(x)
-        z = h
-        for hop in self.hops:
-            under_way = hop.begin(z)
-            restart = self.config.teleport * h  # while rows travel
-            z = torch.add(restart, under_way.finish(), alpha=1 - self.config.teleport)
-        return z
-
-
-class DAGNN(_Propagation):
-    """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weighs its hops (Liu et al.)."""
-
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)
-
-    def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
-        h = self.transformed(x)
-        total = self._weighed(h)
-        for hop in self.hops:
-            h = hop(h)
-            total = total + self._weighed(h)
-        return total
-
-    def _weighed(self, h: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(self.gate(h)) * h

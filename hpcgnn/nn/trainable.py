@@ -11,7 +11,7 @@ import torch
 from hpcgnn.comm import Messages
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import DistributedConfig, ModelConfig
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.linear import Features
@@ -21,11 +21,16 @@ from hpcgnn.policy.channel import Channel
 class Trainable(Protocol):
     """See :class:`hpcgnn.nn.GraphModel`."""
 
-    config: ModelConfig
     compute: str
+    keeps_input: bool
     messages: Messages
     keys: DropoutKeys
     aggregator: Aggregator
+
+    @property
+    def config(self) -> ModelConfig | DistributedConfig:
+        """What the model is."""
+        ...
 
     def __call__(self, features: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features to (n, C) scores. Collective."""

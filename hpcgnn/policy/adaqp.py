@@ -9,24 +9,23 @@ first assignment; without network costs that fit, or an assignment, all rows hav
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.host import index_array
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
-from hpcgnn.policy.base import Stateless
-from hpcgnn.policy.channel import Channel
-from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import SAFE_BITS, PolicyConfig
-from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of
+from hpcgnn.policy.base import BitsPolicy, Setup
+from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS
+from hpcgnn.policy.link_costs import CLASSES, classes_of, kept_costs, measure_links
 from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
+from hpcgnn.policy.uniform import PeriodSettings
+from hpcgnn.settings import setting
 
 _LOG = logging.getLogger("hpcgnn")
 
@@ -57,22 +56,33 @@ def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size
     return GroupedRows(of_row, rows, Groups(of_group, np.bincount(of_row, beta), rows * seconds[of_group]))
 
 
-class AdaQPBits(Stateless):
-    """Bits from {2, 4, 8} by AdaQP's assignment.
+@dataclass(frozen=True)
+class AdaQPSettings:
+    """The paper's (its Table 8), and where the costs of links are kept; they are measured where there is no such file."""
 
-    measure_costs: fits the costs of links, or reads them from a file; None where nothing fits. Collective.
-    """
+    variance_weight: float = setting(
+        0.5, "lambda: 0 for the fewest seconds on the wire, 1 for the least variance.", least=0, most=1
+    )
+    group_rows: int = setting(100, "rows that share an assignment.", least=1)
+    link_costs: Path | None = setting(
+        None, "file with what messages cost, written if it is missing.", default_in_words="link_costs.json in --out"
+    )
+    refit_links: bool = setting(False, "measure what messages cost, whatever --link-costs holds.", is_kept=False)
 
-    def __init__(
-        self,
-        world: World,
-        channels: list[Channel],
-        config: PolicyConfig,
-        clock: Clock,
-        measure_costs: Callable[[], LinkCosts | None],
-    ) -> None:
-        self._world, self._channels, self._config, self._clock = world, channels, config, clock
-        self._measure_costs = measure_costs
+
+@BITS_POLICIES.register("adaqp")
+class AdaQPBits(BitsPolicy):
+    """Bits from {2, 4, 8} by AdaQP's assignment."""
+
+    summary = "weighs variance against time"
+    settings = (PeriodSettings, AdaQPSettings)
+    goes_with_delta = False  # what rows look like decides, and differences look otherwise
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        world, channels = setup.world, setup.channels
+        self._own, self._period = setup.config.section(AdaQPSettings), setup.config.section(PeriodSettings).bits_period
+        self._world, self._clock = world, setup.clock
         self._costs: dict[str, Any] | None = None
         self._due: int | None = None
         self._nodes = world.nodes()
@@ -87,7 +97,7 @@ class AdaQPBits(Stateless):
             self._due = epoch + 1  # this epoch is the first to be looked at
         if epoch < self._due:
             return {}
-        self._due = epoch + self._config.bits_period
+        self._due = epoch + self._period
         seen = [number for number, ranges in enumerate(self._ranges) if ranges.messages]
         try:
             return self._assign(seen)
@@ -96,16 +106,13 @@ class AdaQPBits(Stateless):
             self._fall_back()
             return {"failure": str(failure)}
 
-    def forget_costs(self) -> None:
-        """Measure links anew at the next assignment."""
-        self._costs = None
-
     def _measured(self) -> dict[str, Any] | None:
-        costs = self._measure_costs()
+        own, measure = self._own, self.setup.measure_costs or (lambda: measure_links(self._world))
+        costs = measure() if own.link_costs is None else kept_costs(self._world, own.link_costs, refit=own.refit_links)
         return None if costs is None else asdict(costs)
 
     def _fall_back(self) -> None:
-        for channel in self._channels:
+        for channel in self.channels:
             channel.exchange.bits = channel.exchange.uniform_bits(SAFE_BITS)
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
@@ -113,14 +120,14 @@ class AdaQPBits(Stateless):
         theta, gamma = self._link_seconds()
         grouped = [self._grouped(number, theta) for number in numbers]
         problems = [
-            Problem(one.groups, self._fixed(self._channels[number].exchange.send_counts, theta, gamma))
+            Problem(one.groups, self._fixed(self.channels[number].exchange.send_counts, theta, gamma))
             for number, one in zip(numbers, grouped, strict=True)
         ]
         told, names = {}, ("objective", "bound", "gap", "seconds", "variance")
-        found = assign(self._world, problems, self._config.variance_weight)
+        found = assign(self._world, problems, self._own.variance_weight)
         for number, rows, assignment in zip(numbers, grouped, found, strict=True):
-            self._channels[number].exchange.assign_bits(assignment.bits[rows.of_row].astype(np.uint8))
-            told[self._channels[number].name] = {name: getattr(assignment, name) for name in names}
+            self.channels[number].exchange.assign_bits(assignment.bits[rows.of_row].astype(np.uint8))
+            told[self.channels[number].name] = {name: getattr(assignment, name) for name in names}
         return told
 
     def _grouped(self, number: int, theta: np.ndarray) -> GroupedRows:
@@ -129,7 +136,7 @@ class AdaQPBits(Stateless):
         width = ranges.width
         assert width is not None
         beta = self._weights[number] * width * ranges.take() / 6
-        return group_rows(beta, self._receivers[number], theta * width / 8, self._config.group_rows)
+        return group_rows(beta, self._receivers[number], theta * width / 8, self._own.group_rows)
 
     def _fixed(self, counts: np.ndarray, theta: np.ndarray, gamma: np.ndarray) -> np.ndarray:
         whatever = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
@@ -169,17 +176,17 @@ class AdaQPBits(Stateless):
                 "messages": ranges.messages,
                 "width": ranges.width,
             }
-            for channel, ranges in zip(self._channels, self._ranges, strict=True)
+            for channel, ranges in zip(self.channels, self._ranges, strict=True)
             if (bits := channel.exchange.bits) is not None
         }
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""
-        names = {channel.name for channel in self._channels}
+        names = {channel.name for channel in self.channels}
         if rank_state is None or names != rank_state.keys():
             return
-        self._due, self._costs = state["due"], state["costs"]
-        for channel, ranges in zip(self._channels, self._ranges, strict=True):
+        self._due, self._costs = state["due"], None if self._own.refit_links else state["costs"]
+        for channel, ranges in zip(self.channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
             channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
             ranges.squares, ranges.messages, ranges.width = kept["squares"], kept["messages"], kept["width"]

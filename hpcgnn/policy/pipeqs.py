@@ -15,16 +15,44 @@ arrive sooner. K scales p, but not whether it is above 1/2, so there is no setti
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import World
 from hpcgnn.comm.mailbox import SKIPPED, STALE
-from hpcgnn.policy.base import Stateless
+from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, SmoothingSettings
 from hpcgnn.policy.problem import CHOICES
+from hpcgnn.settings import setting
+
+DRIFT_RULES = ("corrected", "printed")
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """Of both parts of B_CHECK (§3.5)."""
+
+    drift_threshold: float = setting(
+        0.1, "E: rows whose cosine distance from those before is larger are sent anew, in other bits.", least=0
+    )
+
+
+@dataclass(frozen=True)
+class DriftBitsSettings:
+    """Of the part about bits."""
+
+    drift_rule: str = setting(
+        "corrected", "Eq. 7 as printed only ever raises bits; corrected also lowers them.", choices=DRIFT_RULES
+    )
+
+
+@dataclass(frozen=True)
+class AgeSettings:
+    """Of the part about staleness."""
+
+    most_stale_epochs: int = setting(4, "rows are never used later than so many epochs after they were sent.", least=1)
 
 
 def raises_bits(drift: float, epochs: int, threshold: float, rule: str) -> bool:
@@ -32,16 +60,25 @@ def raises_bits(drift: float, epochs: int, threshold: float, rule: str) -> bool:
     return drift > 0 if rule == "printed" else drift / epochs > threshold
 
 
-class PipeQSBits(Stateless):
+@BITS_POLICIES.register("pipeqs")
+class PipeQSBits(BitsPolicy):
     """B_CHECK's part about bits, of each exchange."""
 
-    def __init__(self, channels: list[Channel], threshold: float, rule: str) -> None:
-        self._channels, self._threshold, self._rule = channels, threshold, rule
-        self.bits = dict.fromkeys((channel.name for channel in channels), CHOICES[-1])
+    summary = "goes by how much rows change"
+    settings = (DriftSettings, DriftBitsSettings)
+    compares_rows = True
+    goes_with_delta = False  # what is compared are rows, which a difference is not
+    bits_come_back = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._threshold = setup.config.section(DriftSettings).drift_threshold
+        self._rule = setup.config.section(DriftBitsSettings).drift_rule
+        self.bits = dict.fromkeys((channel.name for channel in setup.channels), CHOICES[-1])
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set all exchanges' bits."""
-        for channel in self._channels:
+        for channel in self.channels:
             channel.exchange.bits = channel.exchange.uniform_bits(self.bits[channel.name])
         return {}
 
@@ -62,12 +99,18 @@ class PipeQSBits(Stateless):
         self.bits |= state["bits"]
 
 
-class PipeQSStaleness:
+@STALENESS_POLICIES.register("pipeqs")
+class PipeQSStaleness(StalenessPolicy):
     """S_CHECK, and B_CHECK's part about staleness, of each exchange."""
 
-    def __init__(self, world: World, clock: Clock, threshold: float, most_stale_epochs: int) -> None:
-        self._world, self._clock = world, clock
-        self._threshold, self._most = threshold, most_stale_epochs
+    summary = "also older ones, while they change little"
+    settings = (DriftSettings, AgeSettings, SmoothingSettings)
+    compares_rows = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._threshold = setup.config.section(DriftSettings).drift_threshold
+        self._most = setup.config.section(AgeSettings).most_stale_epochs
         self.may_skip: dict[str, bool] = {}
 
     def begin(self, channels: list[Channel]) -> None:
@@ -75,7 +118,7 @@ class PipeQSStaleness:
         if not channels:
             return
         direction = "gradients" if channels[0].exchange.is_backward else "features"
-        late = self._clock.observe(f"late_{direction}", lambda: self._late(channels))
+        late = self.setup.clock.observe(f"late_{direction}", lambda: self._late(channels))
         for channel in channels:
             is_late = channel.name in late
             channel.exchange.freshness = SKIPPED if is_late and self._may_be_skipped(channel) else STALE
@@ -83,7 +126,7 @@ class PipeQSStaleness:
     def _late(self, channels: list[Channel]) -> list[str]:
         """Exchanges whose last message has not come on some rank. Collective."""
         mine = np.array([channel.exchange.is_late() for channel in channels], np.int64)
-        anywhere = self._world.allreduce(mine, "max", "which messages have come")
+        anywhere = self.setup.world.allreduce(mine, "max", "which messages have come")
         return [channel.name for channel, is_late in zip(channels, anywhere, strict=True) if is_late]
 
     def _may_be_skipped(self, channel: Channel) -> bool:

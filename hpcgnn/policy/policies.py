@@ -11,14 +11,11 @@ from hpcgnn.comm import Messages, World
 from hpcgnn.comm.mailbox import FRESH, Keeping
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.kernels.packing import MESSAGE_BITS
-from hpcgnn.policy.adaqp import AdaQPBits
-from hpcgnn.policy.base import BitsPolicy, FixedBits, Pipeline, StalenessPolicy, Synchronous, UniformBits
+from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.policy.link_costs import LinkCosts, measure_links
-from hpcgnn.policy.pipeqs import PipeQSBits, PipeQSStaleness
-from hpcgnn.policy.sylvie import LossDescent, SylvieBits, SylvieStaleness
+from hpcgnn.policy.config import FIXED, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.link_costs import LinkCosts
 
 
 class Policies:
@@ -36,43 +33,19 @@ class Policies:
         clock: Clock | None = None,
         measure_costs: Callable[[], LinkCosts | None] | None = None,
     ) -> None:
-        config.check(messages.config.message_coding)
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self._channels = world, messages, channels
         for channel in channels:  # another trainer of the model may have set them
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
-        features, gradients = (config.smoothing in (name, "both") for name in ("features", "gradients"))
-        keeping = Keeping(features, gradients, config.smoothing_decay, config.compares)
+        own = config.section(SmoothingSettings)
+        features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
+        keeping = Keeping(features, gradients, own.smoothing_decay, config.compares)
         messages.kept.begin(keeping if config.keeps_rows else None)
-        self._bits = self._make_bits(measure_costs or (lambda: measure_links(world)))
-        self._staleness = self._make_staleness()
+        setup = Setup(world, channels, config, self.clock, measure_costs)
+        self._bits: BitsPolicy = config.bits_policy(setup)
+        self._staleness: StalenessPolicy = config.staleness_policy(setup)
         self._details: dict[str, Any] = {}
         self._histograms: dict[RowBits, dict[str, int]] = {}
-
-    def _make_bits(self, measure_costs: Callable[[], LinkCosts | None]) -> BitsPolicy:
-        config, channels = self.config, self._channels
-        if config.bits == "uniform":
-            return UniformBits(channels, config.bits_period)
-        if config.bits == "adaqp":
-            return AdaQPBits(self._world, channels, config, self.clock, measure_costs)
-        if config.bits == "sylvie":
-            return SylvieBits(self._world, channels, self._loss_descent())
-        if config.bits == "pipeqs":
-            return PipeQSBits(channels, config.drift_threshold, config.drift_rule)
-        return FixedBits()
-
-    def _make_staleness(self) -> StalenessPolicy:
-        config = self.config
-        if config.staleness == "pipeline":
-            return Pipeline()
-        if config.staleness == "sylvie":
-            return SylvieStaleness(self._loss_descent())
-        if config.staleness == "pipeqs":
-            return PipeQSStaleness(self._world, self.clock, config.drift_threshold, config.most_stale_epochs)
-        return Synchronous()
-
-    def _loss_descent(self) -> LossDescent:
-        return LossDescent(self.config.loss_memory, self.config.loss_window, self.config.descent_rule)
 
     @property
     def names(self) -> list[str]:
@@ -109,7 +82,7 @@ class Policies:
         """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's. Not collective."""
         if self.config.is_off:
             return
-        if "sylvie" in (self.config.bits, self.config.staleness):
+        if self.config.needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
         seen = Observation(epoch, loss, seconds, self._drift(drift_sums))
         self._bits.observe(seen)
@@ -133,8 +106,7 @@ class Policies:
             counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
             for bits, rows in zip(new, counts.tolist(), strict=True):
                 known[bits] = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
-        # those of Sylvie's and PipeQS' few choices come back; others are gone with their period
-        self._histograms = {**(self._histograms if self.config.bits in ("sylvie", "pipeqs") else {}), **known}
+        self._histograms = {**(self._histograms if self._bits.bits_come_back else {}), **known}
 
     def record(self) -> dict[str, Any]:
         """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
@@ -147,7 +119,7 @@ class Policies:
         return record
 
     def _bits_record(self) -> int | dict[str, dict[str, int]]:
-        if self.config.bits == "fixed":
+        if self.config.bits == FIXED:
             return self._messages.config.bits
         return {
             channel.name: self._histograms[channel.exchange.bits]
@@ -171,11 +143,6 @@ class Policies:
     def rank_state(self) -> dict[str, Any]:
         """What is this rank's."""
         return self._bits.rank_state()
-
-    def forget_link_costs(self) -> None:
-        """Measure links anew, whatever a checkpoint holds."""
-        if isinstance(self._bits, AdaQPBits):
-            self._bits.forget_costs()
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Go on from them; without the latter where the run was on other parts."""

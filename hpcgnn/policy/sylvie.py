@@ -10,6 +10,7 @@ is synchronous; the paper's speeds are nearer to those of the rate as printed ("
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,28 @@ import numpy as np
 from hpcgnn.comm import World
 from hpcgnn.comm.mailbox import FRESH, STALE
 from hpcgnn.comm.row_bits import RowBits
-from hpcgnn.policy.base import Stateless
+from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, PolicyConfig, SmoothingSettings
+from hpcgnn.settings import setting
 
 CHOICES = (1, 2, 4, 8)
+DESCENT_RULES = ("corrected", "printed")
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """How the descent of the loss is measured (§V-A)."""
+
+    loss_memory: float = setting(0.9, "lambda, of the running average of the loss.", least=0, most=1)
+    loss_window: int = setting(
+        5, "delta: the loss's descent is compared with that of so many epochs ago (20: faster).", least=1
+    )
+    descent_rule: str = setting(
+        "corrected",
+        "the loss descent rate with the sign that the paper prints, or with that of its text.",
+        choices=DESCENT_RULES,
+    )
 
 
 class LossDescent:
@@ -39,6 +58,12 @@ class LossDescent:
         before, self.average = self.average, self._memory * self.average + (1 - self._memory) * seen.loss
         self.rates = [*self.rates[-self._window :], self._sign * (before - self.average) / seen.seconds]
 
+    @classmethod
+    def of(cls, config: PolicyConfig) -> LossDescent:
+        """As configured."""
+        own = config.section(DescentSettings)
+        return cls(own.loss_memory, own.loss_window, own.descent_rule)
+
     @property
     def is_slower(self) -> bool | None:
         """Whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
@@ -53,7 +78,8 @@ class LossDescent:
         self.average, self.rates = state["average"], state["rates"]
 
 
-class SylvieBits(Stateless):
+@BITS_POLICIES.register("sylvie")
+class SylvieBits(BitsPolicy):
     """Base bits double where the loss falls more slowly than before, and halve where it does not (Eq. 5).
 
     Nodes are given one of the bits from the base to 8 by their importance: their in-degree's place among the distinct
@@ -61,14 +87,20 @@ class SylvieBits(Stateless):
     once, before the first epoch, from the plan; both ends of an exchange know them, so that nothing is told afterwards.
     """
 
-    def __init__(self, world: World, channels: list[Channel], descent: LossDescent) -> None:
-        self._channels, self._descent = channels, descent
+    summary = "goes by in-degrees and the loss"
+    settings = (DescentSettings,)
+    needs_clock = True
+    bits_come_back = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._descent = LossDescent.of(setup.config)
         self.base = CHOICES[0]
-        self._classes = row_classes(world, channels)
+        self._classes = row_classes(setup.world, setup.channels)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set all exchanges' bits."""
-        for channel, by_base in zip(self._channels, self._classes, strict=True):
+        for channel, by_base in zip(self.channels, self._classes, strict=True):
             channel.exchange.bits = by_base[self.base]
         return {"base_bits": self.base}
 
@@ -89,11 +121,17 @@ class SylvieBits(Stateless):
         self._descent.load(state["descent"])
 
 
-class SylvieStaleness:
+@STALENESS_POLICIES.register("sylvie")
+class SylvieStaleness(StalenessPolicy):
     """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
 
-    def __init__(self, descent: LossDescent) -> None:
-        self._descent = descent
+    summary = "while the loss falls well"
+    settings = (DescentSettings, SmoothingSettings)
+    needs_clock = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._descent = LossDescent.of(setup.config)
 
     def begin(self, channels: list[Channel]) -> None:
         """The same for all exchanges of an epoch."""

@@ -17,6 +17,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.label_embedding import label_matrix
+from hpcgnn.settings import Checked, setting
 
 REDRAWS = ("epoch", "once")
 # Stands where a dropout's key has its layer, so that no mask shares its numbers with the draw.
@@ -24,18 +25,27 @@ _LABELS = int.from_bytes(b"labels", "big")
 
 
 @dataclass(frozen=True)
-class LabelPropagationConfig:
+class LabelPropagationConfig(Checked):
     """rate: share of the training labels that are inputs while training; 0 = none, ever. redraw: ``epoch`` or ``once``."""
 
-    rate: float = 0.0
-    redraw: str = "epoch"
-
-    def check(self) -> None:
-        """Raise HpcgnnError for values that leave nothing to learn from."""
-        if not 0 <= self.rate < 1:
-            raise HpcgnnError(f"label-propagation must be at least 0 and below 1, not {self.rate}")
-        if self.redraw not in REDRAWS:
-            raise HpcgnnError(f"label-redraw must be one of {', '.join(REDRAWS)}, not {self.redraw!r}")
+    rate: float = setting(
+        0.0,
+        "Share of the training labels that are inputs: their embedding is added to the features, and the loss is on the other "
+        "training nodes (SuperGCN's code: 0.62; 0 = off). Evaluation and prediction are given all training labels and no "
+        "others, so the training metric is then about nodes whose label is known.",
+        name="label_propagation",
+        metavar="RATE",
+        least=0,
+        below=1,
+    )
+    redraw: str = setting(
+        "epoch",
+        "When the propagated labels are drawn: anew every epoch, or once for the run.",
+        name="label_redraw",
+        choices=REDRAWS,
+        used_if=lambda own: own.rate > 0,
+        users="--label-propagation above 0 uses it",
+    )
 
 
 def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:

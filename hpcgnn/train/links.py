@@ -19,6 +19,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
+from hpcgnn.settings import MOST_SEED, Checked, setting
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
@@ -29,22 +30,34 @@ _ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of th
 
 
 @dataclass(frozen=True)
-class LinkConfig:
+class LinkConfig(Checked):
     """link_split: shares of the links that are held out for validation and for testing. link_seed: of that split, and of the
     negatives that evaluations take. negatives: for each link. negative_pool: nodes drawn in each epoch, from which the
     negatives of all links take their sources; every rank gets their embeddings."""
 
-    link_split: tuple[float, float] = (0.05, 0.1)
-    link_seed: int = 0
-    negatives: int = 1
-    negative_pool: int = 2048
+    link_split: tuple[float, float] = setting(
+        (0.05, 0.1),
+        "shares of the links held out for validation and testing, an edge's both directions together.",
+        metavar="VAL TEST",
+    )
+    link_seed: int = setting(
+        0,
+        "which are held out, and which other pairs they are compared with; --seed changes neither.",
+        least=0,
+        most=MOST_SEED,
+    )
+    negatives: int = setting(1, "pairs without a link for each link, drawn anew in each epoch.", least=1)
+    negative_pool: int = setting(
+        2048,
+        "nodes drawn in each epoch for the other ends of those pairs; every rank gets their embeddings.",
+        least=1,
+    )
 
     def check(self) -> None:
         """Raise HpcgnnError for values that leave nothing to learn from."""
+        super().check()
         if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # nor with a NaN
             raise HpcgnnError(f"link-split must be two shares below 1 in all, not {self.link_split}")
-        if min(self.negatives, self.negative_pool) < 1:
-            raise HpcgnnError("negatives and negative-pool must be at least 1")
 
 
 @dataclass(frozen=True)

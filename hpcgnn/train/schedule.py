@@ -6,28 +6,25 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.settings import Checked, setting
 
 SCHEDULES = ("constant", "cosine", "step", "plateau")
+_OF_DECAYS: dict[str, Any] = {
+    "used_if": lambda own: own.schedule in ("step", "plateau"),
+    "users": "--schedule step and plateau use it",
+}
 
 
 @dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(Checked):
     """schedule: ``constant``; ``cosine`` to zero over the run; ``step``: times ``decay`` every ``decay_every`` epochs;
     ``plateau``: times ``decay`` when the validation metric has not improved for ``decay_every`` epochs.
     warmup: epochs of linear rise at the start."""
 
-    schedule: str = "constant"
-    warmup: int = 0
-    decay: float = 0.5
-    decay_every: int = 50
-
-    def check(self) -> None:
-        """Raise HpcgnnError for values that make no schedule."""
-        if self.schedule not in SCHEDULES:
-            raise HpcgnnError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
-        if self.warmup < 0 or self.decay_every < 1 or not 0 < self.decay <= 1:
-            raise HpcgnnError("warmup must be at least 0, decay_every at least 1 and decay in (0, 1]")
+    schedule: str = setting("constant", "Learning rate over the epochs.", choices=SCHEDULES)
+    warmup: int = setting(0, "Epochs of linear rise.", least=0)
+    decay: float = setting(0.5, "Factor of the step and plateau schedules.", above=0, most=1, **_OF_DECAYS)
+    decay_every: int = setting(50, "Epochs between decays.", least=1, **_OF_DECAYS)
 
 
 def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: Best) -> float:

@@ -47,11 +47,6 @@ class NodeTask:
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
         with together(graph.world, f"train on {graph.path}"):
-            if model.config.decoder != "none":
-                raise HpcgnnError("a model with a decoder learns links: give the trainer what split_links returns")
-            if model.config.label_inputs != (labels.rate > 0):
-                raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
-            check_metric(metric, objective.METRICS, "classes of nodes")
             check_labels(graph)
         _check_any(graph, int(graph.masks["train_mask"].sum()), "training nodes on any rank: convert it with --split")
         self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
@@ -93,9 +88,6 @@ class LinkTask:
                 raise HpcgnnError(
                     "build the model for the split's train: with another graph it would see held-out links"
                 )
-            if model.config.label_inputs:
-                raise HpcgnnError("labels cannot be propagated (--label-propagation) where links are learned")
-            check_metric(metric, objective.LINK_METRICS, "links")
         assert isinstance(model, GraphModel)
         self.model, self.split, self.metric = model, split, "roc-auc" if metric == "auto" else metric
         self.features = features_of(graph, model)
@@ -147,12 +139,6 @@ class LinkTask:
             joined, apart = self.scores(embeddings, links, halo, negatives)
             found.append(objective.link_metric(world, self.metric, host_values(joined), host_values(apart)))
         return world.broadcast(found, what="the metrics")
-
-
-def check_metric(metric: str, known: tuple[str, ...], task: str) -> None:
-    """Raise HpcgnnError unless a task has this metric."""
-    if metric not in ("auto", *known):
-        raise HpcgnnError(f"metric must be auto or one of {', '.join(known)} for {task}, not {metric!r}")
 
 
 def features_of(graph: LocalGraph, model: Any) -> Features:

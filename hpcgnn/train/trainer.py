@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,53 +16,23 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
 from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint
 from hpcgnn.train.adam import Adam, parameter_groups
+from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
-from hpcgnn.train.label_propagation import LabelPropagationConfig
-from hpcgnn.train.links import LinkSplit
+from hpcgnn.train.links import LinkConfig, LinkSplit
 from hpcgnn.train.rank_state import RankState
+from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
-from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+from hpcgnn.train.schedule import Best, learning_rate_factor
 from hpcgnn.train.summary import summarise
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
 _BREAKDOWN = ("seconds", *PHASES, "other_seconds")
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """epochs: in all. lr, weight_decay: of Adam. dense_weight_decay: of a model's ``dense_parameters``; None: the same.
-    eval_every: epochs between evaluations. checkpoint_every: epochs between
-    checkpoints. patience: stop after so many epochs without a better validation metric; 0 = never. metric: ``accuracy``,
-    ``micro-f1`` or ``roc-auc``; ``auto`` follows the task. labels: which are inputs; a model for it is built with
-    ``label_inputs``. policy: who decides in how many bits rows travel, and when they are waited for."""
-
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    dense_weight_decay: float | None = None
-    eval_every: int = 1
-    checkpoint_every: int = 10
-    patience: int = 0
-    metric: str = "auto"
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    labels: LabelPropagationConfig = field(default_factory=LabelPropagationConfig)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-
-    def check(self) -> None:
-        """Raise HpcgnnError for values that cannot train."""
-        self.schedule.check()
-        self.labels.check()
-        if min(self.epochs, self.eval_every, self.checkpoint_every) < 1 or self.patience < 0:
-            raise HpcgnnError("epochs, eval_every and checkpoint_every must be at least 1, and patience at least 0")
-        if not self.lr > 0 or min(self.weight_decay, self.dense_weight_decay or 0) < 0:
-            raise HpcgnnError("lr must be positive, and weight_decay and dense_weight_decay at least 0")
 
 
 class Trainer:
@@ -103,8 +72,7 @@ class Trainer:
         self.run, self.on_epoch = run, on_epoch
         self.stop = stop or StopRequest().listen()
         with together(self.world, "check the training settings"):
-            self.config.check()
-            self.config.policy.check(messages.config.message_coding)
+            self._run_config(links).check()
             if not torch.equal(keys.ids, graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
         metric = self.config.metric
@@ -129,6 +97,20 @@ class Trainer:
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self._is_resumed = False
+
+    def _run_config(self, links: LinkSplit | None) -> RunConfig:
+        """What of the run's settings this trainer knows: those that a model was built with and no longer has are as ever."""
+        model = self.model
+        return RunConfig(
+            task="node" if links is None else "link",
+            model=model.config,
+            messages=model.messages.config,
+            train=self.config,
+            links=LinkConfig() if links is None else links.config,
+            seed=model.keys.seed,
+            compute=model.compute,
+            cache_input_aggregation=model.keeps_input,
+        )
 
     def _groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.model, self.config.weight_decay, self.config.dense_weight_decay)

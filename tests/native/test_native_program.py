@@ -12,6 +12,8 @@ from requires import require
 
 from hpcgnn.kernels.native import library
 
+pytestmark = pytest.mark.builds
+
 COMPILER = os.environ.get("CXX", "") or "c++"
 SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -59,6 +61,7 @@ def arm_build():
     return native_program.build_program("aarch64", ARM_COMPILER, ""), built
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("cpu", "isa"),
     [(NO_SVE, "neon"), ("max,sve128=on", "sve128"), ("max,sve512=on", "sve512")],

@@ -1,38 +1,34 @@
-"""Run under mpirun: scores and gradients of every native model against PyG's layers; rank 0 writes a JSON report.
-
-usage: models.py REPORT.json WORKFOLDER
-"""
+"""Programs of ranks: scores and gradients of every native model against PyG's layers."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import pyg_models
 import small_graphs
+import torch
 
 import hpcgnn
-from hpcgnn.comm import MpiWorld
+from hpcgnn.comm import World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum
 
-SMALL = hpcgnn.ModelConfig(layers=3, hidden=12, heads=4, dropout=0.0, norm="layer", hops=3)
-CONFIGS = {name: replace(SMALL, model=name) for name in MODELS} | {
-    "gat, elu": replace(SMALL, model="gat", activation="elu", norm="none", output_heads=2),
-    "gat, partial": replace(SMALL, model="gat", attention="partial"),
-    "gat, partial, 2 heads": replace(
-        SMALL, model="gat", attention="partial", activation="elu", norm="none", output_heads=2
-    ),
-    "gcnii, 8 layers": replace(SMALL, model="gcnii", layers=8, norm="batch"),
-    "gin, wide": replace(SMALL, model="gin", hidden=32, norm="none"),
+SMALL = {"layers": 3, "hidden": 12, "heads": 4, "dropout": 0.0, "norm": "layer", "hops": 3}
+
+
+def small(name: str, **changes: object) -> hpcgnn.ModelConfig:
+    """The model with those of the small settings that it uses."""
+    return hpcgnn.ModelConfig.of_used(SMALL | {"model": name} | changes)
+
+
+CONFIGS = {name: small(name) for name in MODELS} | {
+    "gat, elu": small("gat", activation="elu", norm="none", output_heads=2),
+    "gat, partial": small("gat", attention="partial"),
+    "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
+    "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
+    "gin, wide": small("gin", hidden=32, norm="none"),
 }
 
 
@@ -40,6 +36,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
     """The largest relative differences of scores and of any parameter's gradient."""
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=1)
     model.begin_epoch(0)
+    graph.world.allreduce(np.zeros(1))  # where ranks are threads, PyG's model draws from the generator that they share
     wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"]).backward()
@@ -60,7 +57,8 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
 def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, float]:
     """The loss with all dropouts, and without them in evaluation; of all ranks."""
     rates = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
-    model = hpcgnn.build_model(replace(config, **rates), graph, backend="reference", dtype=torch.float64, seed=1)
+    dropping = hpcgnn.ModelConfig.of_used(config.flat() | rates)
+    model = hpcgnn.build_model(dropping, graph, backend="reference", dtype=torch.float64, seed=1)
     losses = {}
     for training in (True, False):
         model.train(training)
@@ -70,19 +68,15 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
     return losses
 
 
-def main(report: Path, folder: Path) -> None:
-    world, found = MpiWorld(), {}
-    for weighted in (False, True):
-        arrays = small_graphs.random_multigraph(weighted=weighted)
-        graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
-        for name, config in CONFIGS.items():
-            errors = compare(graph, arrays, config)
-            largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
-            found[f"{name}{', weighted' * weighted}"] = dict(zip(errors, largest, strict=True))
-    found["dropout"] = {name: with_dropout(graph, config) for name, config in CONFIGS.items()}
-    if world.rank == 0:
-        report.write_text(json.dumps(found))
+def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:
+    """The largest of all ranks."""
+    arrays = small_graphs.random_multigraph(weighted=weighted)
+    graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
+    found = compare(graph, arrays, CONFIGS[name])
+    return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+def dropout(world: World, folder: Path, name: str) -> dict[str, float]:
+    """Losses in training and evaluation."""
+    arrays = small_graphs.random_multigraph(weighted=True)
+    return with_dropout(small_graphs.on_ranks(world, arrays, folder / f"dropout-{world.size}.h5"), CONFIGS[name])

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import DistributedConfig
+from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
 
@@ -28,7 +29,9 @@ class TrainableModule:
         self._of.has_trainer = True
         self.graph, self.messages, self.keys = self._of.graph, self._of.messages, self._of.keys
         self.aggregator = self._of.bridge.halo
-        self.compute, self.config = "float32", ModelConfig()
+        rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
+        self.compute, self.keeps_input = "float32", False
+        self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         weight = self.graph.edge_weight
         takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
         dtype = next(model.parameters()).dtype

@@ -1,0 +1,65 @@
+"""What models with attention have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours
+from hpcgnn.nn.config import LayerSettings, ModelConfig
+from hpcgnn.nn.graph_model import Connection, Frame
+from hpcgnn.nn.halo import attention_edges, make_halo
+from hpcgnn.nn.stack import Stack
+from hpcgnn.settings import setting
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Of attention with several heads."""
+
+    heads: int = setting(8, "heads that share --hidden.", least=1)
+    output_heads: int = setting(1, "heads of the last layer, which are averaged.", least=1)
+    attention_dropout: float = setting(0.0, "dropout of the weights of neighbours.", least=0, below=1, is_free=True)
+
+
+class AttentionStack(Stack):
+    """A stack of layers with attention; all but the last one join their heads, which averages its own. layer: which."""
+
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
+    layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """As :meth:`GraphModel.connected`: rows of neighbours travel as they are, whatever the strategy."""
+        named = {name: value for name, value in how.items() if name != "dtype"}
+        return Connection(make_halo(graph, **named), edges=attention_edges(graph))
+
+    @classmethod
+    def uses_strategy(cls, config: ModelConfig) -> bool:
+        """As :meth:`GraphModel.uses_strategy`."""
+        return False
+
+    @classmethod
+    def check_settings(cls, config: ModelConfig) -> None:
+        """As :meth:`GraphModel.check_settings`."""
+        if config.hidden % config.heads:
+            raise HpcgnnError(f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}")
+
+    def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """The layer of this depth."""
+        halo, edges, rate = self.new_aggregator(), frame.connection.edges, self.config.attention_dropout
+        assert edges is not None
+        assert isinstance(halo, Aggregator)
+        (drop,) = self.new_edge_dropouts(rate, edges.ids if rate else None)  # 8 bytes an edge
+        return self.layer(width, self.heads(depth, next_width), Neighbours(halo, edges, drop), self.compute)
+
+    def heads(self, depth: int, next_width: int) -> Heads:
+        """Those of the layer of this depth, whose result is ``next_width`` wide."""
+        is_last = depth == self.config.layers - 1
+        count = self.config.output_heads if is_last else self.config.heads
+        return Heads(count, next_width if is_last else next_width // count, join=not is_last)

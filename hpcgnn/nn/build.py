@@ -1,0 +1,92 @@
+"""Models of any kind for a graph."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import torch
+
+from hpcgnn.comm import Messages, together
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.compute import check_compute
+from hpcgnn.nn.config import MODELS, ModelConfig, check_kept_input
+from hpcgnn.nn.decoder import make_decoder
+from hpcgnn.nn.dropout import DropoutKeys
+from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.label_embedding import LabelEmbedding
+
+_LOG = logging.getLogger("hpcgnn")
+_DRAWING = threading.Lock()  # torch has one generator a process, and ranks may be threads of one
+
+
+def build_model(
+    config: ModelConfig,
+    graph: LocalGraph,
+    *,
+    strategy: str = "hybrid",
+    seed: int = 0,
+    messages: Messages | None = None,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    compute: str = "float32",
+    keep_input_aggregation: bool = False,
+) -> GraphModel:
+    """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
+
+    ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is.
+    ``strategy`` is of no matter to attention over the halo, whose neighbours' rows travel as they are.
+    """
+    with together(graph.world, f"build a model for {graph.path}"):
+        config.check()
+        if keep_input_aggregation:
+            check_kept_input(config)
+            _check_dense(graph)
+        warning = check_compute(compute, dtype)
+        if graph.features is None:
+            raise HpcgnnError(
+                f"{graph.path} has no node features: convert the graph with --features degree:64 or another"
+            )
+    if warning:
+        _LOG.warning(warning)
+    messages = messages or Messages(graph.world)
+    messages.reseed(seed)
+    kind: type[GraphModel] = MODELS[config.model]
+    row_bytes = -(-config.hidden * messages.config.bits // 8)
+    connection = kind.connected(
+        config, graph, strategy, messages=messages, backend=backend, dtype=dtype, row_bytes=row_bytes
+    )
+    frame = Frame(
+        graph.meta.num_features,
+        graph.meta.num_classes if config.decoder == "none" else config.hidden,
+        connection,
+        DropoutKeys(graph.original_ids, seed),
+        is_sparse=isinstance(graph.features, Csr),
+        compute=compute,
+        keep_input_aggregation=keep_input_aggregation,
+    )
+    model = _with_weights(kind, config, frame, seed).to(dtype)
+    model.graph = graph
+    return model
+
+
+def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, seed: int) -> GraphModel:
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind(config, frame)
+        if config.label_inputs:  # last, so that the others' weights are those that they have without it
+            model.embed_labels = LabelEmbedding(frame.out_width, frame.in_width, frame.aggregator.backend)
+        if config.decoder != "none":
+            how = {"compute": frame.compute, "backend": frame.aggregator.backend}
+            model.decoder = make_decoder(config.decoder, frame.out_width, **how)
+    return model
+
+
+def _check_dense(graph: LocalGraph) -> None:
+    """Raise HpcgnnError where features are sparse, which their file alone decides."""
+    if isinstance(graph.features, Csr):
+        raise HpcgnnError(
+            "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
+        )

@@ -1,0 +1,34 @@
+"""DAGNN (Liu et al.)."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.nn.config import ModelConfig, register
+from hpcgnn.nn.graph_model import Frame
+from hpcgnn.nn.layers import Dense
+from hpcgnn.nn.linear import Features
+from hpcgnn.nn.propagation import Propagation
+
+
+@register("dagnn")
+class DAGNN(Propagation):
+    """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weighs its hops."""
+
+    summary = "a dense network's results over several of gcn's hops, which each node weighs"
+
+    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+        super().__init__(config, frame)
+        self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """As :meth:`GraphModel.scores`."""
+        h = self.transformed(x)
+        total = self._weighed(h)
+        for hop in self.hops:
+            h = hop(h)
+            total = total + self._weighed(h)
+        return total
+
+    def _weighed(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.gate(h)) * h

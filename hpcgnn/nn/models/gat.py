@@ -1,0 +1,61 @@
+"""GAT (Veličković et al.)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.attention import GATLayer, PartialGATLayer
+from hpcgnn.nn.attention_stack import AttentionSettings, AttentionStack
+from hpcgnn.nn.config import LayerSettings, ModelConfig, register
+from hpcgnn.nn.graph_model import Connection, Frame
+from hpcgnn.nn.partial_attention import make_partial_plan
+from hpcgnn.settings import setting
+
+ATTENTIONS = ("halo", "partial")
+
+
+@dataclass(frozen=True)
+class GATSettings:
+    """partial: sums are made where the sources are, as in the plan of ``strategy`` (:mod:`hpcgnn.nn.partial_attention`): scores
+    that are sums over an edge's ends allow that."""
+
+    attention: str = setting(
+        "halo",
+        "rows of neighbours travel; or, partial, weighted sums that are made where the neighbours are.",
+        choices=ATTENTIONS,
+        is_free=True,
+    )
+
+
+@register("gat")
+class GAT(AttentionStack):
+    """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer`."""
+
+    summary = "with attention"
+    settings = (LayerSettings, GATSettings, AttentionSettings)
+    layer = GATLayer
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """As :meth:`GraphModel.connected`."""
+        if config.attention != "partial":
+            return super().connected(config, graph, strategy, **how)
+        plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
+        return Connection(plan.rows, partial=plan)
+
+    @classmethod
+    def uses_strategy(cls, config: ModelConfig) -> bool:
+        """As :meth:`GraphModel.uses_strategy`."""
+        return config.attention == "partial"
+
+    def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """The layer of this depth."""
+        if frame.connection.partial is None:
+            return super().new_layer(frame, depth, width, next_width)
+        plan = self.new_partial_plan(frame.connection.partial)
+        send_drop, drop = self.new_edge_dropouts(self.config.attention_dropout, plan.send_ids, plan.merge_ids)
+        return PartialGATLayer(width, self.heads(depth, next_width), plan, (send_drop, drop), self.compute)

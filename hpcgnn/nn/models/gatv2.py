@@ -1,0 +1,15 @@
+"""GATv2 (Brody et al.)."""
+
+from __future__ import annotations
+
+from hpcgnn.nn.attention import GATv2Layer
+from hpcgnn.nn.attention_stack import AttentionStack
+from hpcgnn.nn.config import register
+
+
+@register("gatv2")
+class GATv2(AttentionStack):
+    """A stack of :class:`GATv2Layer`."""
+
+    summary = "with attention whose order of neighbours depends on the node"
+    layer = GATv2Layer

@@ -1,0 +1,37 @@
+"""Jumping knowledge (Xu et al. 2018)."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.nn.config import ModelConfig, register
+from hpcgnn.nn.graph_model import Frame
+from hpcgnn.nn.layers import Dense, GCNLayer
+from hpcgnn.nn.linear import Features
+from hpcgnn.nn.stack import LinearStack
+
+
+@register("jknet")
+class JKNet(LinearStack):
+    """A stack of GCN layers whose results are joined for a dense last layer (PyG's ``jk="cat"``)."""
+
+    summary = "as gcn, with all layers' results joined"
+    layer = GCNLayer
+
+    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+        super().__init__(config, frame)
+        self.norms.append(self.new_norm(config.hidden))
+        self.final_dropout = self.new_dropout(config.dropout)
+        joined = config.layers * config.hidden
+        self.final = Dense(joined, frame.out_width, compute=self.compute, backend=self.backend)
+
+    def widths(self, frame: Frame) -> list[int]:
+        """All layers are hidden ones."""
+        return [frame.in_width, *[self.config.hidden] * self.config.layers]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """As :meth:`GraphModel.scores`."""
+        results = [self.activated(self.layers[0](x), self.norms[0])]
+        for layer, norm, drop in zip(self.layers[1:], self.norms[1:], self.dropouts, strict=True):
+            results.append(self.activated(layer(drop(results[-1])), norm))
+        return self.final(self.final_dropout(torch.cat(results, dim=1)))

@@ -1,0 +1,55 @@
+"""SGC (Wu et al.)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.nn.config import ModelConfig, register
+from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.layers import Dense
+from hpcgnn.nn.linear import Features, matmul, operand
+from hpcgnn.nn.propagation import HopSettings
+
+
+@dataclass(frozen=True)
+class SGCSettings(HopSettings):
+    """With fewer hops than others."""
+
+    @property
+    def num_hops(self) -> int:
+        """``hops``, or the paper's number."""
+        return self.hops or 2
+
+
+@register("sgc")
+class SGC(GraphModel):
+    """``Â^hops x W + b``; PyG's ``SGConv``.
+
+    Propagation commutes with the weight, so what travels is as wide as the classes; or, with kept input aggregations, the
+    features, once.
+    """
+
+    summary = "one linear layer behind gcn's aggregations"
+    settings = (SGCSettings,)
+    begins_with_exchange = True
+
+    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+        super().__init__(config, frame)
+        self.is_kept = frame.keep_input_aggregation
+        self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
+        self.dense = Dense(frame.in_width, frame.out_width, compute=frame.compute, backend=self.backend)
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """As :meth:`GraphModel.scores`."""
+        if self.is_kept:
+            assert isinstance(x, torch.Tensor)
+            return self.dense(self._propagated(x))
+        transformed = matmul(operand(x, self.compute), self.dense.weight, self.backend)
+        return self._propagated(transformed) + self.dense.bias
+
+    def _propagated(self, x: torch.Tensor) -> torch.Tensor:
+        for hop in self.hops:
+            x = hop(x)
+        return x

@@ -1,0 +1,58 @@
+"""Bits drawn at random: what AdaQP is compared with (its Table 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.kernels import keyed
+from hpcgnn.policy.base import BitsPolicy, Setup
+from hpcgnn.policy.channel import Channel
+from hpcgnn.policy.config import BITS_POLICIES
+from hpcgnn.policy.problem import CHOICES
+from hpcgnn.settings import setting
+
+_DRAW = int.from_bytes(b"bits", "big")  # stands where a message's key has its layer
+
+
+@dataclass(frozen=True)
+class PeriodSettings:
+    """Of policies that assign bits now and then."""
+
+    bits_period: int = setting(50, "epochs from one assignment of bits to the next.", least=1)
+
+
+@BITS_POLICIES.register("uniform")
+class UniformBits(BitsPolicy):
+    """Each row's bits are drawn from {2, 4, 8}, anew every ``bits_period`` epochs.
+
+    A draw is a function of (seed, epoch, layer, direction, sender, send row).
+    """
+
+    summary = "draws 2, 4 or 8"
+    settings = (PeriodSettings,)
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._period = setup.config.section(PeriodSettings).bits_period
+        self._drawn: int | None = None
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Draw bits where they are due. Collective."""
+        drawing = epoch - epoch % self._period
+        if drawing != self._drawn:
+            self._drawn = drawing
+            for channel in self.channels:
+                channel.exchange.assign_bits(self._draws(channel, drawing))
+        return {}
+
+    @staticmethod
+    def _draws(channel: Channel, epoch: int) -> np.ndarray:
+        exchange = channel.exchange
+        where = (exchange.layer, int(exchange.is_backward), exchange.messages.world.rank)
+        key = keyed.derive_key(exchange.messages.present.seed, epoch, _DRAW, *where)
+        rows = np.arange(int(exchange.send_counts.sum()))
+        draws = keyed.draws(keyed.row_hashes(key, rows), np.zeros(1, np.uint32)).astype(np.uint64)
+        return np.array(CHOICES, np.uint8)[(draws * len(CHOICES)) >> np.uint64(32)]

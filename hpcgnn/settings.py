@@ -1,0 +1,260 @@
+"""Settings that are written once: a dataclass's field says its default, what it may be, and what it is for.
+
+Checks, the command's options and their help, the keys of TOML files and presets follow from the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Self, TypeVar
+
+from hpcgnn.errors import HpcgnnError
+
+T = TypeVar("T")
+_KEY = "hpcgnn"
+MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field says of itself.
+
+    help: for the command, or what gives it. name: of the flag and the key of TOML files, where it is not the field's; None: it
+    is neither. choices: what it may be, or what gives that once it is asked for. least, most: bounds of a number, and above,
+    below: bounds that it may not reach. metavar: in the help. used_if: of the dataclass's object, whether it uses the setting,
+    and users: who does. is_kept: whether a run that is repeated has it as well. is_free: whether a model's parameters may be
+    used with another value. default_in_words: for the help.
+    """
+
+    help: str | Callable[[], str] = ""
+    name: str | None = ""
+    choices: Sequence[Any] | Callable[[], Sequence[Any]] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    metavar: str | None = None
+    used_if: Callable[[Any], bool] = lambda config: True
+    users: str = ""
+    is_kept: bool = True
+    is_free: bool = False
+    default_in_words: str = ""
+
+    def in_words(self) -> str:
+        """The help."""
+        return self.help() if callable(self.help) else self.help
+
+    def chosen_from(self) -> Sequence[Any]:
+        """The choices, or nothing where any value will do."""
+        return tuple(self.choices() if callable(self.choices) else self.choices)
+
+
+def setting(default: Any, help: str | Callable[[], str] = "", **about: Any) -> Any:
+    """A field of a dataclass of settings; the arguments are those of :class:`About`."""
+    return field(default=default, metadata={_KEY: About(help, **about)})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field: ``name`` is the flag's and the TOML key's, ``attribute`` the field's own, ``type`` what annotates it."""
+
+    name: str
+    attribute: str
+    type: Any
+    default: Any
+    about: About
+
+
+def as_flag(name: str) -> str:
+    """``--most-stale-epochs`` of ``most_stale_epochs``."""
+    return "--" + name.replace("_", "-")
+
+
+def settings_of(config_type: type) -> tuple[Setting, ...]:
+    """The fields of a dataclass that are settings."""
+    return _settings_of(config_type)
+
+
+@cache
+def _settings_of(config_type: type) -> tuple[Setting, ...]:
+    hints = typing.get_type_hints(config_type)
+    return tuple(
+        Setting(each.name if about.name == "" else about.name, each.name, hints[each.name], each.default, about)
+        for each in dataclasses.fields(config_type)
+        if (about := each.metadata.get(_KEY)) is not None
+    )
+
+
+class Checked:
+    """A dataclass of settings: :meth:`check` asks whether each may be what it is."""
+
+    def check(self) -> None:
+        """Raise HpcgnnError for a value that its field does not allow."""
+        for each in settings_of(type(self)):
+            check_value(each, getattr(self, each.attribute))
+
+
+def check_value(setting: Setting, value: Any) -> None:
+    """Raise HpcgnnError unless the setting may have this value."""
+    wanted = _problem(setting, value)
+    if wanted:
+        name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
+        raise HpcgnnError(f"{name} must be {wanted}, not {value!r}")
+
+
+def _problem(setting: Setting, value: Any) -> str:
+    """What the value would have to be, in words; nothing where it is that, or where its dataclass sees to it."""
+    about, (kind, may_be_none) = setting.about, kind_of(setting.type)
+    if value is None and may_be_none:
+        return ""
+    if choices := about.chosen_from():
+        is_one = any(value == choice and type(value) is type(choice) for choice in choices)
+        return "" if is_one else f"one of {', '.join(map(str, choices))}"
+    if kind is bool:
+        return "" if isinstance(value, bool) else "true or false"
+    if kind not in (int, float):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if kind is int else numbers.Real):
+        return "a whole number" if kind is int else "a number"
+    return "" if _is_within(about, value) else _bounds(about)
+
+
+def _is_within(about: About, value: Any) -> bool:
+    """Never so of a NaN where there is a bound."""
+    return (
+        (about.least is None or value >= about.least)
+        and (about.most is None or value <= about.most)
+        and (about.above is None or value > about.above)
+        and (about.below is None or value < about.below)
+    )
+
+
+def _bounds(about: About) -> str:
+    words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
+    return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+
+
+def kind_of(annotated: Any) -> tuple[Any, bool]:
+    """``(int, True)`` of ``int | None``."""
+    if isinstance(annotated, types.UnionType):
+        (kind,) = (each for each in typing.get_args(annotated) if each is not types.NoneType)
+        return kind, True
+    return annotated, False
+
+
+# -- settings that belong to what others choose ------------------------------------------------------------------------
+
+
+class Composed(Checked):
+    """A frozen dataclass without ``__init__`` whose fields choose who else has settings: ``ModelConfig("gat", heads=4)``.
+
+    ``own`` has one object of each dataclass that :meth:`sections` names, and their fields are attributes of this one too.
+
+    Raises:
+        HpcgnnError: for a setting that nobody who was chosen uses.
+    """
+
+    own: tuple[Any, ...]
+
+    def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
+        common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
+        given |= dict(zip((each.name for each in common), values, strict=False))
+        for each in common:
+            object.__setattr__(self, each.name, given.pop(each.name, each.default))
+        made: list[Any] = []
+        for section in self.sections():
+            before: Any = next((each for each in own if type(each) is section), section())
+            changes = {
+                each.attribute: given.pop(each.attribute) for each in settings_of(section) if each.attribute in given
+            }
+            made.append(dataclasses.replace(before, **changes))
+        for each in own:  # of what `dataclasses.replace` made another choice
+            if type(each) not in map(type, made) and each != type(each)():
+                given |= dataclasses.asdict(each)
+        for name in given:
+            self._refuse(name)
+        object.__setattr__(self, "own", tuple(made))
+
+    def sections(self) -> tuple[type, ...]:
+        """Dataclasses of settings that what is chosen has, each once."""
+        raise NotImplementedError
+
+    @classmethod
+    def all_sections(cls) -> dict[type, list[str]]:
+        """Those that anything to be chosen has, and who has them."""
+        raise NotImplementedError
+
+    def chosen(self) -> str:
+        """What was chosen, in words."""
+        raise NotImplementedError
+
+    def _refuse(self, name: str) -> None:
+        users = self.users()
+        if name not in users:
+            raise TypeError(f"{type(self).__name__} has no setting {name!r}")
+        raise HpcgnnError(not_used(name, self.chosen(), users[name]))
+
+    @classmethod
+    def users(cls) -> dict[str, list[str]]:
+        """Who uses each setting that only some do."""
+        found: dict[str, list[str]] = {}
+        for section, names in cls.all_sections().items():
+            for each in settings_of(section):
+                found[each.attribute] = sorted({*found.get(each.attribute, ()), *names})
+        return found
+
+    @classmethod
+    def of_used(cls, values: Mapping[str, Any]) -> Self:
+        """Of ``values`` by name, without those that what they choose does not use."""
+        common = {each.name for each in dataclasses.fields(cls)} - {"own"}  # type: ignore[arg-type]
+        used = cls(**{name: value for name, value in values.items() if name in common}).flat()
+        return cls(**{name: value for name, value in values.items() if name in used})
+
+    def section(self, kind: type[T]) -> T:
+        """The settings of this kind: those chosen, or their defaults where nobody uses them."""
+        return next((each for each in self.own if type(each) is kind), kind())
+
+    def flat(self) -> dict[str, Any]:
+        """All settings by the names of their fields."""
+        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "own"}  # type: ignore[arg-type]
+        for section in self.own:
+            found |= dataclasses.asdict(section)
+        return found
+
+    def check(self) -> None:
+        """As :meth:`Checked.check`, of what was chosen as well."""
+        super().check()
+        for section in self.own:
+            for each in settings_of(type(section)):
+                check_value(each, getattr(section, each.attribute))
+
+    def __getattr__(self, name: str) -> Any:
+        """Of what was chosen, or else the default: generic code may ask for what only some have."""
+        if not name.startswith("__"):
+            own = self.__dict__.get("own", ())
+            for section in (*own, *(kind() for kind in self.all_sections())):
+                if hasattr(section, name):
+                    return getattr(section, name)
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+
+
+def not_used(name: str, chosen: str, users: Collection[str]) -> str:
+    """``teleport is not used by gcn: appnp and gcnii use it``."""
+    *others, last = users
+    told = f"{', '.join(others)} and {last} use it" if others else f"{last} uses it"
+    return f"{name} is not used by {chosen}: {told}"
+
+
+def merged(sections: Iterable[tuple[str, tuple[type, ...]]]) -> dict[type, list[str]]:
+    """Who has each dataclass of settings, from what each has."""
+    found: dict[type, list[str]] = {}
+    for name, types_ in sections:
+        for section in types_:
+            found.setdefault(section, []).append(name)
+    return found
