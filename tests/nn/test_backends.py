@@ -1,0 +1,70 @@
+"""Every model on every backend: the same training, and nothing of it on another backend than the one asked for."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.kernels import BACKENDS, backend
+from hpcgnn.nn.config import MODELS
+from hpcgnn.stop import StopRequest
+from hpcgnn.train.label_propagation import LabelPropagationConfig
+
+SMALL = {
+    "layers": 2,
+    "hidden": 8,
+    "heads": 2,
+    "hops": 2,
+    "dropout": 0.3,
+    "input_dropout": 0.1,
+    "attention_dropout": 0.2,
+}
+CASES = {name: {"model": name} for name in MODELS} | {
+    "gat, partial": {"model": "gat", "attention": "partial"},
+    "gcn, batch": {"model": "gcn", "norm": "batch", "activation": "elu"},
+    "sage, dot": {"model": "sage", "decoder": "dot"},
+    "jknet, mlp": {"model": "jknet", "decoder": "mlp"},
+    "gin, labels": {"model": "gin", "label_inputs": True},
+}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return small_graphs.on_ranks(
+        one_rank(), small_graphs.random_multigraph(), tmp_path_factory.mktemp("one") / "parts.h5"
+    )
+
+
+def losses(graph: hpcgnn.LocalGraph, settings: dict[str, object], name: str) -> list[float]:
+    """Of three steps in float64."""
+    config = hpcgnn.ModelConfig.of_used(SMALL | settings)
+    links = hpcgnn.split_links(graph) if config.decoder != "none" else None
+    model = hpcgnn.build_model(config, links.train if links else graph, backend=name, dtype=torch.float64, seed=2)
+    labels = LabelPropagationConfig(0.5 if config.label_inputs else 0.0)
+    trainer = hpcgnn.Trainer(model, links or graph, hpcgnn.TrainConfig(epochs=3, labels=labels), stop=StopRequest())
+    return [trainer.run_epoch()["loss"] for _ in range(3)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_model_trains_alike_on_every_backend(graph, case, monkeypatch):
+    asked: set[str] = set()
+
+    def noted(module: str, *package: str, load=importlib.import_module) -> ModuleType:
+        if module.startswith("hpcgnn.kernels.") and not module.endswith(".rows"):  # those transpose structures as well
+            asked.add(module.split(".")[2])
+        return load(module, *package)
+
+    monkeypatch.setattr(backend.importlib, "import_module", noted)
+    found = {}
+    for name in BACKENDS:
+        asked.clear()
+        found[name] = losses(graph, CASES[case], name)
+        assert asked == {backend.resolve(name)}, name
+    for name, values in found.items():
+        assert values == pytest.approx(found["reference"], rel=1e-9), name
