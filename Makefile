@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check env dev-env native test-native test-mpich deps-debian clean
+.PHONY: help run test test-fast coverage check env dev-env native test-native test-mpich deps-debian clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -58,19 +58,21 @@ build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-# Most of one half of the tests need one process and the other half start ranks, which wait much: both at once take two thirds
-# of the time. What the first half says is shown when the other one has ended. The last five are there to even them out.
-ONE_PROCESS := tests/kernels tests/native tests/study tests/data tests/plan tests/test_node_order.py \
-    tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py tests/policy \
-    tests/test_compare_policies.py tests/train/test_links.py
+# Two processes share the tests (setup.cfg has the markers by which they are chosen). All tests that start ranks are one
+# group, which one of them runs (tests/conftest.py); it waits much, so that more processes than two would gain little.
+PYTEST := -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test: check ## run every check and every test, the rank tests under a real mpirun
-	@mkdir -p build; \
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(ONE_PROCESS) > build/test-one-process.log 2>&1 & one=$$!; \
-	trap "kill $$one 2> /dev/null" EXIT; \
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests $(addprefix --ignore=,$(ONE_PROCESS)); ranks=$$?; \
-	wait $$one; one_process=$$?; cat build/test-one-process.log; \
-	exit $$((ranks > one_process ? ranks : one_process))
+	$(BIN)/python $(PYTEST)
+
+test-fast: check ## in less than 3 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
+	$(BIN)/python $(PYTEST) -m "first_launch or not (launches or virtual_cluster or slurm or builds or emulator or slow)"
+
+coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on ranks: at least 92 %
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run $(PYTEST)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --fail-under=92
 
 check: dev-env ## lint, format and type checks
 	$(BIN)/ruff check hpcgnn native tests tools setup.py
@@ -82,16 +84,9 @@ check: dev-env ## lint, format and type checks
 test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers, and as ARM code in an emulator
 	$(BIN)/python -m pytest tests/native $(PYTEST_FLAGS)
 
-# Equal on all ranks for reasons that have nothing to do with MPI, and slow.
-NOT_ABOUT_MPI := tests/train/test_label_propagation.py tests/train/test_quantized_job.py tests/test_compute.py \
-    tests/test_ablation.py tests/test_message_accuracy.py tests/test_compare_policies.py \
-    tests/train/test_policy_job.py tests/train/test_links.py tests/nn/test_models.py
-
-# Of 1 to 4 ranks, what is to be equal to one process is tried on these with this MPI.
-test-mpich: export HPCGNN_TEST_RANKS := 1 4
-test-mpich: ## the first run and the rank tests in a second environment, with PyPI's mpich
+test-mpich: ## the first run and what is about MPI in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
-	.venv-mpich/bin/python -m pytest -m "mpi and not system_mpi" $(PYTEST_FLAGS) tests $(addprefix --ignore=,$(NOT_ABOUT_MPI))
+	.venv-mpich/bin/python -m pytest $(PYTEST_FLAGS) -m "mpi and not system_mpi"
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def made_of() -> str:
     """What a build depends on: a digest of the sources, and the compiler."""
     digest = hashlib.sha256()
     for path in sources():
-        digest.update(path.read_bytes())
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
     compiler = shlex.split(os.environ.get("CXX", "") or "c++")
     try:
         version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout

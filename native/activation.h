@@ -275,8 +275,7 @@ void activate_backward_without_norm(const hpcgnn_activation& job, const float* d
 
 }  // namespace
 
-// out (rows, width); with gamma also writes job->statistics.
-HPCGNN_KERNEL(activate)(const hpcgnn_activation* job, float* out, int threads) {
+HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     if (job->width == 0) return;
     const auto run = job->gamma ? (job->ids ? activate<true, true> : activate<true, false>)
@@ -284,10 +283,8 @@ HPCGNN_KERNEL(activate)(const hpcgnn_activation* job, float* out, int threads) {
     run(*job, out, threads);
 }
 
-// The gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics. Without gamma,
-// dgamma and dbeta are not looked at.
-HPCGNN_KERNEL(activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma, float* dbeta,
-                                 int threads) {
+HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
+                                       float* dbeta, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     if (job->gamma == nullptr)
         return job->ids ? activate_backward_without_norm<true>(*job, dy, dx, threads)

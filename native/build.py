@@ -22,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 # No contraction into fused multiply-adds: every instruction set, and numba, must give the same bits. Dense products say
 # where they fuse.
 COMMON = ["-O3", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
+# A kernel is declared in hpcgnn.h before it is defined: one that was forgotten there would be out of Python's reach.
+COMMON += ["-Werror=missing-declarations"]
 
 # Instruction set -> (bytes in a vector register, flags). A release has all those of its machine; isa.cpp chooses.
 _SCALAR = {"scalar": (4, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"])}
@@ -75,6 +77,7 @@ def build(
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         told = [f'-DHPCGNN_COMPILED="{" ".join(isas)}"']
         jobs = [(HERE / "isa.cpp", Path(folder, "isa.o"), told)]
+        jobs.append((_interface(Path(folder, "interface.cpp")), Path(folder, "interface.o"), []))
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
@@ -88,6 +91,14 @@ def build(
         output.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([*command, "-shared", "-fopenmp", *flags, *objects, "-o", str(temporary)], check=True)
         temporary.replace(output)
+
+
+def _interface(source: Path) -> Path:
+    """Write a function that returns the text of hpcgnn.h: Python reads there what the library's functions take."""
+    header = HERE / "hpcgnn.h"
+    text = f'R"interface({header.read_text()})interface"'
+    source.write_text(f'#include "{header}"\nconst char* hpcgnn_interface() {{\n    return {text};\n}}\n')
+    return source
 
 
 def _compiles(command: list[str], flags: list[str], folder: Path) -> bool:

@@ -55,10 +55,8 @@ GatherTile gather_tile_of(const int64_t vectors) {
 
 }  // namespace
 
-// The sum of x (rows, width) over the rows that indices (entries) name, in any order; it only exists so that no read
-// can be left out. Columns beyond the last whole vector are not read. ahead: entries to prefetch, 0 is not at all.
-HPCGNN_KERNEL(gather_ceiling_f32)(int64_t entries, const int32_t* indices, const float* x, int64_t width, int64_t ahead,
-                                  double* sum, int threads) {
+HPCGNN_KERNEL(double, gather_ceiling_f32)(int64_t entries, const int32_t* indices, const float* x, int64_t width,
+                                          int64_t ahead, int threads) {
     constexpr int64_t n = kLanes<float>;
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const GatherJob job{x, width, indices, entries, ahead};
@@ -73,5 +71,5 @@ HPCGNN_KERNEL(gather_ceiling_f32)(int64_t entries, const int32_t* indices, const
             total += gather_tile_of(end - begin)(job, begin * n, first, last);
         }
     }
-    *sum = total;
+    return total;
 }

@@ -73,15 +73,14 @@ private:
 
 }  // namespace
 
-// See dense_f32 and dense_gradient_f32; the sums of dy's columns are those of what was not rounded.
-HPCGNN_KERNEL(dense_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* weight,
-                          int64_t row_stride, int64_t column_stride, const float* bias, int accumulate, float* y,
-                          int threads) {
+HPCGNN_KERNEL(void, dense_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* weight,
+                                int64_t row_stride, int64_t column_stride, const float* bias, int accumulate, float* y,
+                                int threads) {
     product<Bfloat16>({rows, depth, x, Panels(width), nullptr, bias, accumulate != 0, y}, weight, row_stride,
                       column_stride, threads);
 }
 
-HPCGNN_KERNEL(dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
-                                   float* dweight, float* sums, int threads) {
+HPCGNN_KERNEL(void, dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
+                                         float* dweight, float* sums, int threads) {
     weight_gradient<Bfloat16>(rows, depth, width, x, dy, dweight, sums, threads);
 }

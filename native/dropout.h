@@ -28,12 +28,12 @@ void dropout_rows(const int64_t rows, const int64_t width, const int64_t* ids, c
 
 }  // namespace
 
-HPCGNN_KERNEL(dropout_f32)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
-                           float scale, const float* x, float* out, int threads) {
+HPCGNN_KERNEL(void, dropout_f32)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
+                                 float scale, const float* x, float* out, int threads) {
     dropout_rows(rows, width, ids, key, threshold, scale, x, out, threads);
 }
 
-HPCGNN_KERNEL(dropout_f64)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
-                           double scale, const double* x, double* out, int threads) {
+HPCGNN_KERNEL(void, dropout_f64)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
+                                 double scale, const double* x, double* out, int threads) {
     dropout_rows(rows, width, ids, key, threshold, scale, x, out, threads);
 }

@@ -12,11 +12,8 @@
 
 #include "hpcgnn.h"
 #include "pack.h"
-#include "rows.h"
 #include "simd.h"
-#include "spmm.h"
-
-enum hpcgnn_sddmm { HPCGNN_DOT = 0, HPCGNN_ADD = 1, HPCGNN_LEFT = 2 };
+#include "tasks.h"
 
 namespace {
 
@@ -32,13 +29,12 @@ void in_parallel(const int64_t count, const int threads, const Each& each) {
 // each(first, last) for ranges of rows with about equal work.
 template <typename Each>
 void for_row_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
-    const int64_t rows = csr.last_row - csr.first_row;
-    const int64_t work = csr.indptr[csr.last_row] - csr.indptr[csr.first_row] + kWorkOfARow * rows;
+    const int64_t work = csr.indptr[csr.rows] + kWorkOfARow * csr.rows;
     const int64_t tasks =
         std::clamp<int64_t>(threads * kTasksAThread, 1, std::max<int64_t>(1, work / kLeastWorkOfATask));
     const int64_t step = (work + tasks - 1) / tasks;
     in_parallel(tasks, threads, [&](const int64_t task) {
-        each(row_at(csr, task * step), task + 1 == tasks ? csr.last_row : row_at(csr, (task + 1) * step));
+        each(row_at(csr, task * step), task + 1 == tasks ? csr.rows : row_at(csr, (task + 1) * step));
     });
 }
 
@@ -46,13 +42,13 @@ void for_row_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) 
 // has most of them.
 template <typename Each>
 void for_entry_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
-    const int64_t entries = csr.indptr[csr.last_row];
+    const int64_t entries = csr.indptr[csr.rows];
     const int64_t tasks =
         std::clamp<int64_t>(threads * kTasksAThread, 1, std::max<int64_t>(1, entries / kLeastWorkOfATask));
     in_parallel(tasks, threads, [&](const int64_t task) {
         int64_t e = entries * task / tasks;
         const int64_t last = entries * (task + 1) / tasks;
-        int64_t row = std::upper_bound(csr.indptr, csr.indptr + csr.last_row + 1, e) - csr.indptr - 1;
+        int64_t row = std::upper_bound(csr.indptr, csr.indptr + csr.rows + 1, e) - csr.indptr - 1;
         for (; e < last; ++row) {
             const int64_t end = std::min(csr.indptr[row + 1], last);
             if (e < end) each(row, e, end);
@@ -132,7 +128,7 @@ template <typename T>
 void sddmm(const hpcgnn_csr* csr, const T* a, const T* b, const int64_t width, const int op, const int64_t heads,
            T* out, const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const int64_t last_entry = csr->indptr[csr->last_row] - 1, row_bytes = width * sizeof(T);
+    const int64_t last_entry = csr->indptr[csr->rows] - 1, row_bytes = width * sizeof(T);
     const int64_t written = op == HPCGNN_DOT ? heads : width;
     for_entry_ranges(*csr, threads, [&](const int64_t row, const int64_t begin, const int64_t end) {
         for (int64_t e = begin; e < end; ++e) {
@@ -319,42 +315,35 @@ void edge_sum(const hpcgnn_csr* csr, const T* values, const int64_t width, T* ou
 
 }  // namespace
 
-// out[e] from row r of a and row c of b, for each entry e = (r, c).
-//
-// op: HPCGNN_DOT: out (entries, heads), the products of `heads` equal groups of columns; HPCGNN_ADD: out (entries,
-// width), their sum; HPCGNN_LEFT: out (entries, width), row r of a alone (b is null).
-#define HPCGNN_SDDMM(name, T)                                                                                        \
-    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* a, const T* b, int64_t width, int op, int64_t heads, T* out, \
-                        int threads) {                                                                               \
-        sddmm<T>(csr, a, b, width, op, heads, out, threads);                                                         \
+#define HPCGNN_SDDMM(name, T)                                                                                      \
+    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* a, const T* b, int64_t width, int op, int64_t heads, \
+                              T* out, int threads) {                                                               \
+        sddmm<T>(csr, a, b, width, op, heads, out, threads);                                                       \
     }
 
 HPCGNN_SDDMM(sddmm_f32, float)
 HPCGNN_SDDMM(sddmm_f64, double)
 
-// out (entries, width) = softmax over the entries of each row, for each column; a row of nothing but -inf becomes 0.
-#define HPCGNN_EDGE_SOFTMAX(name, T)                                                                  \
-    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* scores, int64_t width, T* out, int threads) { \
-        edge_softmax<T>(csr, scores, width, out, threads);                                            \
+#define HPCGNN_EDGE_SOFTMAX(name, T)                                                                        \
+    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* scores, int64_t width, T* out, int threads) { \
+        edge_softmax<T>(csr, scores, width, out, threads);                                                  \
     }
 
 HPCGNN_EDGE_SOFTMAX(edge_softmax_f32, float)
 HPCGNN_EDGE_SOFTMAX(edge_softmax_f64, double)
 
-// out (entries, width) = alpha * (gradient - the row's sum of alpha * gradient).
-#define HPCGNN_EDGE_SOFTMAX_BACKWARD(name, T)                                                            \
-    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* alpha, const T* gradient, int64_t width, T* out, \
-                        int threads) {                                                                   \
-        edge_softmax_backward<T>(csr, alpha, gradient, width, out, threads);                             \
+#define HPCGNN_EDGE_SOFTMAX_BACKWARD(name, T)                                                                  \
+    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* alpha, const T* gradient, int64_t width, T* out, \
+                              int threads) {                                                                   \
+        edge_softmax_backward<T>(csr, alpha, gradient, width, out, threads);                                   \
     }
 
 HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f32, float)
 HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f64, double)
 
-// out (rows, width) = the sum of each row's entries of values (entries, width).
-#define HPCGNN_EDGE_SUM(name, T)                                                                      \
-    HPCGNN_KERNEL(name)(const hpcgnn_csr* csr, const T* values, int64_t width, T* out, int threads) { \
-        edge_sum<T>(csr, values, width, out, threads);                                                \
+#define HPCGNN_EDGE_SUM(name, T)                                                                            \
+    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* values, int64_t width, T* out, int threads) { \
+        edge_sum<T>(csr, values, width, out, threads);                                                      \
     }
 
 HPCGNN_EDGE_SUM(edge_sum_f32, float)

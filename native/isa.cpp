@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hpcgnn.h"
@@ -57,8 +58,16 @@ std::string usable() {
 
 }  // namespace
 
-int hpcgnn_abi_version() {
-    return 8;
+int64_t hpcgnn_struct_bytes(const char* name) {
+    const std::pair<std::string, size_t> known[] = {
+        {"hpcgnn_csr", sizeof(hpcgnn_csr)},
+        {"hpcgnn_tuning", sizeof(hpcgnn_tuning)},
+        {"hpcgnn_activation", sizeof(hpcgnn_activation)},
+    };
+    for (const auto& [known_name, bytes] : known) {
+        if (known_name == name) return static_cast<int64_t>(bytes);
+    }
+    return 0;
 }
 
 const char* hpcgnn_isas() {

@@ -5,7 +5,6 @@
 #include "dense_f32.h"
 #include "dropout.h"
 #include "edges.h"
-#include "max_gradient.h"
 #include "messages.h"
 #include "narrow.h"
 #include "quantize.h"

@@ -27,7 +27,7 @@ HPCGNN_FETCH void fetch(const void* from, const int64_t bytes) {
     for (int64_t b = 0; b < std::min(bytes, kMostBytesFetched); b += 64) __builtin_prefetch(first + b, 0, 2);
 }
 
-// Where encode_rows() finds row i and puts it, as MatrixRows; decode_rows() goes the other way.
+// Where encode_rows() finds row i and puts it; decode_rows() goes the other way.
 struct MessageRows {
     const int64_t* rows;
     int64_t count, width;
@@ -73,11 +73,11 @@ inline bool encode_words(const float* x, const int64_t width, uint8_t* to) {
 }
 
 template <int bits>
-int64_t encode_rows(const MessageRows& places, const uint64_t* key, const int threads) {
+int64_t encode_rows(const MessageRows& places, const bool to_centres, const uint64_t key, const int threads) {
     if constexpr (bits <= 8) {
-        if (key == nullptr)
+        if (to_centres)
             return quantize_rows<bits, Rounding::kCentre>(places.count, places.width, 0, places.x, places, threads);
-        return quantize_rows<bits, Rounding::kRandom>(places.count, places.width, *key, places.x, places, threads);
+        return quantize_rows<bits, Rounding::kRandom>(places.count, places.width, key, places.x, places, threads);
     } else {
         int64_t trouble = 0;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : trouble)
@@ -173,12 +173,9 @@ int64_t decode_rows(const MessageRows& places, float* out, const bool accumulate
 
 }  // namespace
 
-// Row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i] and,
-// up to 8 bits, buffer + params_at[i]; params_at is null beyond. key: of the noise; null: rounded to the centres of
-// cells. not_finite: how many of them hold a NaN or an infinity.
-HPCGNN_KERNEL(encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, const uint64_t* key,
-                           const float* x, uint8_t* buffer, const int64_t* payload_at, const int64_t* params_at,
-                           int64_t* not_finite, int threads) {
+HPCGNN_KERNEL(int64_t, encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, int to_centres,
+                                    uint64_t key, const float* x, uint8_t* buffer, const int64_t* payload_at,
+                                    const int64_t* params_at, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const MessageRows places{rows, count, width, x, buffer, payload_at, params_at};
     const auto run = bits == 1    ? encode_rows<1>
@@ -187,21 +184,19 @@ HPCGNN_KERNEL(encode_rows)(int64_t count, const int64_t* rows, int64_t width, in
                      : bits == 8  ? encode_rows<8>
                      : bits == 16 ? encode_rows<16>
                                   : encode_rows<32>;
-    *not_finite = run(places, key, threads);
+    return run(places, to_centres != 0, key, threads);
 }
 
-// The reverse: row rows[i] of out (any number of rows, width) becomes row i of the buffer, or grows by it. No row
-// twice. not_finite: up to 8 bits, how many rows have such parameters; else how many hold such values.
-HPCGNN_KERNEL(decode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, uint8_t* buffer,
-                           const int64_t* payload_at, const int64_t* params_at, float* out, int accumulate,
-                           int64_t* not_finite, int threads) {
+HPCGNN_KERNEL(int64_t, decode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, const uint8_t* buffer,
+                                    const int64_t* payload_at, const int64_t* params_at, float* out, int accumulate,
+                                    int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const MessageRows places{rows, count, width, nullptr, buffer, payload_at, params_at};
+    const MessageRows places{rows, count, width, nullptr, const_cast<uint8_t*>(buffer), payload_at, params_at};
     const auto run = bits == 1    ? decode_rows<1>
                      : bits == 2  ? decode_rows<2>
                      : bits == 4  ? decode_rows<4>
                      : bits == 8  ? decode_rows<8>
                      : bits == 16 ? decode_rows<16>
                                   : decode_rows<32>;
-    *not_finite = run(places, out, accumulate != 0, threads);
+    return run(places, out, accumulate != 0, threads);
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "simd.h"
-#include "spmm.h"
 
 namespace {
 
@@ -75,6 +74,16 @@ struct Pack {
         for (int r = 0; r < kRegisters; ++r) part[r] = f(part[r], r);
     }
 };
+
+// The sum, or the larger one.
+template <typename V, bool kMax>
+inline V combine(const V a, const V b) {
+    if constexpr (kMax) {
+        return ((b > a) | (b != b)) ? b : a;  // a NaN stays
+    } else {
+        return a + b;
+    }
+}
 
 // combine() for vectors that are smaller than a register.
 template <typename T, int n, bool kMax>

@@ -1,6 +1,6 @@
 // Rows of floats as few bits each, for the wire: stochastic rounding between a row's smallest and largest value (AdaQP
-// §3, SuperGCN §4), or to the centre of the cell that a value lies in. hpcgnn/kernels/quantize.py and messages.py say
-// what the results are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
+// §3, SuperGCN §4), or to the centre of the cell that a value lies in. hpcgnn/kernels/messages.py says what
+// the results are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
 //
 // The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
 // so that a register of codes is shifted and merged, never shuffled. The last, partial block of n columns has
@@ -218,18 +218,6 @@ inline Row measure_row(const float* x, const int64_t width, const uint64_t hash,
     return {grid.zero, grid.scale == 0 ? 0 : kOne / grid.scale, hash, true};
 }
 
-// Where quantize() finds row r and puts it: matrices, row after row. messages.h has rows in any place.
-struct MatrixRows {
-    int64_t bytes;
-    uint8_t* payload;
-    uint16_t* params;
-
-    int64_t number(const int64_t r) const { return r; }
-    uint8_t* payload_of(const int64_t r) const { return payload + r * bytes; }
-    void* params_of(const int64_t r) const { return params + 2 * r; }
-    void fetch_after(int64_t) const {}  // the hardware sees what comes
-};
-
 // Encodes `rows` rows of x; returns how many of them are not finite. `key` plays no part in rounding to centres.
 template <int bits, Rounding rounding, typename Places>
 int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, const Places& places,
@@ -308,45 +296,4 @@ inline bool goes_past_caches(const int64_t rows, const int64_t width, const floa
     return aligned && rows * width * 4 >= kStreamedBytes;
 }
 
-template <int bits>
-void dequantize_rows(const int64_t rows, const int64_t width, const uint8_t* payload, const uint16_t* params,
-                     float* out, const int threads) {
-    const int64_t bytes = (width * bits + 7) / 8;
-    const bool past_caches = goes_past_caches(rows, width, out);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; ++r) {
-            const float zero = float_of(uint32_t{params[2 * r]} << 16);
-            const float scale = float_of(uint32_t{params[2 * r + 1]} << 16);
-            const auto row = past_caches ? dequantize_row<bits, Write::kStream> : dequantize_row<bits, Write::kStore>;
-            row(payload + r * bytes, zero, scale, width, out + r * width);
-        }
-        if (past_caches) finish_streams();
-    }
-}
-
 }  // namespace
-
-// payload: (rows, ceil(width * bits / 8)); params: (rows, 2) bfloat16, zero-point and scale. bits: 1, 2, 4 or 8.
-HPCGNN_KERNEL(quantize)(int64_t rows, int64_t width, int bits, uint64_t key, const float* x, uint8_t* payload,
-                        uint16_t* params, int threads) {
-    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const MatrixRows places{(width * bits + 7) / 8, payload, params};
-    const auto run = bits == 1   ? quantize_rows<1, Rounding::kRandom, MatrixRows>
-                     : bits == 2 ? quantize_rows<2, Rounding::kRandom, MatrixRows>
-                     : bits == 4 ? quantize_rows<4, Rounding::kRandom, MatrixRows>
-                                 : quantize_rows<8, Rounding::kRandom, MatrixRows>;
-    run(rows, width, key, x, places, threads);
-}
-
-// The reverse: out (rows, width) = zero-point + code * scale.
-HPCGNN_KERNEL(dequantize)(int64_t rows, int64_t width, int bits, const uint8_t* payload, const uint16_t* params,
-                          float* out, int threads) {
-    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const auto run = bits == 1   ? dequantize_rows<1>
-                     : bits == 2 ? dequantize_rows<2>
-                     : bits == 4 ? dequantize_rows<4>
-                                 : dequantize_rows<8>;
-    run(rows, width, payload, params, out, threads);
-}

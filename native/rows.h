@@ -22,7 +22,7 @@ void gather_values(const void* x, const Index* index, const int64_t count, void*
 }
 
 template <typename Index>
-void gather_rows(const char* x, const int64_t row_bytes, const Index* index, const int64_t count, char* out,
+void gather_rows(const uint8_t* x, const int64_t row_bytes, const Index* index, const int64_t count, uint8_t* out,
                  const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     switch (row_bytes) {
@@ -42,7 +42,7 @@ void gather_rows(const char* x, const int64_t row_bytes, const Index* index, con
     for (int64_t k = 0; k < count; ++k) {
         const Index later = index[std::min(k + kRowsAhead, count - 1)];
         for (int64_t b = 0; later >= 0 && b < fetched; b += 64) __builtin_prefetch(x + later * row_bytes + b);
-        char* to = out + k * row_bytes;
+        uint8_t* to = out + k * row_bytes;
         if (index[k] < 0) {
             std::memset(to, 0, row_bytes);
         } else {
@@ -119,21 +119,19 @@ void cluster(const Index* index, const int64_t count, const int64_t rows, int64_
 
 }  // namespace
 
-// Row k of out is row index[k] of x, or zeros if that is negative. Rows are `row_bytes` long.
-#define HPCGNN_GATHER_ROWS(name, Index)                                                                                \
-    HPCGNN_KERNEL(name)(const char* x, int64_t row_bytes, const Index* index, int64_t count, char* out, int threads) { \
-        gather_rows<Index>(x, row_bytes, index, count, out, threads);                                                  \
+#define HPCGNN_GATHER_ROWS(name, Index)                                                                             \
+    HPCGNN_KERNEL(void, name)(const uint8_t* x, int64_t row_bytes, const Index* index, int64_t count, uint8_t* out, \
+                              int threads) {                                                                        \
+        gather_rows<Index>(x, row_bytes, index, count, out, threads);                                               \
     }
 
 HPCGNN_GATHER_ROWS(gather_rows_i32, int32_t)
 HPCGNN_GATHER_ROWS(gather_rows_i64, int64_t)
 
-// order (count): the positions of an index, by the row that it names, those of a row ascending; row r's are
-// order[indptr[r]] to order[indptr[r + 1]]. count < 2^31.
-#define HPCGNN_CLUSTER(name, Index)                                                                       \
-    HPCGNN_KERNEL(name)(const Index* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order, \
-                        int threads) {                                                                    \
-        cluster<Index>(index, count, rows, indptr, order, threads);                                       \
+#define HPCGNN_CLUSTER(name, Index)                                                                             \
+    HPCGNN_KERNEL(void, name)(const Index* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order, \
+                              int threads) {                                                                    \
+        cluster<Index>(index, count, rows, indptr, order, threads);                                             \
     }
 
 HPCGNN_CLUSTER(cluster_i32, int32_t)

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -24,20 +23,17 @@ namespace {
 // for builds that need not be fast.
 constexpr int kAnyVectors = kVectorBytes == 4 ? 4 : 8;
 #ifdef HPCGNN_MAX_VECTORS
-template <typename Storage, bool kMax>
+template <typename Storage>
 constexpr int kMaxVectors = std::min(HPCGNN_MAX_VECTORS, kAnyVectors);
 #else
-template <typename Storage, bool kMax>
-constexpr int kMaxVectors =
-    kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(Storage) <= 2 && !kMax) ? 16 : kAnyVectors;
+template <typename Storage>
+constexpr int kMaxVectors = kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(Storage) <= 2) ? 16 : kAnyVectors;
 #endif
 constexpr int kMostEntriesAhead = 64;
 
 enum class Factor { kOne, kWeight, kScale };  // kScale: a scale for each row of x, and weights if there are any
 
-struct bfloat16 {
-    uint16_t bits;
-};
+using bfloat16 = hpcgnn_bfloat16;
 
 // n values as they are stored, as the type in which they are added. At the end of a row only `count` of them exist.
 template <typename Value, typename Storage, int n, bool kPart>
@@ -79,10 +75,10 @@ struct Rows {
     }
 };
 
-// acc[0..N) (+)= entries [begin, end), with columns of `tile`.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, typename Rows, typename V>
-inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, const Rows& rows, const int64_t begin,
-                           const int64_t end, V (&acc)[N]) {
+// acc[0..N) += entries [begin, end), with columns of `tile`.
+template <typename Storage, typename Value, Factor kFactor, int N, bool kPart, typename Rows, typename V>
+inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, const Rows& rows, const int64_t begin,
+                        const int64_t end, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
     constexpr int kLine = 64 / sizeof(Storage);
     constexpr int kTileBytes = N * n * sizeof(Storage);
@@ -108,58 +104,45 @@ inline void reduce_entries(const SpmmJob<Storage, Value>& job, const Tile& tile,
             V value = kPart && v == N - 1 ? gather<Value, Storage, n, true>(row + v * n, tile.last_lanes)
                                           : gather<Value, Storage, n, false>(row + v * n, n);
             if constexpr (kFactor != Factor::kOne) value *= factor;
-            acc[v] = combine<V, kMax>(acc[v], value);
+            acc[v] += value;
         }
     }
 }
 
-// out[0..N vectors) = acc, as job.reduce and job.accumulate say, for a row of `entries` entries. acc already holds what
-// was in `out`, except for a mean.
-template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
-inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const int64_t entries, V (&acc)[N],
-                   Value* out) {
+// out[0..N vectors) = acc.
+template <typename Storage, typename Value, int N, bool kPart, typename V>
+inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const V (&acc)[N], Value* out) {
     constexpr int n = kLanes<Value>;
-    const bool mean = !kMax && job.reduce == HPCGNN_MEAN;
     const bool past_caches = job.tuning.streaming && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
 #pragma GCC unroll 16
     for (int v = 0; v < N; ++v) {
-        const bool part = kPart && v == N - 1;
-        V value = acc[v];
-        if (kMax && entries == 0) value = V{};
-        if (mean) {
-            value /= static_cast<Value>(std::max<int64_t>(entries, 1));
-            if (job.accumulate)
-                value += part ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
-        }
-        if (part) {
-            store_first<Value, n>(out + v * n, value, tile.last_lanes);
+        if (kPart && v == N - 1) {
+            store_first<Value, n>(out + v * n, acc[v], tile.last_lanes);
         } else if (past_caches) {
-            stream<Value, n>(out + v * n, value);
+            stream<Value, n>(out + v * n, acc[v]);
         } else {
-            store<Value, n>(out + v * n, value);
+            store<Value, n>(out + v * n, acc[v]);
         }
     }
 }
 
-// acc = what reduction starts from: `out` if it is accumulated into (a mean adds it at the end), else the neutral
-// value.
-template <typename Storage, typename Value, bool kMax, int N, bool kPart, typename V>
+// acc = what sums start from: `out` if it is accumulated into, else 0.
+template <typename Storage, typename Value, int N, bool kPart, typename V>
 inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Value* out, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
-    const bool from_out = job.accumulate && job.reduce != HPCGNN_MEAN;
 #pragma GCC unroll 16
     for (int v = 0; v < N; ++v) {
-        if (from_out) {
+        if (job.accumulate) {
             acc[v] =
                 kPart && v == N - 1 ? load_first<Value, n>(out + v * n, tile.last_lanes) : load<Value, n>(out + v * n);
         } else {
-            acc[v] = kMax ? splat<Value, n>(-std::numeric_limits<Value>::infinity()) : V{};
+            acc[v] = V{};
         }
     }
 }
 
 // One task: rows [first, last) of one tile, but for the heavy ones.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, int N, bool kPart, bool kPacked>
+template <typename Storage, typename Value, Factor kFactor, int N, bool kPart, bool kPacked>
 void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile, const int64_t first,
              const int64_t last) {
     const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
@@ -171,45 +154,42 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
         const int64_t begin = indptr[r], end = indptr[r + 1];
         if (end - begin > job.segment || (job.accumulate && begin == end)) continue;
         Value* out = job.out + r * job.width + tile.first_column;
-        start<Storage, Value, kMax, N, kPart>(job, tile, out, acc);
-        reduce_entries<Storage, Value, kFactor, kMax, N, kPart>(job, tile, rows, begin, end, acc);
-        finish<Storage, Value, kMax, N, kPart>(job, tile, end - begin, acc, out);
+        start<Storage, Value, N, kPart>(job, tile, out, acc);
+        add_entries<Storage, Value, kFactor, N, kPart>(job, tile, rows, begin, end, acc);
+        finish<Storage, Value, N, kPart>(job, tile, acc, out);
     }
 }
 
 // The task above for each number of vectors in a tile.
-template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart, bool kPacked, int N = 1>
+template <typename Storage, typename Value, Factor kFactor, bool kPart, bool kPacked, int N = 1>
 TileKernel<Storage, Value> kernel_for(const int vectors) {
-    if constexpr (N < kMaxVectors<Storage, kMax>) {
+    if constexpr (N < kMaxVectors<Storage>) {
         constexpr int kNext = N < kAnyVectors ? N + 1 : N + 2;
-        if (vectors != N) return kernel_for<Storage, Value, kFactor, kMax, kPart, kPacked, kNext>(vectors);
+        if (vectors != N) return kernel_for<Storage, Value, kFactor, kPart, kPacked, kNext>(vectors);
     }
-    return do_rows<Storage, Value, kFactor, kMax, N, kPart, kPacked>;
+    return do_rows<Storage, Value, kFactor, N, kPart, kPacked>;
 }
 
-template <typename Storage, typename Value, Factor kFactor, bool kMax, bool kPart>
+template <typename Storage, typename Value, Factor kFactor, bool kPart>
 TileKernel<Storage, Value> kernel_for(const int vectors, const bool packed) {
-    if constexpr (!kMax) {
-        if (packed) return kernel_for<Storage, Value, kFactor, kMax, kPart, true>(vectors);
-    }
-    return kernel_for<Storage, Value, kFactor, kMax, kPart, false>(vectors);
+    return packed ? kernel_for<Storage, Value, kFactor, kPart, true>(vectors)
+                  : kernel_for<Storage, Value, kFactor, kPart, false>(vectors);
 }
 
-template <typename Storage, typename Value, Factor kFactor, bool kMax>
+template <typename Storage, typename Value, Factor kFactor>
 TileKernel<Storage, Value> kernel_for(const Tile& tile, const bool packed) {
     if constexpr (kLanes<Value> > 1) {
-        if (tile.last_lanes < kLanes<Value>)
-            return kernel_for<Storage, Value, kFactor, kMax, true>(tile.vectors, packed);
+        if (tile.last_lanes < kLanes<Value>) return kernel_for<Storage, Value, kFactor, true>(tile.vectors, packed);
     }
-    return kernel_for<Storage, Value, kFactor, kMax, false>(tile.vectors, packed);
+    return kernel_for<Storage, Value, kFactor, false>(tile.vectors, packed);
 }
 
-template <typename Storage, typename Value, bool kMax>
+template <typename Storage, typename Value>
 std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const int tile_bytes) {
     constexpr int n = kLanes<Value>;
     const int64_t columns = width / heads;
     const int64_t vectors = (columns + n - 1) / n;
-    int64_t most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage, kMax>);
+    int64_t most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage>);
     if (vectors % 2 != 0) most = std::min<int64_t>(most, kAnyVectors);
     const int64_t together = most > kAnyVectors ? 2 : 1;  // vectors that stay in one tile
     const int64_t pieces = vectors / together, most_pieces = most / together;
@@ -233,7 +213,7 @@ template <typename Storage, typename Value>
 void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x, const int64_t width,
                const int tile_bytes, Storage* packed, const int threads) {
     constexpr int n = kLanes<Value>;
-    const std::vector<Tile> tiles = cut_columns<Storage, Value, false>(width, 1, tile_bytes);
+    const std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t h = 0; h < num_hot; ++h) {
         const Storage* row = x + hot_rows[h] * width;
@@ -244,20 +224,19 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
     }
 }
 
-template <typename Storage, typename Value, Factor kFactor, bool kMax>
+template <typename Storage, typename Value, Factor kFactor>
 void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
-    if (job.csr->first_row >= job.csr->last_row || job.width == 0) return;
-    const std::vector<Tile> tiles = cut_columns<Storage, Value, kMax>(job.width, job.heads, job.tuning.tile_bytes);
+    if (job.csr->rows == 0 || job.width == 0) return;
+    const std::vector<Tile> tiles = cut_columns<Storage, Value>(job.width, job.heads, job.tuning.tile_bytes);
     std::vector<TileKernel<Storage, Value>> kernels;
-    for (const Tile& tile : tiles)
-        kernels.push_back(kernel_for<Storage, Value, kFactor, kMax>(tile, job.packed != nullptr));
-    run_tiles<Storage, Value, kMax>(job, tiles, kernels, threads);
+    for (const Tile& tile : tiles) kernels.push_back(kernel_for<Storage, Value, kFactor>(tile, job.packed != nullptr));
+    run_tiles<Storage, Value>(job, tiles, kernels, threads);
 }
 
 template <typename Storage, typename Value>
 void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const Storage* x, const Storage* packed,
-          const float* scale, const int64_t width, Value* out, const int reduce, const int accumulate,
-          const hpcgnn_tuning* tuning, const int threads) {
+          const float* scale, const int64_t width, Value* out, const int accumulate, const hpcgnn_tuning* tuning,
+          const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     SpmmJob<Storage, Value> job{};
     job.csr = csr;
@@ -268,50 +247,35 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     job.scale = scale;
     job.width = width;
     job.out = out;
-    job.reduce = static_cast<hpcgnn_reduce>(reduce);
     job.accumulate = accumulate != 0;
     job.tuning = *tuning;
     job.segment = hpcgnn_segment_entries();
-    const bool max = reduce == HPCGNN_MAX;
     if constexpr (std::is_same_v<Storage, int8_t>) {
-        max ? run_spmm<Storage, Value, Factor::kScale, true>(job, threads)
-            : run_spmm<Storage, Value, Factor::kScale, false>(job, threads);
+        run_spmm<Storage, Value, Factor::kScale>(job, threads);
     } else if (weight != nullptr) {
-        max ? run_spmm<Storage, Value, Factor::kWeight, true>(job, threads)
-            : run_spmm<Storage, Value, Factor::kWeight, false>(job, threads);
+        run_spmm<Storage, Value, Factor::kWeight>(job, threads);
     } else {
-        max ? run_spmm<Storage, Value, Factor::kOne, true>(job, threads)
-            : run_spmm<Storage, Value, Factor::kOne, false>(job, threads);
+        run_spmm<Storage, Value, Factor::kOne>(job, threads);
     }
 }
 
 }  // namespace
 
-// out[r, c] (+)= sum, mean or max over the entries e of row r of weight[e, head of c] * scale[indices[e]] *
-// x[indices[e], c].
-//
-// weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
-// packed: what `spmm_pack` made of the hot rows with the same tuning, or null; only for one head, and not for a
-// maximum. Then scale[~p] is the scale of the p-th hot row, before those of all rows. Without weights, hot_indices may
-// list a row's entries in another order than indices does, and should list the hot ones first.
-// A mean divides by the number of entries. Rows without entries become 0, or stay as they are if accumulated into.
-//
-// `spmm_pack` copies the `num_hot` rows of x that `hot_rows` names; `packed` has `spmm_packed_columns` values for each
-// of them.
 #define HPCGNN_SPMM(name, Storage, Value)                                                                            \
-    HPCGNN_KERNEL(spmm_##name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,          \
-                               const Storage* packed, const float* scale, int64_t width, Value* out, int reduce,     \
-                               int accumulate, const hpcgnn_tuning* tuning, int threads) {                           \
-        spmm<Storage, Value>(csr, weight, heads, x, packed, scale, width, out, reduce, accumulate, tuning, threads); \
+    HPCGNN_KERNEL(void, spmm_##name)(const hpcgnn_csr* csr, const Value* weight, int64_t heads, const Storage* x,    \
+                                     const Storage* packed, const float* scale, int64_t width, Value* out,           \
+                                     int accumulate, const hpcgnn_tuning* tuning, int threads) {                     \
+        spmm<Storage, Value>(csr, weight, heads, x, packed, scale, width, out, accumulate, tuning, threads);         \
     }                                                                                                                \
-    HPCGNN_KERNEL(spmm_pack_##name)(const int32_t* hot_rows, int64_t num_hot, const Storage* x, int64_t width,       \
-                                    const hpcgnn_tuning* tuning, Storage* packed, int threads) {                     \
+    HPCGNN_KERNEL(void, spmm_pack_##name)(const int32_t* hot_rows, int64_t num_hot, const Storage* x, int64_t width, \
+                                          const hpcgnn_tuning* tuning, Storage* packed, int threads) {               \
         pack_rows<Storage, Value>(hot_rows, num_hot, x, width, tuning->tile_bytes, packed, threads);                 \
     }                                                                                                                \
-    HPCGNN_KERNEL(spmm_packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning, int64_t* columns) {        \
-        *columns = 0;                                                                                                \
-        for (const Tile& tile : cut_columns<Storage, Value, false>(width, 1, tuning->tile_bytes))                    \
-            *columns += tile.vectors * kLanes<Value>;                                                                \
+    HPCGNN_KERNEL(int64_t, spmm_packed_columns_##name)(int64_t width, const hpcgnn_tuning* tuning) {                 \
+        int64_t columns = 0;                                                                                         \
+        for (const Tile& tile : cut_columns<Storage, Value>(width, 1, tuning->tile_bytes))                           \
+            columns += tile.vectors * kLanes<Value>;                                                                 \
+        return columns;                                                                                              \
     }
 
 HPCGNN_SPMM(f32, float, float)

@@ -206,7 +206,7 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
                const int64_t* params_at, const int64_t width, float* out, const hpcgnn_tuning* tuning,
                const int threads) {
     constexpr int n = kLanes<float>;
-    if (csr->first_row >= csr->last_row || width == 0) return;
+    if (csr->rows == 0 || width == 0) return;
     const Message<bits> message{buffer, payload_at, params_at};
     SpmmJob<Message<bits>, float> job{};
     job.csr = csr;
@@ -215,7 +215,6 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
     job.x = &message;
     job.width = width;
     job.out = out;
-    job.reduce = HPCGNN_SUM;
     job.accumulate = true;
     job.tuning = *tuning;
     job.segment = hpcgnn_segment_entries();
@@ -232,16 +231,14 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
         tiles.push_back({first * n, 0, 0, count, lanes});
         kernels.push_back(last * n > whole ? message_kernel<bits, true>(count) : message_kernel<bits, false>(count));
     }
-    run_tiles<Message<bits>, float, false>(job, tiles, kernels, threads);
+    run_tiles<Message<bits>, float>(job, tiles, kernels, threads);
 }
 
 }  // namespace
 
-// out[r] += sum over the entries e of row r of weight[e] * row indices[e] of the buffer. weight: (entries,) or null.
-// The sums are those of spmm with decoded rows, added in its order.
-HPCGNN_KERNEL(spmm_rows)(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer, const int64_t* payload_at,
-                         const int64_t* params_at, int bits, int64_t width, float* out, const hpcgnn_tuning* tuning,
-                         int threads) {
+HPCGNN_KERNEL(void, spmm_rows)(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer,
+                               const int64_t* payload_at, const int64_t* params_at, int bits, int64_t width, float* out,
+                               const hpcgnn_tuning* tuning, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const auto run = bits == 1    ? spmm_rows<1>
                      : bits == 2  ? spmm_rows<2>

@@ -13,17 +13,6 @@
 #include "hpcgnn.h"
 #include "simd.h"
 
-enum hpcgnn_reduce { HPCGNN_SUM = 0, HPCGNN_MEAN = 1, HPCGNN_MAX = 2 };
-
-// How to go about it; results do not depend on it. Python's `Tuning` holds the defaults.
-struct hpcgnn_tuning {
-    int32_t prefetch_bytes;  // of gathered rows under way; 0: none
-    int32_t tile_bytes;      // of a gathered row, for one tile of columns; at most kMaxVectors registers
-    int32_t tasks_a_thread;  // at least; 1: one static share each
-    int32_t streaming;       // stores go past the caches
-    int32_t split_rows;      // heavy rows are shared by threads
-};
-
 namespace {
 
 constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
@@ -38,7 +27,6 @@ struct SpmmJob {
     const float* scale;  // (rows of x), or null
     int64_t width;
     Value* out;
-    hpcgnn_reduce reduce;
     bool accumulate;
     hpcgnn_tuning tuning;
     int64_t segment;        // rows with more entries are heavy
@@ -54,15 +42,6 @@ struct Tile {
     int vectors, last_lanes;
 };
 
-template <typename V, bool kMax>
-inline V combine(const V a, const V b) {
-    if constexpr (kMax) {
-        return ((b > a) | (b != b)) ? b : a;  // a NaN stays
-    } else {
-        return a + b;
-    }
-}
-
 // One task: rows [first, last) of one tile, but for the heavy ones.
 template <typename Storage, typename Value>
 using TileKernel = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t);
@@ -71,7 +50,7 @@ struct Segment {
     int64_t begin, end;
 };
 
-// One task: a segment of a heavy row, reduced into `partial`, a row of scratch memory, as if it were a matrix of one
+// One task: a segment of a heavy row, summed into `partial`, a row of scratch memory, as if it were a matrix of one
 // row.
 template <typename Storage, typename Value>
 void do_segment(const TileKernel<Storage, Value> kernel, SpmmJob<Storage, Value> job, const Tile& tile,
@@ -81,16 +60,15 @@ void do_segment(const TileKernel<Storage, Value> kernel, SpmmJob<Storage, Value>
     job.out = partial;
     job.accumulate = false;
     job.tuning.streaming = 0;
-    if (job.reduce == HPCGNN_MEAN) job.reduce = HPCGNN_SUM;
     kernel(job, tile, 0, 1);
 }
 
 // The first row of `csr` by which at least `work` has been done.
 inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
-    int64_t low = csr.first_row, high = csr.last_row;
+    int64_t low = 0, high = csr.rows;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
-        const int64_t done = csr.indptr[middle] - csr.indptr[csr.first_row] + kWorkOfARow * (middle - csr.first_row);
+        const int64_t done = csr.indptr[middle] + kWorkOfARow * middle;
         if (done < work) {
             low = middle + 1;
         } else {
@@ -101,45 +79,40 @@ inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
 }
 
 // Adds the segments of the heavy rows in order. `partial` has a row of `width` for each of them.
-template <typename Storage, typename Value, bool kMax>
+template <typename Storage, typename Value>
 void join_segments(const SpmmJob<Storage, Value>& job, const int64_t row, const Value* partial) {
     const int64_t entries = job.csr->indptr[row + 1] - job.csr->indptr[row];
     const int64_t segments = (entries + job.segment - 1) / job.segment;
     Value* out = job.out + row * job.width;
-    const bool mean = job.reduce == HPCGNN_MEAN;
     for (int64_t c = 0; c < job.width; ++c) {
-        Value sum = job.accumulate && !mean ? combine<Value, kMax>(out[c], partial[c]) : partial[c];
-        for (int64_t s = 1; s < segments; ++s) sum = combine<Value, kMax>(sum, partial[s * job.width + c]);
-        if (mean) sum /= static_cast<Value>(entries);
-        out[c] = mean && job.accumulate ? sum + out[c] : sum;
+        Value sum = job.accumulate ? out[c] + partial[c] : partial[c];
+        for (int64_t s = 1; s < segments; ++s) sum += partial[s * job.width + c];
+        out[c] = sum;
     }
 }
 
 // Does all rows of job.csr, with a kernel for each tile; `job` lacks indptr and last_entry yet.
-template <typename Storage, typename Value, bool kMax>
+template <typename Storage, typename Value>
 void run_tiles(SpmmJob<Storage, Value> job, const std::vector<Tile>& tiles,
                const std::vector<TileKernel<Storage, Value>>& kernels, const int threads) {
     const hpcgnn_csr& csr = *job.csr;
     const int64_t num_tiles = static_cast<int64_t>(tiles.size());
     job.indptr = csr.indptr;
-    job.last_entry = csr.indptr[csr.last_row] - 1;
+    job.last_entry = csr.indptr[csr.rows] - 1;
 
-    const int64_t* heavy_begin = std::lower_bound(csr.heavy, csr.heavy + csr.num_heavy, csr.first_row);
-    const int64_t* heavy_end = std::lower_bound(heavy_begin, csr.heavy + csr.num_heavy, csr.last_row);
     std::vector<Segment> segments;
     std::vector<int64_t> first_segment;  // of each heavy row
-    for (const int64_t* row = heavy_begin; row != heavy_end; ++row) {
+    for (int64_t h = 0; h < csr.num_heavy; ++h) {
+        const int64_t row = csr.heavy[h];
         first_segment.push_back(static_cast<int64_t>(segments.size()));
-        for (int64_t e = csr.indptr[*row]; e < csr.indptr[*row + 1]; e += job.segment)
-            segments.push_back({e, std::min(e + job.segment, csr.indptr[*row + 1])});
+        for (int64_t e = csr.indptr[row]; e < csr.indptr[row + 1]; e += job.segment)
+            segments.push_back({e, std::min(e + job.segment, csr.indptr[row + 1])});
     }
     const int64_t num_segments = static_cast<int64_t>(segments.size());
     const int64_t shares = job.tuning.split_rows ? num_segments : std::min<int64_t>(1, num_segments);
-    const int64_t num_heavy = static_cast<int64_t>(first_segment.size());
     const std::unique_ptr<Value[]> partial(num_segments ? new Value[num_segments * job.width] : nullptr);
 
-    const int64_t rows = csr.last_row - csr.first_row;
-    const int64_t work = csr.indptr[csr.last_row] - csr.indptr[csr.first_row] + kWorkOfARow * rows;
+    const int64_t work = csr.indptr[csr.rows] + kWorkOfARow * csr.rows;
     const int64_t tasks = std::clamp<int64_t>(static_cast<int64_t>(threads) * job.tuning.tasks_a_thread, 1,
                                               std::max<int64_t>(1, work / kLeastWorkOfATask));
     const int64_t step = (work + tasks - 1) / tasks;
@@ -154,12 +127,12 @@ void run_tiles(SpmmJob<Storage, Value> job, const std::vector<Tile>& tiles,
 #pragma omp for schedule(dynamic, 1)
         for (int64_t k = 0; k < tasks * num_tiles; ++k) {
             const int64_t t = k / tasks, task = k % tasks;
-            const int64_t last = task + 1 == tasks ? csr.last_row : row_at(csr, (task + 1) * step);
+            const int64_t last = task + 1 == tasks ? csr.rows : row_at(csr, (task + 1) * step);
             kernels[t](job, tiles[t], row_at(csr, task * step), last);
         }
 #pragma omp for schedule(static)
-        for (int64_t h = 0; h < num_heavy; ++h)
-            join_segments<Storage, Value, kMax>(job, heavy_begin[h], partial.get() + first_segment[h] * job.width);
+        for (int64_t h = 0; h < csr.num_heavy; ++h)
+            join_segments<Storage, Value>(job, csr.heavy[h], partial.get() + first_segment[h] * job.width);
         finish_streams();
     }
 }

@@ -6,16 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from rank_pool import ROOT, RankPool, launched
 from requires import require
-
-ROOT = Path(__file__).resolve().parent.parent
-STARTER = ROOT / "tools" / "mpiexec.sh"
 
 settings.register_profile("repeatable", derandomize=True)  # what fails here fails for whoever looks into it
 settings.load_profile("repeatable")
@@ -24,6 +22,30 @@ settings.load_profile("repeatable")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The same numbers in every run, whichever tests run."""
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that start ranks are marked by what they use; and, for pytest-xdist, what is to run in one process, one by one.
+
+    Ranks that share few cores with other ranks would wait long for each other, so all that start some are one group, which
+    is begun first; what they are waited for is time for the others: a file each, whose fixtures are made once.
+    """
+    for item in items:
+        if {"mpi_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("launches")
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
+        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else str(item.path)))
+    items.sort(key=lambda item: (_order(item), str(item.path)))
+
+
+def _order(item: pytest.Item) -> int:
+    """The longest groups first."""
+    if any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster")):
+        return 0
+    return 1 if item.get_closest_marker("builds") else 2
 
 
 @pytest.fixture(scope="session")
@@ -41,55 +63,21 @@ def shared_data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def mpirun() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``mpirun(n, args)``: run ``python *args`` on ``n`` ranks under a real launcher."""
+    """``mpirun(n, args)``: ``python *args`` on ``n`` ranks, in a launch of its own. For what a process's start or end is."""
+    _require_launcher()
+    return launched
+
+
+@pytest.fixture(scope="session")
+def mpi_ranks() -> Iterator[Callable[[int], RankPool]]:
+    """``mpi_ranks(n)``: ``n`` ranks, of one launch for all tests, that run programs and command lines."""
+    _require_launcher()
+    pools: dict[int, RankPool] = {}
+    yield lambda size: pools.setdefault(size, RankPool(size))
+    for pool in pools.values():
+        pool.close()
+
+
+def _require_launcher() -> None:
     launcher = Path(sys.executable).with_name("mpiexec")
     require(launcher.exists() or shutil.which("mpiexec") or shutil.which("mpirun"), "an MPI launcher")
-    return _run_ranks
-
-
-def _run_ranks(
-    ranks: int,
-    args: Sequence[str | Path],
-    *,
-    threads: int = 1,
-    bind: bool = False,
-    timeout_seconds: float = 300.0,
-    check: bool = True,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads; with ``bind``, each on cores of its own.
-
-    Fails the test when the launcher takes longer than ``timeout_seconds`` or, with ``check``, exits non-zero. ``env`` is
-    added to this process's environment, with the tests' helpers on the import path.
-    """
-    binding = ["-N", str(ranks)] if bind else []
-    command = [str(STARTER), "-n", str(ranks), "-t", str(threads), *binding, sys.executable, *map(str, args)]
-    import_path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": import_path} | dict(env or {}),
-        cwd=cwd,
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=timeout_seconds)
-    except subprocess.TimeoutExpired:
-        stdout, stderr = _stop(process)
-        pytest.fail(f"no end within {timeout_seconds:.0f} s: {' '.join(command)}\n{stdout}\n{stderr}", pytrace=False)
-    if check and process.returncode != 0:
-        pytest.fail(f"exit code {process.returncode}: {' '.join(command)}\n{stdout}\n{stderr}", pytrace=False)
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-
-def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a launcher in the way that makes it end its ranks; killed outright, it would leave them behind."""
-    process.terminate()
-    try:
-        return process.communicate(timeout=15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()

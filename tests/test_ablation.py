@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from rank_pool import ROOT
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_commands_are_those_that_made_the_parts(report: Any) -> None:
     assert partition == "hpcgnn partition graph.h5 parts.h5 --parts 4 --method metis --objective cut"
 
 
-@pytest.mark.mpi
+@pytest.mark.launches
 def test_one_command_measures_and_writes_the_documents(tmp_path: Path) -> None:
     graph, out = tmp_path / "graph.h5", tmp_path / "out"
     hpcgnn = [sys.executable, "-m", "hpcgnn"]

@@ -242,7 +242,7 @@ def test_requirements_are_those_of_each_rate(report: Any, tmp_path: Path) -> Non
     assert "| g | gcn | 1gbit | sylvie: speed-up over vanilla | 1.000 | ≥ 8.7 | **no** |" in text
 
 
-@pytest.mark.mpi
+@pytest.mark.launches
 def test_one_command_trains_and_writes_the_documents(tmp_path: Path) -> None:
     out = tmp_path / "out"
     small = ["--ranks", "2", "--seeds", "2", "--epochs", "3", "--eval-every", "1", "--hidden", "8", "--layers", "2"]

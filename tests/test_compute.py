@@ -142,12 +142,11 @@ def last_checkpoint(run: Path) -> dict:
     return torch.load(run / "checkpoints" / "last.pt", weights_only=True)
 
 
-@pytest.mark.mpi
-def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpirun, digits, tmp_path):
+def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpi_ranks, digits, tmp_path):
     flags = ["--epochs", 30, "--layers", 3, "--hidden", 256, "--quiet"]  # its middle layer is large enough
     summaries = {}
     for name in compute.COMPUTES:
-        mpirun(2, [*HPCGNN, "train", digits, "--out", tmp_path / name, *flags, "--compute", name])
+        mpi_ranks(2).command("train", digits, "--out", tmp_path / name, *flags, "--compute", name)
         summaries[name] = json.loads((tmp_path / name / "summary.json").read_text())
         assert summaries[name]["compute"] == name
         assert {value.dtype for value in last_checkpoint(tmp_path / name)["model"].values()} == {torch.float32}
@@ -155,17 +154,16 @@ def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpirun, di
     losses = [json.loads((tmp_path / n / "metrics.jsonl").read_text().splitlines()[0])["loss"] for n in summaries]
     assert losses[0] != losses[1]  # it did compute otherwise
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
-    mpirun(2, [*HPCGNN, "train", "--out", tmp_path / "bf16", "--resume", "--epochs", 32, "--compute", "float32"])
+    mpi_ranks(2).command("train", "--out", tmp_path / "bf16", "--resume", "--epochs", 32, "--compute", "float32")
     assert last_checkpoint(tmp_path / "bf16")["next_epoch"] == 32
 
 
-@pytest.mark.mpi
-def test_a_resumed_bfloat16_run_has_the_same_bytes(mpirun, digits, tmp_path):
+def test_a_resumed_bfloat16_run_has_the_same_bytes(mpi_ranks, digits, tmp_path):
     flags = ["--layers", 3, "--hidden", 256, "--quiet", "--compute", "bf16", "--label-propagation", 0.62]
     for name, epochs in (("whole", [6]), ("broken", [3, 6])):
         for count in epochs:
             resume = ["--resume"] if count == 6 and name == "broken" else []
-            mpirun(2, [*HPCGNN, "train", digits, "--out", tmp_path / name, *flags, "--epochs", count, *resume])
+            mpi_ranks(2).command("train", digits, "--out", tmp_path / name, *flags, "--epochs", count, *resume)
     whole, broken = (last_checkpoint(tmp_path / name)["model"] for name in ("whole", "broken"))
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
 
@@ -180,7 +178,6 @@ main()
 """
 
 
-@pytest.mark.mpi
 def test_one_rank_without_it_ends_all_with_one_sentence(mpirun, tmp_path):
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)

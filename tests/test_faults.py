@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import small_graphs
 import torch
+from rank_pool import ranks_of
 from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
 HPCGNN = [sys.executable, "-m", "hpcgnn"]
@@ -53,18 +53,11 @@ def wait_for_epochs(out: Path, count: int, job: subprocess.Popen) -> None:
     assert job.poll() is None, job.communicate()
 
 
-def process_of(out: Path, rank: int) -> int:
-    """The rank's process, by the run folder on its command line and what its launcher told it."""
-    told = {f"{name}={rank}" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_text().split("\0")
-            environment = set((entry / "environ").read_text().split("\0"))
-        except (OSError, UnicodeDecodeError):
-            continue
-        if str(out) in command and "hpcgnn" in command and told & environment and "python" in command[0]:
-            return int(entry.name)
-    pytest.fail(f"rank {rank} does not run")
+def process_of(job: subprocess.Popen, rank: int) -> int:
+    """The process of the rank, which the job's launcher or what that has started has started."""
+    found = ranks_of(job.pid)
+    assert rank in found, found
+    return found[rank]
 
 
 def waited_for(stderr: str) -> dict[int, str]:
@@ -88,6 +81,7 @@ def assert_named(stderr: str, ranks: set[int]) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.launches
 def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     parts: Callable[[int], Path], tmp_path: Path
 ) -> None:
@@ -104,7 +98,7 @@ def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     )
     try:
         wait_for_epochs(tmp_path / "run", 2, job)
-        stopped = process_of(tmp_path / "run", 2)
+        stopped = process_of(job, 2)
         os.kill(stopped, signal.SIGSTOP)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
     finally:
@@ -163,7 +157,7 @@ CODINGS = {"plain": (), "delta": ("--message-coding", "delta", "--dropout", 0)}
 @pytest.mark.virtual_cluster
 @pytest.mark.parametrize("coding", CODINGS)
 def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
-    cluster: str, parts: Callable[[int], Path], tmp_path: Path, mpirun: Callable, coding: str
+    cluster: str, parts: Callable[[int], Path], tmp_path: Path, mpi_ranks: Callable, coding: str
 ) -> None:
     """The run that goes on, and one that nothing happened to, were on a fast network: that changes no bit either."""
     flags = ["--bits", 2, *CODINGS[coding], "--checkpoint-every", 3, "--eval-every", 4]
@@ -173,19 +167,18 @@ def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
         wait_for_epochs(broken, 6, job)  # the last of two checkpoints knows of an evaluation
         virtual_cluster("rate", "1mbit", "--name", cluster)
         wait_until(lambda: most_of_it_exchanges(records(broken)[-1]), "slow epoch")
-        killed_at = time.monotonic()
-        os.kill(process_of(broken, 1), signal.SIGKILL)
+        os.kill(process_of(job, 1), signal.SIGKILL)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
     finally:
         job.terminate()
         virtual_cluster("rate", "1gbit", "--name", cluster)
     assert job.returncode > 0, stderr
-    assert time.monotonic() - killed_at < 20, "the launcher ends the job; nobody waits for --timeout"
+    assert waited_for(stderr) == {}, "the launcher ends the job; nobody waits for --timeout"
     epochs = len(records(broken)) + 3
     for name in ("last.pt", "best.pt"):
         assert 0 < torch.load(broken / "checkpoints" / name, weights_only=True)["next_epoch"] <= epochs - 3
-    mpirun(2, train(parts(2), broken, "--resume", "--epochs", epochs)[1:])
-    mpirun(2, train(parts(2), whole, *flags, "--epochs", epochs)[1:])
+    mpi_ranks(2).command(*train(parts(2), broken, "--resume", "--epochs", epochs)[3:])
+    mpi_ranks(2).command(*train(parts(2), whole, *flags, "--epochs", epochs)[3:])
     assert [record["loss"] for record in records(broken)] == [record["loss"] for record in records(whole)]
     for name in ("last.pt", "best.pt"):
         assert weights(broken, name) == weights(whole, name)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import small_graphs
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.first_launch]
 RANKS = 2
 VALUES = Path(__file__).parent / "golden" / "values.json"
 # What makes torch round alike on most x86 CPUs; our own kernels do on all.

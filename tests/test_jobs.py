@@ -94,6 +94,7 @@ def assert_own_cores(settings: dict[str, str], ranks: int) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.launches
 def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) -> None:
     settings |= {"RANKS": "2"}
     run_mpirun_job(settings)
@@ -108,6 +109,7 @@ def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) 
 
 
 @pytest.mark.mpi
+@pytest.mark.launches
 def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) >= 2, "two cores")
     settings = use_stub(settings, tmp_path) | {"RANKS": "2", "THREADS": "1"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from rank_pool import ROOT, ThreadPool
+from ranks import split_anew
 from scipy import stats
 
-from hpcgnn.comm import MpiWorld
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.partition import PartitionOptions, partition
 
@@ -74,10 +74,9 @@ def test_expectation_of_delta_coding_is_judged_by_measurement(report: Any, shift
     assert "not been measured" in report.expectation(runs("fp32", plain))
 
 
-@pytest.mark.mpi
-def test_trainings_have_the_splits_of_convert(tmp_path: Path, mpirun: Any) -> None:
+def test_trainings_have_the_splits_of_convert(tmp_path: Path) -> None:
     graph, parts, split = tmp_path / "graph.h5", tmp_path / "parts.h5", "random:0.5,0.2,0.3,7"
     convert("digits", graph, ConvertOptions(split=split))
-    partition(MpiWorld(), graph, parts, PartitionOptions(2))
-    result = mpirun(2, [ROOT / "tests" / "ranks" / "split_anew.py", parts, split, split.removesuffix("7") + "8"])
-    assert result.stdout.split() == ["True", "False"]
+    ThreadPool(1).run(partition, graph, parts, PartitionOptions(2))
+    assert ThreadPool(2).run(split_anew.same_masks, parts, split) == [True, True]
+    assert ThreadPool(2).run(split_anew.same_masks, parts, split.removesuffix("7") + "8") == [False, False]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from requires import require
@@ -66,9 +67,16 @@ def remains(name: str) -> list[str]:
     return found
 
 
-def transfer_seconds(cluster: str, size_bytes: int) -> float:
-    """How long a message from host 0 to host 1 takes."""
-    return float(virtual_cluster("run", "--name", cluster, "-n", 2, sys.executable, TRANSFER, size_bytes).stdout)
+def transfer(cluster: str, size_bytes: int) -> None:
+    """A message from host 0 to host 1."""
+    virtual_cluster("run", "--name", cluster, "-n", 2, sys.executable, TRANSFER, size_bytes)
+
+
+def limiter(cluster: str, host: int) -> dict[str, Any]:
+    """What the kernel says of the queue in front of the host's link: its kind, its rate, and what it has held back."""
+    command = ["tc", "-s", "-j", "-n", f"{cluster}-{host}", "qdisc", "show", "dev", "eth0"]
+    (found,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
 
 
 def counted(cluster: str, host: int) -> dict[str, int]:
@@ -109,12 +117,14 @@ def test_more_ranks_than_hosts_fill_one_after_another(cluster: str) -> None:
     assert all(1 <= int(line.split()[2]) <= threads for line in lines)
 
 
-def test_a_transfer_takes_its_time_and_is_counted(cluster: str) -> None:
+def test_a_transfer_is_held_back_by_the_links_rate_and_counted(cluster: str) -> None:
     size_bytes = 10_000_000
-    before = [counted(cluster, host) for host in range(HOSTS)]
-    seconds = transfer_seconds(cluster, size_bytes)
-    least_seconds = size_bytes * 8 / 100e6
-    assert 0.9 * least_seconds < seconds < 3 * least_seconds
+    before, held_back = [counted(cluster, host) for host in range(HOSTS)], limiter(cluster, 0)["overlimits"]
+    transfer(cluster, size_bytes)
+    found = limiter(cluster, 0)
+    assert (found["kind"], found["options"]["rate"]) == ("tbf", 100_000_000 // 8)
+    assert found["bytes"] > size_bytes
+    assert found["overlimits"] > held_back, "packets came faster than the link lets them"
     after = [counted(cluster, host) for host in range(HOSTS)]
 
     def grown(host: int, counter: str) -> int:
@@ -127,14 +137,16 @@ def test_a_transfer_takes_its_time_and_is_counted(cluster: str) -> None:
 
 
 def test_the_rate_can_be_changed(cluster: str) -> None:
-    size_bytes = 5_000_000
     try:
         virtual_cluster("rate", "25mbit", "--name", cluster)
         assert "25mbit" in virtual_cluster("status", "--name", cluster).stdout
-        slow_seconds = transfer_seconds(cluster, size_bytes)
-        assert slow_seconds > 0.8 * size_bytes * 8 / 25e6
+        transfer(cluster, 1_000_000)
+        slow = limiter(cluster, 0)
+        assert (slow["kind"], slow["options"]["rate"]) == ("tbf", 25_000_000 // 8)
+        assert slow["overlimits"] > 0
         virtual_cluster("rate", "unlimited", "--name", cluster)
-        assert transfer_seconds(cluster, size_bytes) < 0.5 * slow_seconds
+        assert limiter(cluster, 0)["kind"] == "noqueue"
+        transfer(cluster, 1_000_000)
     finally:
         virtual_cluster("rate", "100mbit", "--name", cluster)
 

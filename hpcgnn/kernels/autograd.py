@@ -6,7 +6,7 @@ the transposed matrix; gradients of gradients are refused by torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,10 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import DropoutMask, Norm, activate, activate_backward
-from hpcgnn.kernels.csr import Csr, as_columns
-from hpcgnn.kernels.spmm import index_add as plain_index_add
+from hpcgnn.kernels.activation import activate, activate_backward
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.operands import DropoutMask, Norm
+from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
 _DIFFERENTIABLE = (torch.float32, torch.float64)
@@ -36,8 +37,7 @@ def spmm(
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.spmm.spmm`, differentiable in ``x`` and ``weight``.
 
-    The gradient of a maximum is split evenly among the entries that attain it. ``csr.weight`` is used and is a constant.
-    With gradients, ``out`` and 16- or 8-bit ``x`` are refused.
+    ``csr.weight`` is used and is a constant. With gradients, ``out`` and 16- or 8-bit ``x`` are refused.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -55,14 +55,6 @@ def spmm(
     return _Spmm.apply(x, weight, csr, reduce, backend)
 
 
-def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
-    """:func:`hpcgnn.kernels.spmm.index_add`, differentiable in ``src``."""
-    if not _tracked(src):
-        return plain_index_add(index, src, num_rows, backend)
-    _check_differentiable("src", src)
-    return _ToRows.apply(src, index, num_rows, backend, plain_index_add)
-
-
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.rows.gather_rows`, differentiable in ``x`` if that is float32 or float64."""
     if not _tracked(x):
@@ -75,7 +67,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
     if not _tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
-    return _ToRows.apply(src, index, num_rows, backend, plain_rows.scatter_rows)
+    return _ScatterRows.apply(src, index, num_rows, backend)
 
 
 def sddmm(
@@ -172,21 +164,15 @@ class _Spmm(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, reduce: str, backend: str
     ) -> torch.Tensor:
-        z = plain_spmm(csr, x, weight, reduce, backend=backend)
-        is_max = reduce == "max"
-        needs_x = is_max or ctx.needs_input_grad[1]
-        ctx.save_for_backward(x if needs_x else None, weight, z if is_max else None)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.csr, ctx.reduce, ctx.backend = csr, reduce, backend
-        return z
+        return plain_spmm(csr, x, weight, reduce, backend=backend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, z = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
         csr, dz = ctx.csr, dz.contiguous()
-        if ctx.reduce == "max":
-            gradients = _max_gradients(csr, x.contiguous(), weight, z, dz, ctx.needs_input_grad[:2], ctx.backend)
-            return (*gradients, None, None, None)
         if ctx.reduce == "mean":
             dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
         dx = dweight = None
@@ -199,47 +185,20 @@ class _Spmm(torch.autograd.Function):
         return dx, dweight, None, None, None
 
 
-def _max_gradients(
-    csr: Csr,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    z: torch.Tensor,
-    dz: torch.Tensor,
-    needed: tuple[bool, bool],
-    backend: str,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of x and weight that are needed."""
-    used = csr.weight if weight is None else weight
-    columns = None if used is None else as_columns(used)
-    shares = plain_edges.max_shares(csr, columns, x, z, dz, backend)
-    dx = dweight = None
-    if needed[0]:
-        transpose, transposed = _transpose(csr, weight, backend)
-        transposed = None if transposed is None else as_columns(transposed)
-        dx = plain_edges.max_backward(transpose, transposed, x, z, shares, backend)
-    if needed[1]:
-        assert weight is not None
-        assert columns is not None
-        dweight = plain_edges.max_weight_backward(csr, columns, x, z, shares, backend).view(weight.shape)
-    return dx, dweight
-
-
-class _ToRows(torch.autograd.Function):
-    """Rows of ``src`` written or added to the rows that ``index`` names; the gradient is read where they went."""
+class _ScatterRows(torch.autograd.Function):
+    """The gradient of ``src`` is read where its rows went."""
 
     @staticmethod
-    def forward(
-        ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str, kernel: Callable
-    ) -> torch.Tensor:
+    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
         ctx.save_for_backward(index)
         ctx.backend = backend
-        return kernel(index, src, num_rows, backend)
+        return plain_rows.scatter_rows(index, src, num_rows, backend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None, None
+        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
 
 
 class _GatherRows(torch.autograd.Function):
@@ -254,7 +213,7 @@ class _GatherRows(torch.autograd.Function):
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (index,) = ctx.saved_tensors
         rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
-        dx = plain_index_add(index, rows, ctx.shape[0], ctx.backend)
+        dx = add_rows(index, rows, ctx.shape[0], ctx.backend)
         return dx.view(ctx.shape), None, None
 
 

@@ -1,30 +1,226 @@
-"""Which implementation of the kernels runs: ``native`` (C++), ``jit`` (numba) or ``reference`` (torch)."""
+"""Which backend runs: it follows from where the tensors are and from what was asked for, here and nowhere else."""
 
 from __future__ import annotations
 
+import functools
 import importlib
-from types import ModuleType
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from hpcgnn.kernels.native import library
+import torch
 
-BACKENDS = ("auto", "native", "jit", "reference")
+K = TypeVar("K")
+AUTO = "auto"
+GROUP = "hpcgnn.backends"  # entry points of other packages: a name, and where its Backend is
+_CPU = torch.device("cpu")
+FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))  # types of features that there are
 
 
-def resolve(backend: str = "auto") -> str:
-    """The backend that will run: ``auto`` is native where it was built, else jit.
+@dataclass(frozen=True)
+class Operator(Generic[K]):
+    """An operator as :func:`choose` is asked for it: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
+
+    name: of the field. protocol: what the module must have. of_features: a backend must take the type of the features.
+    """
+
+    name: str
+    protocol: type
+    of_features: bool = True
+
+    def of(self, backend: Backend) -> K | None:
+        """The backend's module, if it has one."""
+        return getattr(backend.operators, self.name)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A set of kernels.
+
+    name: what ``backend=`` asks for.
+    load: imports the kernels, when they are needed first, and gives them as :class:`hpcgnn.kernels.contract.Operators`.
+    devices: types of torch devices whose tensors it takes.
+    dtypes: types of features that it takes.
+    rank: ``auto`` takes the usable one of the highest rank; None is for those that must be asked for by name.
+    missing: why it cannot run here, to follow "was asked for, but"; None where it can.
+    """
+
+    name: str
+    load: Callable[[], Any]
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: frozenset[torch.dtype] = FEATURES
+    rank: int | None = None
+    missing: Callable[[], str | None] = lambda: None
+
+    @cached_property
+    def operators(self) -> Any:
+        """Its kernels, imported when this is first asked for."""
+        return self.load()
+
+
+_registered: dict[str, Backend] = {}
+
+
+def register(backend: Backend) -> None:
+    """Add a backend to those that are found by themselves.
 
     Raises:
-        ValueError: for an unknown name, or ``native`` where the library is missing.
+        ValueError: if there is one of that name.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    if backend == "native" and library.load() is None:
-        raise ValueError("backend 'native' was asked for, but hpcgnn was installed without a C++ compiler")
-    if backend == "auto":
-        return "jit" if library.load() is None else "native"
+    if backend.name == AUTO or backend.name in _found():
+        raise ValueError(f"there is a backend called {backend.name!r} already: choose another name")
+    _registered[backend.name] = backend
+    _found.cache_clear()
+    _ranked.cache_clear()
+
+
+def backends() -> tuple[str, ...]:
+    """The names of all backends, also of those that cannot run here: those that ``auto`` prefers first."""
+    return tuple(_found())
+
+
+def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
+    """The name of the backend that takes tensors of these devices: ``auto`` is the usable one of the highest rank.
+
+    Raises:
+        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
+    """
+    return _select(None, backend, tensors).name
+
+
+def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor | None) -> K:
+    """The kernels of an operator for these tensors, by the names of their arguments; the first has the features' type.
+
+    ``auto`` is the backend of the highest rank that can run here, has the operator and takes device and type.
+
+    Raises:
+        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
+    """
+    kernels = operator.of(_select(operator, backend, tensors))
+    assert kernels is not None, "only those that have the operator are selected"
+    return kernels
+
+
+def _select(operator: Operator | None, backend: str, tensors: dict[str, torch.Tensor | None]) -> Backend:
+    device = _device_of(tensors)
+    dtype = _dtype_of(tensors) if operator is not None and operator.of_features else None
+    if backend == AUTO:
+        chosen = _preferred(operator, device, dtype, tensors)
+    else:
+        chosen = _named(operator, backend, device, dtype, tensors)
+    if device is not _CPU:
+        _check_together(device, tensors)
+    return chosen
+
+
+def _takes(backend: Backend, dtype: torch.dtype | None) -> bool:
+    return dtype is None or dtype in backend.dtypes
+
+
+def _dtype_of(tensors: dict[str, torch.Tensor | None]) -> torch.dtype | None:
+    for tensor in tensors.values():
+        return None if tensor is None else tensor.dtype
+    return None
+
+
+def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
+    """The first one's device; ``_CPU`` itself where there is nothing to check: all are there, or there are none."""
+    first = None
+    for tensor in tensors.values():
+        if tensor is not None:
+            first = tensor if first is None else first
+            if not tensor.is_cpu:
+                return first.device
+    return _CPU
+
+
+def _check_together(device: torch.device, tensors: dict[str, torch.Tensor | None]) -> None:
+    """Raise ValueError unless all are on the first one's device."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != device:
+            raise ValueError(f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}")
+
+
+def _preferred(
+    operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: dict[str, torch.Tensor | None]
+) -> Backend:
+    for backend in _ranked():
+        if device.type not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
+            continue
+        if operator is None or operator.of(backend) is not None:
+            return backend
+    usable = [backend for backend in _ranked() if backend.missing() is None]
+    devices = tuple(sorted({device for backend in usable for device in backend.devices}))
+    if device.type not in devices:
+        raise ValueError(_wrong_device(tensors, device, "the backends that run here", devices))
+    names, what = ", ".join(backend.name for backend in usable), "" if operator is None else f" {operator.name}"
+    raise ValueError(f"none of the backends that run here ({names}) has{what} kernels for {dtype} on {device}")
+
+
+def _named(
+    operator: Operator | None,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    tensors: dict[str, torch.Tensor | None],
+) -> Backend:
+    backend = _found().get(name)
+    if backend is None:
+        raise ValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {name!r}")
+    reason = backend.missing()
+    if reason is not None:
+        raise ValueError(f"backend {name!r} was asked for, but {reason}")
+    if device.type not in backend.devices:
+        raise ValueError(_wrong_device(tensors, device, f"backend {name!r}", backend.devices))
+    if operator is not None and operator.of(backend) is None:
+        raise ValueError(f"backend {name!r} has no {operator.name} kernels: ask for another one, or for {AUTO!r}")
+    if not _takes(backend, dtype):
+        types = ", ".join(sorted(map(str, backend.dtypes)))
+        raise ValueError(f"{next(iter(tensors))} must be {types} for backend {name!r}, not {dtype}")
     return backend
 
 
-def implementation(operators: str, backend: str) -> ModuleType:
-    """The module ``hpcgnn.kernels.<backend>.<operators>``; the three have the same functions."""
-    return importlib.import_module(f"hpcgnn.kernels.{resolve(backend)}.{operators}")
+def _wrong_device(
+    tensors: dict[str, torch.Tensor | None], device: torch.device, who: str, devices: tuple[str, ...]
+) -> str:
+    places = " or ".join({"cpu": "the CPU"}.get(known, known) for known in devices)
+    return f"{next(iter(tensors), 'a tensor')} must be on {places} for {who}, not on {device}"
+
+
+@functools.cache
+def _ranked() -> tuple[Backend, ...]:
+    """Those that ``auto`` may choose, the preferred one first."""
+    return tuple(backend for backend in _found().values() if backend.rank is not None)
+
+
+@functools.cache
+def _found() -> dict[str, Backend]:
+    """Every backend by name, in the order of ``auto``'s preference and then of their names."""
+    found: dict[str, Backend] = {}
+    for backend in (*_built_in(), *_installed(), *_registered.values()):
+        found.setdefault(backend.name, backend)
+    return dict(sorted(found.items(), key=lambda item: -1 if item[1].rank is None else item[1].rank, reverse=True))
+
+
+def _built_in() -> Iterator[Backend]:
+    """Every package in this folder is one."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.ispkg:
+            yield importlib.import_module(f"{__package__}.{module.name}").BACKEND
+
+
+def _installed() -> Iterator[Backend]:
+    """Those of other packages; one that cannot be imported must not stop who never asks for it."""
+    for entry in entry_points(group=GROUP):
+        try:
+            yield entry.load()
+        except Exception as error:
+            yield _broken(entry, f"{entry.value} cannot be imported: {' '.join(str(error).split())}")
+
+
+def _broken(entry: EntryPoint, reason: str) -> Backend:
+    return Backend(entry.name, load=lambda: None, missing=lambda: reason)

@@ -22,6 +22,7 @@ import torch
 # Smaller results come from torch's allocator: the C library keeps such memory itself.
 _LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
+_CPU = torch.device("cpu")
 # Of these, tensors are made without a view: autograd adds up gradients in place only where no other tensor knows the memory.
 _NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -106,14 +107,10 @@ def default_pool() -> BufferPool | None:
     return None if os.environ.get("HPCGNN_BUFFER_POOL", "on") == "off" else BufferPool()
 
 
-def empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised (rows, width) tensor for a result, from :func:`default_pool` where there is one."""
-    pool = default_pool()
-    return torch.empty(rows, width, dtype=dtype) if pool is None else pool.empty(rows, width, dtype)
+def empty(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU) -> torch.Tensor:
+    """An uninitialised (rows, width) tensor for a result: in this machine's memory from :func:`default_pool`, if there is one.
 
-
-def check_cpu(name: str, *tensors: torch.Tensor | None) -> None:
-    """Raises ValueError unless the tensors are in this machine's memory: kernels take their addresses."""
-    for tensor in tensors:
-        if tensor is not None and tensor.device.type != "cpu":
-            raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")
+    On other devices it is torch's own, whose allocator there keeps memory itself.
+    """
+    pool = default_pool() if device.type == "cpu" else None
+    return torch.empty(rows, width, dtype=dtype, device=device) if pool is None else pool.empty(rows, width, dtype)

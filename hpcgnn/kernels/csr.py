@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from hpcgnn.kernels.buffers import check_cpu
+from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 
 Array = torch.Tensor | np.ndarray
@@ -28,7 +28,7 @@ class HotColumns:
 
 
 class Csr:
-    """A CSR matrix of ones, or of ``weight``, that caches its transpose.
+    """A CSR matrix of ones, or of ``weight``, that caches its transpose. All of it is on one device.
 
     Args:
         indptr: (num_rows + 1,) int64, monotone, from 0 to the number of entries.
@@ -62,12 +62,13 @@ class Csr:
         self._origin: weakref.ref[Csr] | None = (
             None  # what this one is the transpose of; weak, or neither would ever go
         )
+        self.each_column_once = False  # so no column is hot, and nobody has to count
         self._rows_before: torch.Tensor | None = None  # (num_rows,) int64: row r was row rows_before[r] once
 
     def _check(self) -> None:
-        for name, tensor in (("indptr", self.indptr), ("indices", self.indices), ("weight", self.weight)):
-            if tensor is not None:
-                check_cpu(name, tensor)
+        resolve(
+            indices=self.indices, indptr=self.indptr, weight=self.weight
+        )  # raises unless on one device that some take
         if self.indptr.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
@@ -86,6 +87,11 @@ class Csr:
             raise ValueError(f"indices must lie in [0, {self.num_cols})")
         if self.weight is not None and (self.weight.shape != self.indices.shape or not self.weight.is_floating_point()):
             raise ValueError("weight must have one floating-point value per entry")
+
+    @property
+    def device(self) -> torch.device:
+        """Where its arrays are, and all that is made of it."""
+        return self.indices.device
 
     @property
     def num_entries(self) -> int:
@@ -112,7 +118,7 @@ class Csr:
             else:
                 order = origin.transpose_order
                 inverse = torch.empty_like(order)
-                inverse[order] = torch.arange(order.numel(), dtype=order.dtype)
+                inverse[order] = torch.arange(order.numel(), dtype=order.dtype, device=self.device)
                 self._transpose_order = inverse
         assert self._transpose_order is not None
         return self._transpose_order
@@ -121,7 +127,7 @@ class Csr:
         """(entries of these rows,) int64 numbers of the entries of ``rows`` (r,), row after row."""
         lengths = self.row_lengths()[rows]
         starts = self.indptr[rows] - (lengths.cumsum(0) - lengths)
-        return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()))
+        return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()), device=self.device)
 
     def in_order(self, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Csr:
         """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
@@ -137,12 +143,12 @@ class Csr:
         if rows is not None:
             entries = self._entries_of(rows)
             lengths = self.row_lengths()[rows]
-            indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+            indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
             indices, weight = indices[entries], None if weight is None else weight[entries]
             before = rows if before is None else before[rows]
         if columns is not None:
-            places = torch.empty(self.num_cols, dtype=torch.int32)
-            places[columns] = torch.arange(self.num_cols, dtype=torch.int32)
+            places = torch.empty(self.num_cols, dtype=torch.int32, device=self.device)
+            places[columns] = torch.arange(self.num_cols, dtype=torch.int32, device=self.device)
             indices = places[indices]
         ordered = Csr(indptr, indices, self.num_cols, weight, check=False)
         ordered._rows_before = before
@@ -191,7 +197,7 @@ class Csr:
 
     def entry_rows(self, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         """(entries,) row of each entry."""
-        return torch.repeat_interleave(torch.arange(self.num_rows, dtype=dtype), self.row_lengths())
+        return torch.repeat_interleave(torch.arange(self.num_rows, dtype=dtype, device=self.device), self.row_lengths())
 
     def heavy_rows(self, entries: int) -> torch.Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""
@@ -212,17 +218,19 @@ class Csr:
         return cache[key]
 
     def _find_hot_columns(self, most: int, least_uses: int, grouped: bool) -> HotColumns | None:
+        if self.each_column_once and least_uses > 1:
+            return None
         uses = torch.bincount(self.indices, minlength=self.num_cols)
         columns = torch.nonzero(uses >= least_uses).flatten()
         columns = columns[torch.argsort(uses[columns], descending=True, stable=True)[:most]].to(torch.int32)
         if 2 * int(uses[columns].sum()) < self.num_entries:
             return None
-        places = torch.arange(columns.numel(), dtype=torch.int32)
-        written = torch.arange(self.num_cols, dtype=torch.int32)
+        places = torch.arange(columns.numel(), dtype=torch.int32, device=self.device)
+        written = torch.arange(self.num_cols, dtype=torch.int32, device=self.device)
         written[columns] = ~places
         indices = written[self.indices]
         if grouped:  # two stable counting sorts: by place, then back into rows
-            place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32)
+            place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32, device=self.device)
             place[columns] = places
             _, by_place = cluster(place[self.indices], columns.numel() + 1, check=False)
             rows = self.entry_rows(torch.int32)
@@ -233,8 +241,8 @@ class Csr:
     def row_blocks(self, count: int) -> list[tuple[int, int]]:
         """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""
         if count not in self._blocks:
-            work = self.indptr + torch.arange(self.num_rows + 1)
-            targets = torch.arange(1, count) * int(work[-1]) // count
+            work = self.indptr + torch.arange(self.num_rows + 1, device=self.device)
+            targets = torch.arange(1, count, device=self.device) * int(work[-1]) // count
             cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
             self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
         return self._blocks[count]

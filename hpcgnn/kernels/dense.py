@@ -8,16 +8,15 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation, resolve
-from hpcgnn.kernels.native import dense as native
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import DENSE, DenseKernels
 
 _DTYPES = (torch.float32, torch.float64)
 
 
 def has_bf16(backend: str = "auto") -> bool:
-    """Whether ``compute="bf16"`` works here: native kernels, on a CPU with AVX512_BF16."""
-    return resolve(backend) == "native" and library.multiplies_bf16()
+    """Whether ``compute="bf16"`` works here: of the kernels for CPUs, native ones can, with AVX512_BF16."""
+    return "bf16" in choose(DENSE, backend).arithmetics()
 
 
 def product(
@@ -41,7 +40,7 @@ def product(
         weight: (F, H), of x's type; may be transposed.
         bias: (H,), of x's type.
         out: (n, H) that is added to, contiguous and of x's type; a new tensor if None.
-        backend: ``auto``, ``native``, ``jit`` or ``reference``.
+        backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
         compute: ``float32`` (x's own type), or ``bf16`` where :func:`has_bf16`.
 
     Returns:
@@ -51,15 +50,13 @@ def product(
         ValueError: naming the argument that is wrong.
     """
     _check_product(x, weight, bias, out)
-    _check_compute(compute, x.dtype, backend)
+    kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, out=out)
+    _check_compute(compute, x.dtype, kernels, backend)
     accumulate = out is not None
     if out is None:
-        out = buffers.empty(x.shape[0], weight.shape[1], x.dtype)
+        out = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
     bias = None if bias is None else bias.contiguous()
-    if compute == "bf16":
-        native.multiply(x.contiguous(), weight, bias, accumulate, out, compute)
-    else:
-        implementation("dense", backend).product(x.contiguous(), weight, bias, accumulate, out)
+    kernels.product(x.contiguous(), weight, bias, accumulate, out, compute)
     return out
 
 
@@ -75,8 +72,6 @@ def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     shape = x.shape[0], weight.shape[1]
     if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
         raise ValueError(f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}")
-    for name, tensor in (("x", x), ("weight", weight), ("bias", bias), ("out", out)):
-        buffers.check_cpu(name, tensor)
 
 
 def weight_gradient(
@@ -91,25 +86,21 @@ def weight_gradient(
         ValueError: naming the argument that is wrong.
     """
     _check_matrix("x", x, x.dtype)
-    _check_compute(compute, x.dtype, backend)
     _check_matrix("dy", dy, x.dtype)
     if dy.shape[0] != x.shape[0]:
         raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
-    buffers.check_cpu("x", x)
-    buffers.check_cpu("dy", dy)
-    dweight = torch.empty(x.shape[1], dy.shape[1], dtype=x.dtype)
-    column_sums = torch.empty(dy.shape[1], dtype=x.dtype) if sums else None
-    if compute == "bf16":
-        native.contract(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)
-    else:
-        implementation("dense", backend).weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums)
+    kernels = choose(DENSE, backend, x=x, dy=dy)
+    _check_compute(compute, x.dtype, kernels, backend)
+    dweight = x.new_empty(x.shape[1], dy.shape[1])
+    column_sums = x.new_empty(dy.shape[1]) if sums else None
+    kernels.weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)
     return dweight, column_sums
 
 
-def _check_compute(compute: str, dtype: torch.dtype, backend: str) -> None:
+def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, backend: str) -> None:
     if compute not in ("float32", "bf16"):
         raise ValueError(f"compute must be float32 or bf16, not {compute!r}")
-    if compute == "bf16" and not (dtype == torch.float32 and has_bf16(backend)):
+    if compute == "bf16" and not (dtype == torch.float32 and "bf16" in kernels.arithmetics()):
         raise ValueError(
             f"compute must be float32 here: bf16 takes native kernels, AVX512_BF16 and float32 tensors; got {dtype} for "
             f"backend {backend!r}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels import keyed
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import DROPOUT
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str = "auto") -> torch.Tensor:
@@ -24,7 +25,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
         raise ValueError(f"probability must lie in [0, 1), not {probability}")
     if torch.is_grad_enabled() and x.requires_grad:
         raise ValueError("x must not need a gradient: hpcgnn.nn.KeyedDropout is the differentiable dropout")
+    kernels = choose(DROPOUT, backend, x=x, ids=ids)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    kernels = implementation("dropout", backend)
     kernels.dropout(x.contiguous(), ids.contiguous(), key, keyed.threshold(probability), 1 / (1 - probability), out)
     return out

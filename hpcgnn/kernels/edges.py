@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import EDGES
 from hpcgnn.kernels.csr import Csr, as_columns
 
 OPERATIONS = ("dot", "add")
@@ -27,7 +28,7 @@ def sddmm(
         b: (C, F) of the same dtype.
         op: ``dot``, the product of the two, or ``add``, their sum.
         heads: for ``dot``: F falls into this many equal groups of columns, with a product each.
-        backend: ``auto``, ``native``, ``jit`` or ``reference``.
+        backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
 
     Returns:
         ``dot``: (entries,), or (entries, heads) if ``heads`` is given; ``add``: (entries, F).
@@ -37,9 +38,10 @@ def sddmm(
     """
     _check_sddmm(csr, a, b, op, heads)
     width = a.shape[1] if op == "add" else heads or 1
-    out = buffers.empty(csr.num_entries, width, a.dtype)
+    kernels = choose(EDGES, backend, a=a, b=b, csr=csr.indices)
+    out = buffers.empty(csr.num_entries, width, a.dtype, a.device)
     if out.numel():
-        implementation("edges", backend).sddmm(csr, a.contiguous(), b.contiguous(), op, heads or 1, out)
+        kernels.sddmm(csr, a.contiguous(), b.contiguous(), op, heads or 1, out)
     return out[:, 0] if op == "dot" and heads is None else out
 
 
@@ -54,9 +56,10 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
     """
     _check_entries(csr, scores, "scores")
     columns = as_columns(scores).contiguous()
-    out = buffers.empty(csr.num_entries, columns.shape[1], scores.dtype)
+    kernels = choose(EDGES, backend, scores=scores, csr=csr.indices)
+    out = buffers.empty(csr.num_entries, columns.shape[1], scores.dtype, scores.device)
     if out.numel():
-        implementation("edges", backend).edge_softmax(csr, columns, out)
+        kernels.edge_softmax(csr, columns, out)
     return out.view(scores.shape)
 
 
@@ -66,9 +69,10 @@ def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor,
     if gradient.shape != alpha.shape or gradient.dtype != alpha.dtype:
         raise ValueError(f"gradient must be {alpha.dtype} of shape {tuple(alpha.shape)}")
     alpha_columns, gradient_columns = as_columns(alpha).contiguous(), as_columns(gradient).contiguous()
-    out = buffers.empty(csr.num_entries, alpha_columns.shape[1], alpha.dtype)
+    kernels = choose(EDGES, backend, alpha=alpha, gradient=gradient, csr=csr.indices)
+    out = buffers.empty(csr.num_entries, alpha_columns.shape[1], alpha.dtype, alpha.device)
     if out.numel():
-        implementation("edges", backend).edge_softmax_backward(csr, alpha_columns, gradient_columns, out)
+        kernels.edge_softmax_backward(csr, alpha_columns, gradient_columns, out)
     return out.view(alpha.shape)
 
 
@@ -80,9 +84,10 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     """
     _check_entries(csr, values, "values")
     columns = as_columns(values).contiguous()
-    out = buffers.empty(csr.num_rows, columns.shape[1], values.dtype)
+    kernels = choose(EDGES, backend, values=values, csr=csr.indices)
+    out = buffers.empty(csr.num_rows, columns.shape[1], values.dtype, values.device)
     if out.numel():
-        implementation("edges", backend).edge_sum(csr, columns, out)
+        kernels.edge_sum(csr, columns, out)
     return out.view(csr.num_rows, *values.shape[1:])
 
 
@@ -91,53 +96,11 @@ def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tenso
     if a.dim() not in (1, 2) or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise ValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
     columns = as_columns(a).contiguous()
-    out = buffers.empty(csr.num_entries, columns.shape[1], a.dtype)
+    kernels = choose(EDGES, backend, a=a, csr=csr.indices)
+    out = buffers.empty(csr.num_entries, columns.shape[1], a.dtype, a.device)
     if out.numel():
-        implementation("edges", backend).sddmm(csr, columns, None, "left", 1, out)
+        kernels.sddmm(csr, columns, None, "left", 1, out)
     return out.view(csr.num_entries, *a.shape[1:])
-
-
-def max_shares(
-    csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    gradient: torch.Tensor,
-    backend: str = "auto",
-) -> torch.Tensor:
-    """What each entry that attains the maximum gets of the gradient of ``z = spmm(csr, x, weight, "max")``; (R, F).
-
-    Arguments are right by construction; ``weight`` is (entries, H) or None.
-    """
-    out = buffers.empty(csr.num_rows, x.shape[1], x.dtype)
-    if out.numel():
-        implementation("edges", backend).max_shares(csr, weight, x, z, gradient, out)
-    return out
-
-
-def max_backward(
-    transpose: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    shares: torch.Tensor,
-    backend: str = "auto",
-) -> torch.Tensor:
-    """The gradient of ``x`` (C, F), from :func:`max_shares`; ``weight`` is in the order of ``transpose``."""
-    out = buffers.empty(transpose.num_rows, x.shape[1], x.dtype)
-    if out.numel():
-        implementation("edges", backend).max_backward(transpose, weight, x, z, shares, out)
-    return out
-
-
-def max_weight_backward(
-    csr: Csr, weight: torch.Tensor, x: torch.Tensor, z: torch.Tensor, shares: torch.Tensor, backend: str = "auto"
-) -> torch.Tensor:
-    """The gradient of ``weight`` (entries, H), from :func:`max_shares`."""
-    out = buffers.empty(csr.num_entries, weight.shape[1], x.dtype)
-    if out.numel():
-        implementation("edges", backend).max_weight_backward(csr, weight, x, z, shares, out)
-    return out
 
 
 def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:

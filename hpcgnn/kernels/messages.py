@@ -4,14 +4,35 @@ A wire buffer is one contiguous run of bytes. Row i's payload is in it from byte
 a quantized row (zero-point and scale, two bfloat16) are from byte ``params_at[i]`` on; both may lie anywhere, so that a
 buffer can hold the rows of each receiver grouped by bit-width. What ``bits`` stand for:
 
-- 1, 2, 4, 8: payload and parameters of :func:`hpcgnn.kernels.quantize`, with the noise of the row's number in ``x``; or,
-  without a key, of the same form but rounded to centres of cells: see :func:`encode_rows`.
+- 1, 2, 4, 8: codes of so many bits, and parameters: the stochastic quantization of AdaQP (§3) and SuperGCN (§4), see below;
+  or, without a key, of the same form but rounded to centres of cells: see :func:`encode_rows`.
 - 16: bfloat16, to the nearest, ties to even, as :func:`hpcgnn.kernels.pack_bf16` has it; no parameters.
 - 32: float32 as it is; no parameters.
 
+*The grid.* A row's zero-point is its minimum, rounded down to bfloat16; its scale S is ``(maximum - zero-point) / (2**bits -
+1)``, rounded up to bfloat16. The code of a value x is ``floor((x - zero-point) / S + u)``: one of the two nearest steps, by u in
+(0, 1) from 16 random bits, a function of (key, row number in ``x``, column) alone. The decoded value is ``zero-point + code *
+S``; both sides use the rounded zero-point and scale, and no value lies outside the grid.
+
+*The noise.* Decoding is unbiased, E[decoded] = x: to within S / 2**17, as u is one of 2**16 values, and float32 rounding. The
+variance of an element is ``S**2 * f * (1 - f)``, where f is how far it lies between two steps: at most S**2 / 4, and S**2 / 6
+on average over values that lie anywhere between two steps, so that a row of D of them has ``D * S**2 / 6`` (AdaQP Theorem 1;
+SuperGCN §4). Rows and columns round independently of each other. Two messages with one key use the same u: use a key for each.
+
+*Rows out of the ordinary.*
+
+- NaN or an infinity anywhere: the parameters are NaN and the whole row decodes to NaN, so that trouble shows.
+- Constant: scale 0 and exact, if bfloat16 can hold the value; else S is about the gap between two bfloat16 numbers.
+- Beyond ±2**126 (8.5e37), a value is taken as ±2**126, so that no difference overflows.
+- Tiny ranges: S is at least 2**-110 (7.7e-34), still unbiased.
+- -0.0 is 0.0.
+
+Every backend, instruction set and number of threads gives the same bytes. Which bits hold which column is known to
+:mod:`hpcgnn.kernels.packing` and to the kernels alone.
+
 Arguments that all functions take: ``buffer`` (any number,) contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous
-int64 byte offsets, the latter not looked at for 16 and 32 bits, where it may be None; ``backend`` one of ``auto``,
-``native``, ``jit`` and ``reference``. ``check=False`` is for offsets and rows that are right by construction: it leaves out
+int64 byte offsets, the latter not looked at for 16 and 32 bits, where it may be None; ``backend``, one of
+:func:`hpcgnn.kernels.backends` or ``auto``. ``check=False`` is for offsets and rows that are right by construction: it leaves out
 what takes O(n) to check, and then nothing stops a wrong one from writing over other memory.
 """
 
@@ -19,7 +40,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import MESSAGES
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 
@@ -38,8 +60,8 @@ def encode_rows(
 ) -> int:
     """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
 
-    The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are those which
-    ``quantize(x, bits, key)`` has for it. No two rows may share bytes of ``buffer``.
+    The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are the same
+    wherever it is written to. No two rows may share bytes of ``buffer``.
 
     ``key=None`` is for messages that carry what the receiver's running sum still lacks of a row: each value is rounded to
     the nearest centre of ``2**bits`` cells between the row's least and largest value, without noise.
@@ -50,7 +72,7 @@ def encode_rows(
     - The decoded value is off by at most S / 2 plus the rounding of Z, at most ``2**-8 * abs(Z)``, and that of float32. So the
       largest magnitude of what is lacking shrinks to little more than ``2**-bits + 2**-8`` of itself with every message.
       Noise would make it up to a whole step of a coarser grid: at 1 bit, what is lacking would grow.
-    - Rows out of the ordinary fare as in :func:`quantize`, except that a constant one becomes the nearest bfloat16.
+    - Rows out of the ordinary fare as with noise, except that a constant one becomes the nearest bfloat16.
 
     Args:
         rows: (n,) contiguous int64; a row may be named more than once.
@@ -65,10 +87,11 @@ def encode_rows(
     if key is not None and not 0 <= key < 2**64:
         raise ValueError(f"key must lie in [0, 2**64) or be None, not {key}")
     _check_matrix("x", x)
+    kernels = choose(MESSAGES, backend, x=x, rows=rows, buffer=buffer, payload_at=payload_at, params_at=params_at)
     _check_rows(rows, x.shape[0], check)
     _check_places(buffer, payload_at, params_at, bits, rows.numel(), x.shape[1], check)
     _check_apart("x", x, buffer)
-    return implementation("messages", backend).encode_rows(x.detach(), rows, bits, key, buffer, payload_at, params_at)
+    return kernels.encode_rows(x.detach(), rows, bits, key, buffer, payload_at, params_at)
 
 
 def decode_rows(
@@ -96,12 +119,12 @@ def decode_rows(
         ValueError: naming the argument that is wrong.
     """
     _check_matrix("out", out)
+    kernels = choose(MESSAGES, backend, out=out, rows=rows, buffer=buffer, payload_at=payload_at, params_at=params_at)
     _check_rows(rows, out.shape[0], check)
     if check:
         _check_distinct(rows, out.shape[0])
     _check_places(buffer, payload_at, params_at, bits, rows.numel(), out.shape[1], check)
     _check_apart("out", out, buffer)
-    kernels = implementation("messages", backend)
     return kernels.decode_rows(buffer, payload_at, params_at, bits, out.detach(), rows, accumulate)
 
 
@@ -134,23 +157,20 @@ def spmm_rows(
         raise ValueError(f"out must have shape ({csr.num_rows}, {num_columns}), not {tuple(out.shape)}")
     if csr.weight is not None and csr.weight.dtype != torch.float32:
         raise ValueError(f"csr.weight must be float32, not {csr.weight.dtype}")
+    places = {"payload_at": payload_at, "params_at": params_at}
+    kernels = choose(MESSAGES, backend, out=out, buffer=buffer, csr=csr.indices, weight=csr.weight, **places)
     _check_places(buffer, payload_at, params_at, bits, csr.num_cols, num_columns, check)
     _check_apart("out", out, buffer)
-    implementation("messages", backend).spmm_rows(csr, buffer, payload_at, params_at, bits, out.detach())
+    kernels.spmm_rows(csr, buffer, payload_at, params_at, bits, out.detach())
 
 
 def _check_matrix(name: str, x: torch.Tensor) -> None:
-    if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous() or x.device.type != "cpu":
+    if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous():
         raise ValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
 def _check_numbers(name: str, numbers: torch.Tensor) -> None:
-    if (
-        numbers.dim() != 1
-        or numbers.dtype != torch.int64
-        or not numbers.is_contiguous()
-        or numbers.device.type != "cpu"
-    ):
+    if numbers.dim() != 1 or numbers.dtype != torch.int64 or not numbers.is_contiguous():
         raise ValueError(
             f"{name} must be contiguous int64 of shape (n,), not {numbers.dtype} of {tuple(numbers.shape)}"
         )
@@ -166,7 +186,7 @@ def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
 
 def _check_distinct(rows: torch.Tensor, size: int) -> None:
     """In O(n): of the marks, only those that were set are looked at."""
-    positions, marks = torch.arange(rows.numel()), torch.empty(size, dtype=torch.int64)
+    positions, marks = torch.arange(rows.numel(), device=rows.device), rows.new_empty(size)
     marks[rows] = positions
     twice = marks[rows] != positions
     if bool(twice.any()):
@@ -184,7 +204,7 @@ def _check_places(
 ) -> None:
     if bits not in MESSAGE_BITS:
         raise ValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
-    if buffer.dim() != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous() or buffer.device.type != "cpu":
+    if buffer.dim() != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous():
         raise ValueError(
             f"buffer must be contiguous one-dimensional uint8, not {buffer.dtype} of {tuple(buffer.shape)}"
         )

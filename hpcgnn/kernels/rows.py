@@ -6,11 +6,33 @@ These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation, resolve
+from hpcgnn.kernels.backend import Operator, choose
+
+
+class RowKernels(Protocol):
+    """Part of :mod:`hpcgnn.kernels.contract`. They move bytes, and are asked whatever the type of the features."""
+
+    def gather_rows(self, x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+        """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
+
+        index: (m,) int32 or int64. out: (m, bytes) uint8.
+        """
+        ...
+
+    def cluster(self, index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+        """Write the stable order that sorts ``index`` (m,), int32 or int64, and where each row's positions are in it.
+
+        indptr: (rows + 1,) int64. order: (m,) int32; int64 from 2**31 on, which only ``reference`` is asked for.
+        """
+        ...
+
+
+ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:
@@ -23,13 +45,14 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, 
     """
     if x.dim() == 0:
         raise ValueError("x must have rows, not be a single number")
+    kernels = choose(ROWS, backend, x=x, index=index)
     if check:
         check_index(index, x.shape[0])
     width = math.prod(x.shape[1:])
-    out = _empty(index.numel(), width, x.dtype)
+    out = _empty(index.numel(), width, x)
     if out.numel():
         rows = x.contiguous().view(x.shape[0], width).view(torch.uint8)
-        implementation("rows", backend).gather_rows(rows, index.contiguous(), out.view(torch.uint8))
+        kernels.gather_rows(rows, index.contiguous(), out.view(torch.uint8))
     return out.view(index.numel(), *x.shape[1:])
 
 
@@ -42,8 +65,8 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     if src.dim() == 0 or index.shape != src.shape[:1]:
         raise ValueError("index must hold one int32 or int64 integer per row of src")
     check_index(index, num_rows)
-    positions = torch.arange(index.numel(), dtype=index.dtype)
-    source = torch.full((num_rows,), -1, dtype=index.dtype)
+    positions = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
+    source = torch.full((num_rows,), -1, dtype=index.dtype, device=index.device)
     source[index] = positions
     twice = source[index] != positions
     if bool(twice.any()):
@@ -67,13 +90,13 @@ def cluster(
     """
     if num_rows < 0:
         raise ValueError(f"num_rows must not be negative, but is {num_rows}")
+    fits = index.numel() < 2**31
+    kernels = choose(ROWS, backend if fits else "reference", index=index)
     if check:
         check_index(index, num_rows)
-    backend = resolve(backend)
-    fits = index.numel() < 2**31
-    indptr = torch.empty(num_rows + 1, dtype=torch.int64)
-    order = torch.empty(index.numel(), dtype=torch.int32 if fits else torch.int64)
-    implementation("rows", backend if fits else "reference").cluster(index.contiguous(), indptr, order)
+    indptr = index.new_empty(num_rows + 1, dtype=torch.int64)
+    order = index.new_empty(index.numel(), dtype=torch.int32 if fits else torch.int64)
+    kernels.cluster(index.contiguous(), indptr, order)
     return indptr, order
 
 
@@ -91,7 +114,7 @@ def check_index(index: torch.Tensor, size: int) -> None:
             raise ValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
 
 
-def _empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    if dtype in (torch.float32, torch.float64):
-        return buffers.empty(rows, width, dtype)
-    return torch.empty(rows, width, dtype=dtype)
+def _empty(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:
+    if like.dtype in (torch.float32, torch.float64):
+        return buffers.empty(rows, width, like.dtype, like.device)
+    return like.new_empty(rows, width)

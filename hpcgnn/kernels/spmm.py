@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import implementation
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import SPMM
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.rows import cluster
 
-REDUCTIONS = ("sum", "mean", "max")
+REDUCTIONS = ("sum", "mean")
 # How features may be stored, and the type in which they are added.
 _VALUE_TYPE = {
     torch.float32: torch.float32,
@@ -33,18 +34,18 @@ def spmm(
     scale: torch.Tensor | None = None,
     accumulate: bool = True,
 ) -> torch.Tensor:
-    """``csr @ x``: row r reduces, over its entries e, ``weight[e] * x[indices[e]]``.
+    """``csr @ x``: row r adds up, over its entries e, ``weight[e] * x[indices[e]]``.
 
     Args:
         csr: (R, C) sparse matrix.
         x: (C, F) float32 or float64; or bfloat16 or int8, half and a quarter of the bytes to gather, added in float32.
         weight: (entries,), or (entries, H): columns fall into H equal groups with a weight each. Of the result's dtype;
             default ``csr.weight``, and all ones if that is None.
-        reduce: ``sum``; ``mean`` over a row's entries; ``max``, in which a NaN wins. Rows without entries give 0.
-        out: (R, F) float32 (float64 for float64 x) result to reduce into, or to overwrite with ``accumulate=False``; a
-            new tensor if None.
-        backend: ``auto``, ``native``, ``jit`` or ``reference``.
-        scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``. See :func:`pack_int8`.
+        reduce: ``sum``, or ``mean``: the sum over the number of a row's entries. Rows without entries give 0.
+        out: (R, F) float32 (float64 for float64 x) result to add to, or to overwrite with ``accumulate=False``; a new
+            tensor if None.
+        backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
+        scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``.
 
     Returns:
         ``out``, or the new (R, F) tensor.
@@ -54,30 +55,34 @@ def spmm(
     """
     weight = csr.weight if weight is None else weight
     _check_spmm(csr, x, weight, reduce, out, scale)
+    kernels = choose(SPMM, backend, x=x, weight=weight, out=out, scale=scale, csr=csr.indices)
+    if reduce == "mean":
+        return _mean(csr, spmm(csr, x, weight, backend=backend, scale=scale), out, accumulate)
     accumulate = accumulate and out is not None
     if out is None:
-        out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype])
-    x = x.contiguous()
-    kernels = implementation("spmm", backend)
-    prepared = kernels.prepare(csr, weight, x, reduce)
-    kernels.spmm(csr, (0, csr.num_rows), weight, x, scale, reduce, accumulate, out, prepared)
+        out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype], x.device)
+    kernels.spmm(csr, weight, x.contiguous(), scale, accumulate, out)
     return out
 
 
-def index_add(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bool) -> torch.Tensor:
+    """The sums, which may be overwritten, over the number of entries; training scales rows with a plan's diagonal instead."""
+    sums /= csr.row_lengths().clamp(min=1).to(sums.dtype)[:, None]
+    if out is None:
+        return sums
+    return out.add_(sums) if accumulate else out.copy_(sums)
+
+
+def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
     """(num_rows, F) tensor whose row r is the sum of the rows of ``src`` (E, F) with ``index`` (E,) equal to r.
 
-    The sources are clustered by destination first (SuperGCN §3.2.1), so that no two threads write the same row.
+    The gradient of :func:`hpcgnn.kernels.gather_rows`. The sources are clustered by destination first (SuperGCN §3.2.1), so
+    that no two threads write the same row.
 
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    csr = clustered(index, src, num_rows, backend)
-    _check_spmm(csr, src, None, "sum", None, None)
-    out = buffers.empty(num_rows, src.shape[1], _VALUE_TYPE[src.dtype])
-    # Each row of src is used once, so there is nothing to prepare.
-    implementation("spmm", backend).spmm(csr, (0, num_rows), None, src.contiguous(), None, "sum", False, out)
-    return out
+    return spmm(clustered(index, src, num_rows, backend), src, backend=backend)
 
 
 def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
@@ -87,7 +92,9 @@ def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: st
     if src.shape[0] > 2**31 - 1:
         raise ValueError(f"src must have at most 2**31 - 1 rows, not {src.shape[0]}")
     indptr, order = cluster(index, num_rows, backend)
-    return Csr(indptr, order, src.shape[0], check=False)
+    matrix = Csr(indptr, order, src.shape[0], check=False)
+    matrix.each_column_once = True
+    return matrix
 
 
 def _check_spmm(
@@ -104,8 +111,6 @@ def _check_spmm(
         raise ValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
     if x.dtype not in _VALUE_TYPE:
         raise ValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
-    for name, tensor in (("x", x), ("weight", weight), ("out", out), ("scale", scale)):
-        buffers.check_cpu(name, tensor)
     value_type, width = _VALUE_TYPE[x.dtype], x.shape[1]
     if weight is not None:
         _check_weight(csr, weight, width, value_type)

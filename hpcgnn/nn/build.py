@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import torch
 
@@ -18,6 +19,7 @@ from hpcgnn.nn.graph_model import Frame, GraphModel
 from hpcgnn.nn.label_embedding import LabelEmbedding
 
 _LOG = logging.getLogger("hpcgnn")
+_DRAWING = threading.Lock()  # torch has one generator a process, and ranks may be threads of one
 
 
 def build_model(
@@ -72,7 +74,7 @@ def build_model(
 
 
 def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, seed: int) -> GraphModel:
-    with torch.random.fork_rng(devices=[]):
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, frame)
         if config.label_inputs:  # last, so that the others' weights are those that they have without it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from pathlib import Path
 
@@ -27,17 +26,15 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
         raise HpcgnnError("the row-gather ceiling is measured in C++, and hpcgnn was installed without a compiler")
 
     def run(distance: int) -> torch.Tensor:
-        total = torch.zeros(1, dtype=torch.float64)
-        library.function("gather_ceiling", torch.float32)(
-            ctypes.c_int64(csr.num_entries),
-            library.pointer(csr.indices),
-            library.pointer(x),
-            ctypes.c_int64(x.shape[1]),
-            ctypes.c_int64(distance),
-            library.pointer(total),
-            library.threads(),
+        total = library.function("gather_ceiling", torch.float32)(
+            entries=csr.num_entries,
+            indices=csr.indices,
+            x=x,
+            width=x.shape[1],
+            ahead=distance,
+            threads=library.threads(),
         )
-        return total
+        return torch.tensor([total], dtype=torch.float64)
 
     def seconds(distance: int) -> float:
         started = time.perf_counter()

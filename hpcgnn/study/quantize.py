@@ -1,7 +1,9 @@
 """What ``hpcgnn bench quantize`` measures: bytes a second beside the machine's copy bandwidth, in one process.
 
-A byte counts once if the work must read or write it: ``quantize`` reads float32 rows and writes payload and parameters,
-``dequantize`` does the reverse, a copy reads and writes. All buffers are made in advance and warm.
+These are the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts
+once if the work must read or write it: ``encode`` reads float32 rows and writes payload and parameters, ``decode`` does the
+reverse; ``aggregate`` reads the message, and reads and writes the rows that it adds to (two rows of the message to each); a
+copy reads and writes. All buffers are made in advance and warm.
 """
 
 from __future__ import annotations
@@ -9,31 +11,68 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hpcgnn import kernels
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.study.measure import Advance, Timing
 from hpcgnn.study.report import LEAST_OF_COPY, Requirement
 from hpcgnn.study.run import machine
 
 _CALLS = 3
 _REQUIRED_BITS = 2
+_REQUIRED = ("encode", "decode")
+_ENTRIES_A_ROW = 2
+
+
+@dataclass(frozen=True)
+class Message:
+    """Rows 0, 1, ... in ``bits`` bits: their payloads, and then their parameters, as a message of one width has them."""
+
+    bits: int
+    rows: torch.Tensor
+    buffer: torch.Tensor
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int, width: int, bits: int) -> Message:
+        """One for (rows, width)."""
+        numbers, row_bytes = torch.arange(rows), payload_bytes(width, bits)
+        payloads = rows * row_bytes
+        buffer = torch.zeros(payloads + rows * PARAMS_BYTES, dtype=torch.uint8)
+        return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
+
+    def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
+        """The kernels by name; ``encode`` must come first. ``sums`` adds rows of the message to those of ``out``."""
+        bits, buffer, places = self.bits, self.buffer, (self.payload_at, self.params_at)
+        width = out.shape[1]
+        return {
+            f"encode {bits}": lambda: encode_rows(x, self.rows, bits, 1, buffer, *places, check=False),
+            f"decode {bits}": lambda: decode_rows(buffer, *places, bits, out, self.rows, check=False),
+            f"aggregate {bits}": lambda: spmm_rows(sums, buffer, *places, bits, width, out, check=False),
+        }
 
 
 def run(rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int, advance: Advance) -> dict[str, Any]:
     """Measure (rows, width) float32 at each of ``bits``; ``advance`` counts rounds. Raises :class:`HpcgnnError`."""
     torch.set_num_threads(threads)
-    x = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, width, generator=draw)
+    entries = torch.randint(rows, (_ENTRIES_A_ROW * rows,), generator=draw)
+    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows)
     copied, restored = torch.zeros_like(x), torch.zeros_like(x)
     calls: dict[str, Callable[[], object]] = {"copy": lambda: copied.copy_(x)}
     moved = {"copy": 2 * x.nbytes}
     for number in bits:
-        payload, params = kernels.quantize(x, number, 1)
-        moved[f"quantize {number}"] = moved[f"dequantize {number}"] = x.nbytes + payload.nbytes + params.nbytes
-        calls[f"quantize {number}"] = _quantize(x, number, payload, params)
-        calls[f"dequantize {number}"] = _dequantize(payload, params, number, restored)
+        message = Message.of(rows, width, number)
+        new = message.calls(x, restored, sums)
+        calls |= new
+        moved |= {name: message.buffer.nbytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
     timings = _interleave(calls, rounds, advance)
     gigabytes = {name: moved[name] / timing.seconds / 1e9 for name, timing in timings.items()}
     lines = {
@@ -43,15 +82,6 @@ def run(rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int,
     }  # fmt: skip
     found = {"machine": machine(), "threads": threads, "rounds": rounds, "rows": rows, "width": width, "kernels": lines}
     return found | {"requirements": [line.as_json() for line in _requirements(lines, rows, width)]}
-
-
-def _quantize(x: torch.Tensor, bits: int, payload: torch.Tensor, params: torch.Tensor) -> Callable[[], object]:
-    return lambda: kernels.quantize(x, bits, 1, payload=payload, params=params)
-
-
-def _dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> Callable[[], object]:
-    width = out.shape[1]
-    return lambda: kernels.dequantize(payload, params, bits, width, out=out)
 
 
 def _interleave(calls: dict[str, Callable[[], object]], rounds: int, advance: Advance) -> dict[str, Timing]:
@@ -71,7 +101,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _requirements(lines: dict[str, Any], rows: int, width: int) -> list[Requirement]:
-    names = [name for name in lines if name.endswith(f"quantize {_REQUIRED_BITS}")]
+    names = [name for name in (f"{what} {_REQUIRED_BITS}" for what in _REQUIRED) if name in lines]
     return [
         Requirement(f"of copy bandwidth, {name} bits", f"{rows} rows of {width}", "kernel", "forward",
                     lines[name]["of_copy"], LEAST_OF_COPY)

@@ -26,8 +26,8 @@ print(json.dumps(openmp_runtimes()))
 
 
 @pytest.mark.mpi
-def test_info_on_ranks(mpirun):
-    facts = json.loads(mpirun(2, ["-m", "hpcgnn", "info", "--json"], threads=1).stdout)
+def test_info_on_ranks(mpi_ranks):
+    facts = json.loads(mpi_ranks(2).command("info", "--json").stdout)
     assert facts["ranks"] == 2
     assert facts["threads_per_rank"] == 1
     assert facts["kernels"] == "native"

@@ -19,15 +19,15 @@ def test_hidden_is_what_overlap_saves_of_what_it_could():
 
 
 @pytest.mark.mpi
-def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpirun, tmp_path):
+def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpi_ranks, tmp_path):
     graph = small_graphs.random_multigraph(nodes=300, edges=3000)
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(300, 2), 2)
-    command = ["-m", "hpcgnn", "bench", "exchange", tmp_path / "parts.h5", "--bits", "2", "--rounds", "2", "--json"]
-    found = json.loads(mpirun(2, command).stdout)
+    command = ["bench", "exchange", tmp_path / "parts.h5", "--bits", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
     for direction in ("forward", "backward"):
         line = found["directions"][direction]
         assert all(line[f"{name}_seconds"] > 0 and len(line["rounds"][name]) == 2 for name in CALLS)
         assert 0 < line["largest_bytes_of_a_rank"] < line["bytes"]
-    refused = mpirun(1, command, check=False)
+    refused = mpi_ranks(1).command(*command, check=False)
     assert refused.returncode == 1
     assert "one rank exchanges nothing" in refused.stderr

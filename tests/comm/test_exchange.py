@@ -2,80 +2,81 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import exchanges, links, repeats
 
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, payload_bytes
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "exchanges.py"
 
-
-@pytest.fixture(scope="module", params=[2, 4])
-def found(request, mpirun):
-    """What one launch found."""
-    return json.loads(mpirun(request.param, [PROGRAM]).stdout)
+@pytest.fixture(params=[2, 4])
+def ranks(request, mpi_ranks):
+    return mpi_ranks(request.param)
 
 
 @pytest.mark.mpi
 class TestExchange:
-    def test_rows_arrive_within_a_step_of_their_grid(self, found):
-        assert len(found["errors"]) == 3 * 6 * 4
-        for name, excess in found["errors"].items():
+    @pytest.mark.parametrize("backend", exchanges.BACKENDS)
+    def test_rows_arrive_within_a_step_of_their_grid(self, ranks, backend):
+        found = ranks.run(exchanges.errors, backend)[0]
+        assert len(found) == 6 * 4
+        for name, excess in found.items():
             assert excess <= 0, name
 
-    def test_each_row_may_have_bits_of_its_own(self, found):
-        assert found["mixed"] <= 0
+    def test_each_row_may_have_bits_of_its_own(self, ranks):
+        assert ranks.run(exchanges.mixed)[0] <= 0
 
-    def test_rounding_is_unbiased_over_epochs(self, found):
+    @pytest.mark.parametrize("bits", [1, 2, 4, 8])
+    def test_rounding_is_unbiased_over_epochs(self, ranks, bits):
         """Of some thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 10."""
-        assert all(deviation < 6 for deviation in found["mean_errors"].values())
+        assert ranks.run(exchanges.mean_error, bits)[0] < 6
 
-    def test_differences_come_to_what_is_sent(self, found):
-        for errors in found["delta"].values():
-            assert errors[-1] <= 1e-3 * errors[0]
+    @pytest.mark.parametrize("bits", [1, 2, 4])
+    def test_differences_come_to_what_is_sent(self, ranks, bits):
+        errors = ranks.run(exchanges.delta, bits)[0]
+        assert errors[-1] <= 1e-3 * errors[0]
 
-    def test_what_the_noise_depends_on(self, found):
+    def test_what_the_noise_depends_on(self, ranks):
         same = dict.fromkeys(("again", "threads", "numba"), True)
         other = dict.fromkeys(("seed", "epoch", "layer", "call", "direction", "evaluation"), False)
-        assert found["repeats"] == same | other
+        assert ranks.run(exchanges.repeats)[0] == same | other
 
-    def test_both_sides_keep_the_same(self, found):
-        assert found["kept"]
+    def test_both_sides_keep_the_same(self, ranks):
+        assert ranks.run(exchanges.kept)[0]
 
-    def test_decoding_in_registers_changes_no_bit(self, found):
-        assert found["fused"]
+    def test_decoding_in_registers_changes_no_bit(self, ranks):
+        assert ranks.run(exchanges.fused)[0]
 
-    def test_wire_bytes_depend_on_neither_threads_nor_timing(self, found):
-        assert len(found["wires"]) == 3
-        for settings, equal in found["wires"].items():
+    def test_wire_bytes_depend_on_neither_threads_nor_timing(self, ranks):
+        found = ranks.run(exchanges.wires)[0]
+        assert len(found) == 3
+        for settings, equal in found.items():
             assert equal, settings
 
-    def test_trouble_is_told_with_layer_and_rank(self, found):
+    def test_trouble_is_told_with_layer_and_rank(self, ranks):
         """The same at any bits: of the first exchange that held it, and of the lowest rank that sent it in that one."""
-        assert len(found["troubles"]) == 6
-        for sentence in found["troubles"]:
-            assert sentence.startswith(f"layer 2's gradients of rank {found['ranks'] - 1} held NaN or infinite values")
+        found = ranks.run(exchanges.troubles)[0]
+        assert len(found) == 6
+        for sentence in found:
+            assert sentence.startswith(f"layer 2's gradients of rank {ranks.size - 1} held NaN or infinite values")
             assert "in epoch 7" in sentence
 
-    def test_more_than_mpi_can_count_is_refused_on_every_rank(self, found):
-        rows, rows_in_few_bits, blocks = found["too_many"]
+    def test_more_than_mpi_can_count_is_refused_on_every_rank(self, ranks):
+        rows, rows_in_few_bits, blocks = ranks.run(exchanges.too_many)[0]
         for sentence in (rows, rows_in_few_bits):
             assert sentence.startswith("layer 3's boundary rows of rank 0 would be 2147483648 items")
         assert blocks.startswith("layer 3's boundary rows in blocks of 64 bytes of rank 0 would be 2147483648 items")
 
-    def test_bytes_are_counted_as_they_leave(self, found):
-        for bits, (sent, expected) in found["bytes"].items():
+    def test_bytes_are_counted_as_they_leave(self, ranks):
+        for bits, (sent, expected) in ranks.run(exchanges.counted_bytes)[0].items():
             assert sent == expected, bits
 
-    def test_an_evaluation_is_exact_unless_asked_otherwise(self, found):
-        assert found["evaluation"] == {"float32": True, "training": False}
+    def test_an_evaluation_is_exact_unless_asked_otherwise(self, ranks):
+        assert ranks.run(exchanges.evaluation)[0] == {"float32": True, "training": False}
 
 
 @given(
@@ -135,16 +136,16 @@ def test_layouts_reach_beyond_2_gib():
 
 
 @pytest.mark.mpi
-def test_exchanges_over_neighbours_alone_move_the_same_rows(mpirun):
+def test_exchanges_over_neighbours_alone_move_the_same_rows(mpi_ranks):
     """There and back on a directed graph of 6 ranks, one of which sends nothing; all ranks choose the same collective."""
-    found = json.loads(mpirun(6, [PROGRAM.with_name("links.py")]).stdout)
+    found = mpi_ranks(6).run(links.compare)[0]
     assert all(found.values()), found
 
 
 @pytest.mark.mpi
-def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpirun, tmp_path):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpi_ranks, tmp_path, threads):
     """Losses, weights and all bytes sent, of runs with one seed, P and number of threads."""
     graph = small_graphs.even_graph(nodes=3000, edges=15_000)
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(3000, 2), 2)
-    found = json.loads(mpirun(2, [PROGRAM.with_name("repeats.py"), tmp_path / "parts.h5"], threads=2).stdout)
-    assert found == {"differing": [], "counts": [0, 0]}
+    assert mpi_ranks(2).run(repeats.differing, tmp_path / "parts.h5", threads) == [[], []]

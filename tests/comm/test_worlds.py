@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
+from rank_pool import ThreadPool
+from ranks.worlds import CHECKS
 
 from hpcgnn.comm import Buffer
 from hpcgnn.comm.thread_world import on_threads
-
-RANKS = Path(__file__).parents[1] / "ranks"
-sys.path.insert(0, str(RANKS))
-from worlds import CHECKS  # noqa: E402  # beside the programs that ranks run
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", CHECKS)
 def test_threads(name, size, tmp_path):
-    on_threads(size, lambda world: CHECKS[name](world, tmp_path))
+    ThreadPool(size).run(CHECKS[name], tmp_path)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("size", [1, 3])
-def test_mpi(mpirun, size, tmp_path):
-    assert json.loads(mpirun(size, [RANKS / "worlds.py", tmp_path]).stdout) == {}
+@pytest.mark.parametrize("name", CHECKS)
+def test_mpi(mpi_ranks, name, size, tmp_path):
+    mpi_ranks(size).run(CHECKS[name], tmp_path)
 
 
 def test_a_rank_that_stays_away_is_an_error():

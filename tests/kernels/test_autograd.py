@@ -14,7 +14,6 @@ from hpcgnn.kernels import (
     edge_softmax,
     edge_sum,
     gather_rows,
-    index_add,
     scatter_rows,
     sddmm,
     spmm,
@@ -22,7 +21,7 @@ from hpcgnn.kernels import (
 from hpcgnn.kernels.csr import as_columns
 
 BACKENDS = ["native", "jit", "reference"]
-REDUCTIONS = ["sum", "mean", "max"]
+REDUCTIONS = ["sum", "mean"]
 WEIGHTS = [None, "stored", "shared structure", 1, 3]  # 1: (entries,); 3: that many heads
 ROWS, COLS, ENTRIES, WIDTH = 7, 6, 20, 6
 
@@ -60,8 +59,7 @@ def plain_spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, reduce: s
         values = values * columns.repeat_interleave(x.shape[1] // columns.shape[1], 1)
     rows = entry_rows(csr)[:, None].expand_as(values)
     out = torch.zeros(csr.num_rows, x.shape[1], dtype=x.dtype)
-    name = {"sum": "sum", "mean": "mean", "max": "amax"}[reduce]
-    return out.scatter_reduce(0, rows, values, name, include_self=False)
+    return out.scatter_reduce(0, rows, values, reduce, include_self=False)
 
 
 def with_weights(csr: Csr, kind: object, dtype: torch.dtype = torch.float64) -> tuple[Csr, torch.Tensor | None]:
@@ -106,18 +104,6 @@ def test_spmm_in_float32_against_float64(backend, width, reduce, kind):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
-
-
-def test_the_gradient_of_a_maximum_is_shared_by_the_entries_that_attain_it(backend):
-    csr = Csr(torch.tensor([0, 4, 5]), torch.tensor([0, 1, 2, 1, 2]), 3)  # the second entry twice
-    x = torch.tensor([[1.0, 5.0], [2.0, 5.0], [2.0, 5.0]], requires_grad=True)
-    (gradient,) = torch.autograd.grad(spmm(csr, x, reduce="max", backend=backend)[0].sum(), x)
-    torch.testing.assert_close(gradient, torch.tensor([[0, 0.25], [2 / 3, 0.5], [1 / 3, 0.25]]))
-    weight = torch.tensor([2.0, 1.0, 1.0, 1.0, 3.0], requires_grad=True)
-    expected = gradients(plain_spmm(csr, x, weight, "max"), x, weight)
-    found = gradients(spmm(csr, x, weight, "max", backend=backend), x, weight)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other.float())
 
 
 @pytest.mark.parametrize("which", ["x", "weight"])
@@ -173,11 +159,6 @@ def test_rows_by_index(backend, tail):
     assert gradcheck(lambda x: gather_rows(x, index, backend), (leaf(5, *tail),))
     index = torch.tensor([3, 0, 1], dtype=torch.int32)
     assert gradcheck(lambda src: scatter_rows(index, src, 6, backend), (leaf(3, *tail),))
-
-
-@pytest.mark.parametrize("index", [[3, 0, 3, 1], [0, 0, 2, 5]])
-def test_index_add(backend, index):
-    assert gradcheck(lambda src: index_add(torch.tensor(index), src, 6, backend), (leaf(4, 3),))
 
 
 def test_attention_weights_are_those_of_three_steps(backend):
@@ -257,7 +238,6 @@ def single(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         (lambda csr: spmm(csr, single(COLS, 2), reduce="min"), "reduce"),
         (lambda csr: spmm(csr, single(COLS + 1, 2)), "x must have shape"),
         (lambda csr: spmm(csr, single(COLS, 2), single(ENTRIES, dtype=torch.float64)), "weight"),
-        (lambda csr: index_add(torch.tensor([0]), single(1, 2, dtype=torch.bfloat16), 1), "src must be float32"),
         (lambda csr: gather_rows(single(1, 2, dtype=torch.bfloat16), torch.tensor([0])), "x must be float32"),
         (lambda csr: gather_rows(single(1, 2), torch.tensor([1])), "index"),
         (lambda csr: scatter_rows(torch.tensor([1, 1]), single(2, 2), 3), "index"),

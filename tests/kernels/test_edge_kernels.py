@@ -18,15 +18,15 @@ from hpcgnn.kernels import (
     edge_softmax,
     edge_sum,
     gather_rows,
-    index_add,
     resolve,
     scatter_rows,
     sddmm,
 )
 from hpcgnn.kernels.edges import edge_softmax_backward, repeat_rows
 from hpcgnn.kernels.native import library
-from hpcgnn.kernels.native.spmm import segment_entries
+from hpcgnn.kernels.native.library import segment_entries
 from hpcgnn.kernels.rows import cluster
+from hpcgnn.kernels.spmm import add_rows
 
 BACKENDS = ["native", "jit", "reference"]
 WIDTHS = [1, 3, 16, 40, 100, 256, 602]
@@ -193,11 +193,11 @@ def test_cluster_is_a_stable_sort(backend, count, rows, is_sorted, index_dtype):
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
-def test_index_add(backend, is_sorted):
+def test_add_rows(backend, is_sorted):
     index, src = torch.randint(0, 20, (200,)), torch.randn(200, 6)
     index = index.sort().values if is_sorted else index
     expected = torch.zeros(25, 6).index_add_(0, index, src)
-    torch.testing.assert_close(index_add(index, src, 25, backend=backend), expected)
+    torch.testing.assert_close(add_rows(index, src, 25, backend=backend), expected)
 
 
 def test_the_transpose_of_the_transpose_knows_its_order():
@@ -264,7 +264,7 @@ DIGEST = """
 import hashlib, sys
 import torch
 from hpcgnn.kernels import Csr, edge_softmax, edge_sum, sddmm
-from hpcgnn.kernels.edges import edge_softmax_backward, max_backward, max_shares
+from hpcgnn.kernels.edges import edge_softmax_backward
 from hpcgnn.kernels.native import library
 from hpcgnn.kernels.rows import cluster
 torch.manual_seed(0)
@@ -280,8 +280,7 @@ for dtype in (torch.float32, torch.float64):
         alpha = edge_softmax(csr, scores)
         gradient = edge_softmax_backward(csr, alpha, scores)
         wide = sddmm(csr, a, b, "add")
-        shares = max_shares(csr, None, b, a, a)
-        for result in (scores, alpha, gradient, edge_sum(csr, alpha), wide, edge_sum(csr, wide), shares):
+        for result in (scores, alpha, gradient, edge_sum(csr, alpha), wide, edge_sum(csr, wide)):
             digest.update(result.contiguous().numpy().tobytes())
 for order in cluster(csr.indices, 500):
     digest.update(order.numpy().tobytes())
@@ -330,10 +329,10 @@ CSR = Csr(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 0]), 2)
         (lambda: scatter_rows(torch.tensor([0, 0]), torch.ones(2, 2), 3), "index .* row 0"),
         (lambda: scatter_rows(torch.tensor([0, 3]), torch.ones(2, 2), 3), "index"),
         (lambda: scatter_rows(torch.tensor([0]), torch.ones(2, 2), 3), "index"),
-        (lambda: index_add(torch.tensor([0, 3]), torch.ones(2, 2), 3), "index"),
-        (lambda: index_add(torch.tensor([0, -1]), torch.ones(2, 2), 3), "index"),
-        (lambda: index_add(torch.tensor([0]), torch.ones(2, 2), 3), "index"),
-        (lambda: index_add(torch.tensor([0.0, 1.0]), torch.ones(2, 2), 3), "index"),
+        (lambda: add_rows(torch.tensor([0, 3]), torch.ones(2, 2), 3), "index"),
+        (lambda: add_rows(torch.tensor([0, -1]), torch.ones(2, 2), 3), "index"),
+        (lambda: add_rows(torch.tensor([0]), torch.ones(2, 2), 3), "index"),
+        (lambda: add_rows(torch.tensor([0.0, 1.0]), torch.ones(2, 2), 3), "index"),
         (lambda: cluster(torch.tensor([0, 5]), 5), "index"),
         (lambda: cluster(torch.zeros(0, dtype=torch.int32), -1), "num_rows"),
     ],

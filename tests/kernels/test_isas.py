@@ -26,7 +26,7 @@ for width in (1, 19, 64):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         x = torch.randn(50, width).to(dtype)
         weight = torch.randn(csr.num_entries, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-        for reduce in ("sum", "mean", "max"):
+        for reduce in ("sum", "mean"):
             results += [kernels.spmm(csr, x, w, reduce, backend="native") for w in (None, weight)]
             ran.add(library.last_isa())
 digest = hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest()

@@ -1,4 +1,4 @@
-"""Rows of a wire buffer: the bytes and numbers of quantize and dequantize, in any places, and nothing beside them."""
+"""Rows of a wire buffer: the bytes of the reference for whole matrices, in any places, and nothing beside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from quantized_rows import dequantize, quantize
 
-from hpcgnn.kernels import Csr, dequantize, keyed, pack_bf16, quantize, spmm
+from hpcgnn.kernels import Csr, keyed, pack_bf16, spmm
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
-from hpcgnn.kernels.native.spmm import segment_entries
+from hpcgnn.kernels.native.library import segment_entries
 from hpcgnn.kernels.packing import payload_bytes
 
 BACKENDS = ["native", "jit", "reference"]
@@ -74,7 +75,7 @@ def some_rows(width: int, count: int = 30) -> torch.Tensor:
 
 
 def encoded(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What quantize and pack_bf16 make of all rows: payload and parameters (as bytes), and the decoded rows."""
+    """What the reference makes of all rows: payload and parameters (as bytes), and the decoded rows."""
     if bits == 32:
         return x.view(torch.uint8), torch.empty(0), x
     if bits == 16:

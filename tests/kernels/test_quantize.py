@@ -1,4 +1,4 @@
-"""Quantization: the same bytes from every backend and instruction set, unbiased, within the proven variance.
+"""Rows in few bits: the same bytes from every backend and instruction set, unbiased, within the proven variance.
 
 The draws are functions of fixed keys, so that a statistical test gives the same verdict every time. Its limits are five
 standard deviations: about one in two million samples of a fair coin lies beyond, and no test looks at more than 2000.
@@ -17,8 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from quantized_rows import dequantize, quantize
 
-from hpcgnn.kernels import Csr, dequantize, keyed, pack_bf16, pack_int8, quantize, spmm, unpack_bf16
+from hpcgnn.kernels import keyed, pack_bf16, unpack_bf16
 from hpcgnn.kernels.native import library
 
 BITS = [1, 2, 4, 8]
@@ -54,7 +55,7 @@ def backend(request):
 
 
 def unusual_rows(width: int) -> torch.Tensor:
-    """Rows of every kind that :func:`quantize` promises something about, (n, width)."""
+    """Rows of every kind that :mod:`hpcgnn.kernels.messages` promises something about, (n, width)."""
     rng = np.random.default_rng(width)
     spread = rng.standard_normal(width)
     rows = [spread * 10.0**exponent for exponent in (-45, -42, -38, -33, -30, -10, 0, 5, 20, 37, 38)]
@@ -79,16 +80,12 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 def assert_all_agree(x: torch.Tensor, bits: int) -> None:
     payload, params = quantize(x, bits, KEY, backend="reference")
     decoded = dequantize(payload, params, bits, x.shape[1], backend="reference")
-    values, scale = pack_int8(x, backend="reference")
     for implementation in IMPLEMENTATIONS[:-1]:
         with using(implementation) as backend:
             found = quantize(x, bits, KEY, backend=backend)
             assert torch.equal(found[0], payload), implementation
             assert_same(found[1], params)
             assert_same(dequantize(payload, params, bits, x.shape[1], backend=backend), decoded)
-            found = pack_int8(x, backend=backend)
-            assert torch.equal(found[0], values), implementation
-            assert_same(found[1], scale)
             assert_same(pack_bf16(x, backend=backend), pack_bf16(x, backend="reference"))
 
 
@@ -161,7 +158,6 @@ def test_empty_shapes(backend, shape):
     assert params.tolist() == [[0.0, 0.0]] * shape[0]
     assert dequantize(payload, params, 2, shape[1], backend=backend).shape == shape
     assert pack_bf16(torch.ones(shape), backend=backend).shape == shape
-    assert pack_int8(torch.ones(shape), backend=backend)[1].tolist() == [0.0] * shape[0]
 
 
 def test_the_same_bits_for_any_number_of_threads(backend):
@@ -260,27 +256,8 @@ def test_variance_of_an_element_is_at_most_a_quarter_of_the_squared_scale(backen
     assert squares[0, 2:].numpy() == pytest.approx(0.25, abs=1e-3)
 
 
-def test_writes_into_parts_of_a_send_buffer(backend):
-    x = torch.randn(9, 21)
-    payload, params = quantize(x, 2, KEY, backend=backend)
-    buffer = torch.full((200,), 77, dtype=torch.uint8)
-    codes, numbers = buffer[3 : 3 + 54].view(9, 6), buffer[58 : 58 + 36].view(torch.bfloat16).view(9, 2)
-    found = quantize(x, 2, KEY, backend=backend, payload=codes, params=numbers)
-    assert found[0] is codes
-    assert found[1] is numbers
-    assert torch.equal(codes, payload)
-    assert torch.equal(numbers, params)
-    assert torch.equal(buffer[[0, 1, 2, 57]], buffer.new_full((4,), 77))
-    assert (buffer[94:] == 77).all()
-    out = torch.zeros(9, 21)
-    assert dequantize(codes, numbers, 2, 21, backend=backend, out=out) is out
-    assert torch.equal(out, dequantize(payload, params, 2, 21, backend=backend))
-
-
 def test_non_contiguous_rows_are_copied(backend):
     x = torch.randn(21, 9).T
-    for found, expected in zip(quantize(x, 2, KEY, backend=backend), quantize(x.contiguous(), 2, KEY), strict=True):
-        assert torch.equal(found, expected)
     assert torch.equal(pack_bf16(x, backend=backend), x.bfloat16())
 
 
@@ -300,75 +277,9 @@ def test_bf16_equals_torch(backend):
     assert torch.equal(unpacked.view(torch.int32), every.view(torch.int16).int() << 16)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_int8_is_nearest_and_feeds_spmm(backend, width):
-    x = torch.randn(40, width) * torch.logspace(-20, 20, 40)[:, None]
-    x[7] = 0
-    values, scale = pack_int8(x, backend=backend)
-    assert values.abs().amax(1).tolist() == [127] * 7 + [0] + [127] * 32
-    torch.testing.assert_close(scale * 127, x.abs().amax(1))
-    assert ((values * scale[:, None].double() - x).abs() <= scale[:, None].double() * (0.5 + 1e-4)).all()
-    identity = Csr(torch.arange(41), torch.arange(40), 40)
-    torch.testing.assert_close(spmm(identity, values, scale=scale), values * scale[:, None])
-
-
-def test_int8_rows_with_trouble_stand_for_nan(backend):
-    x = torch.tensor([[1.0, float("nan")], [INFINITY, 0.0], [1.0, -2.0], [1e-40, 0.0]])
-    values, scale = pack_int8(x, backend=backend)
-    assert values.tolist() == [[0, 0], [0, 0], [64, -127], [0, 0]]
-    assert scale.isnan().tolist() == [True, True, False, False]
-
-
-def test_int8_ties_go_to_the_even_value(backend):
-    x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]])
-    assert pack_int8(x, backend=backend)[0].tolist() == [[127, 0, 2, 2, 0, -2, -127]]
-
-
 def test_the_best_instruction_set_is_used():
     quantize(torch.ones(1, 1), 2, KEY, backend="native")
     assert library.last_isa() == library.isa()
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ({"bits": 3}, "bits"),
-        ({"bits": 0}, "bits"),
-        ({"key": -1}, "key"),
-        ({"key": 2**64}, "key"),
-        ({"x": torch.ones(3)}, "x must"),
-        ({"x": torch.ones(2, 2, dtype=torch.float64)}, "x must"),
-        ({"payload": torch.ones(4, 2, dtype=torch.uint8)}, "payload"),
-        ({"payload": torch.ones(4, 1)}, "payload"),
-        ({"payload": torch.ones(4, 2, dtype=torch.uint8)[:, :1]}, "payload"),
-        ({"params": torch.ones(4, 2)}, "params"),
-        ({"params": torch.ones(2, 4, dtype=torch.bfloat16).T}, "params"),
-        ({"backend": "cuda"}, "backend"),
-    ],
-)
-def test_wrong_arguments_of_quantize_are_refused_by_name(override, named):
-    with pytest.raises(ValueError, match=named):
-        quantize(**({"x": torch.ones(4, 3), "bits": 2, "key": KEY} | override))
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ({"bits": 16}, "bits"),
-        ({"num_columns": 5}, "num_columns"),
-        ({"num_columns": -1}, "num_columns"),
-        ({"payload": torch.ones(4, 1)}, "payload"),
-        ({"payload": torch.ones(4, dtype=torch.uint8)}, "payload"),
-        ({"payload": torch.ones(5, 1, dtype=torch.uint8)}, "params"),
-        ({"params": torch.ones(4, 2)}, "params"),
-        ({"out": torch.ones(4, 2)}, "out"),
-        ({"out": torch.ones(3, 4).T}, "out"),
-    ],
-)
-def test_wrong_arguments_of_dequantize_are_refused_by_name(override, named):
-    payload, params = quantize(torch.ones(4, 3), 2, KEY)
-    with pytest.raises(ValueError, match=named):
-        dequantize(**({"payload": payload, "params": params, "bits": 2, "num_columns": 3} | override))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +289,6 @@ def test_wrong_arguments_of_dequantize_are_refused_by_name(override, named):
         (lambda: pack_bf16(torch.ones(2, 2), out=torch.ones(2, 2)), "out"),
         (lambda: unpack_bf16(torch.ones(2, 2)), "x must"),
         (lambda: unpack_bf16(torch.ones(2, 2).bfloat16(), out=torch.ones(2, 3)), "out"),
-        (lambda: pack_int8(torch.ones(2)), "x must"),
     ],
 )
 def test_wrong_arguments_of_the_narrow_formats_are_refused_by_name(call, named):

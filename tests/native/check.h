@@ -62,25 +62,42 @@ struct Isa {
     int64_t results = 0;
 };
 
-// A kernel of one instruction set; calling it also checks that this one ran, and not another.
-template <typename... Arguments>
-class Kernel {
+// A kernel of one instruction set, of the type that hpcgnn.h declares; calling it also checks that this one ran, and
+// not another. KERNEL(isas[k], encode_rows)(...) calls one by its name.
+template <typename Function>
+class Kernel;
+
+template <typename Result, typename... Arguments>
+class Kernel<Result(Arguments...)> {
 public:
     Kernel(const Isa& isa, const std::string& name)
         : isa_(isa.name),
-          run_(symbol<void(Arguments...)>(isa.library, "hpcgnn_" + isa.name + "_" + name)),
+          run_(symbol<Result(Arguments...)>(isa.library, "hpcgnn_" + isa.name + "_" + name)),
           last_isa_(symbol<const char*()>(isa.library, "hpcgnn_last_isa")) {}
 
-    void operator()(Arguments... arguments) const {
-        run_(arguments...);
-        CHECK(last_isa_() == isa_, last_isa_() << " ran instead of " << isa_);
+    Result operator()(Arguments... arguments) const {
+        if constexpr (std::is_void_v<Result>) {
+            run_(arguments...);
+            check();
+        } else {
+            const Result result = run_(arguments...);
+            check();
+            return result;
+        }
     }
 
 private:
+    void check() const { CHECK(last_isa_() == isa_, last_isa_() << " ran instead of " << isa_); }
+
     std::string isa_;
-    void (*run_)(Arguments...);
+    Result (*run_)(Arguments...);
     const char* (*last_isa_)();
 };
+
+#define KERNEL_TYPE(name) decltype(HPCGNN_PASTE(hpcgnn_, HPCGNN_ISA, _, name))
+#define KERNEL(isa, name) Kernel<KERNEL_TYPE(name)>(isa, #name)
+// The type of a kernel that has one for floats and one for doubles.
+#define KERNEL_TYPE_OF(T, name) std::conditional_t<sizeof(T) == 4, KERNEL_TYPE(name##_f32), KERNEL_TYPE(name##_f64)>
 
 // `count` values with nothing behind them. AddressSanitizer guards both ends; without it the values end at the end of a
 // page that no other follows, which also stops the masked instructions that AddressSanitizer does not look at.
@@ -196,7 +213,7 @@ void test_activation(std::vector<Isa>& isas);
 void test_dropout(std::vector<Isa>& isas);
 void test_edges(std::vector<Isa>& isas);
 void test_ceiling(std::vector<Isa>& isas);
-void test_max_gradient(std::vector<Isa>& isas);
 void test_rows(std::vector<Isa>& isas);
+void test_narrow(std::vector<Isa>& isas);
 void test_quantize(std::vector<Isa>& isas);
 void test_messages(std::vector<Isa>& isas);

@@ -10,9 +10,7 @@ struct Graph {
     Exact<int64_t> heavy;
 
     int64_t entries() const { return indices.size(); }
-    hpcgnn_csr csr(const int64_t first_row, const int64_t last_row) const {
-        return {first_row, last_row, indptr.data(), indices.data(), heavy.data(), heavy.size(), nullptr, 0};
-    }
+    hpcgnn_csr csr() const { return {rows, indptr.data(), indices.data(), heavy.data(), heavy.size(), nullptr, 0}; }
 };
 
 inline Graph make_graph(const std::vector<int64_t>& lengths, const int64_t cols, const int64_t segment,

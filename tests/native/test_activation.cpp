@@ -110,9 +110,8 @@ void test_one(std::vector<Isa>& isas, const Case& c, Random& random) {
     const Result wanted = expected(c, data);
     for (const int threads : {1, 2, 3}) {
         for (Isa& isa : isas) {
-            const Kernel<const hpcgnn_activation*, float*, int> forward(isa, "activate");
-            const Kernel<const hpcgnn_activation*, const float*, float*, float*, float*, int> backward(
-                isa, "activate_backward");
+            const auto forward = KERNEL(isa, activate);
+            const auto backward = KERNEL(isa, activate_backward);
             Exact<float> statistics(2 * c.rows), y(data.x.size()), dx(data.x.size()), dgamma(c.width), dbeta(c.width);
             const hpcgnn_activation job{c.rows,
                                         c.width,

@@ -17,8 +17,7 @@ void test_ceiling(std::vector<Isa>& isas) {
             for (const int64_t ahead : {0, 8}) {
                 const auto found =
                     same_everywhere<double>(isas, 1, "gather_ceiling", [&](const size_t k, double* sum, const int n) {
-                        Kernel<int64_t, const int32_t*, const float*, int64_t, int64_t, double*, int>(
-                            isas[k], "gather_ceiling_f32")(entries, indices.data(), x.data(), width, ahead, sum, n);
+                        *sum = KERNEL(isas[k], gather_ceiling_f32)(entries, indices.data(), x.data(), width, ahead, n);
                     });
                 CHECK(found == expected, "width " << width << ": " << found[0] << ", not " << expected[0]);
             }

@@ -44,9 +44,8 @@ void test_product(std::vector<Isa>& isas, const Shape& s, const bool transposed,
     const auto found =
         same_everywhere<float>(isas, s.rows * s.width, what, [&](const size_t k, float* y, const int threads) {
             if (accumulate) std::copy(before.begin(), before.end(), y);
-            Kernel<int64_t, int64_t, int64_t, const float*, const float*, int64_t, int64_t, const float*, int, float*,
-                   int>(isas[k], "dense_f32")(s.rows, s.depth, s.width, x.data(), weight.data(), row_stride,
-                                              column_stride, has_bias ? bias.data() : nullptr, accumulate, y, threads);
+            KERNEL(isas[k], dense_f32)(s.rows, s.depth, s.width, x.data(), weight.data(), row_stride, column_stride,
+                                       has_bias ? bias.data() : nullptr, accumulate, y, threads);
         });
     CHECK(found == expected, what);
 }
@@ -64,19 +63,17 @@ void test_gradient(std::vector<Isa>& isas, const Shape& s, Random& random) {
             expected[i] += sum;
         }
     }
-    using Gradient = Kernel<int64_t, int64_t, int64_t, const float*, const float*, float*, float*, int>;
     const int64_t size = s.depth * s.width;
     const auto found = same_everywhere<float>(
         isas, size + s.width, about("dense_gradient_f32", s), [&](const size_t k, float* out, const int threads) {
-            Gradient(isas[k], "dense_gradient_f32")(s.rows, s.depth, s.width, x.data(), dy.data(), out, out + size,
-                                                    threads);
+            KERNEL(isas[k], dense_gradient_f32)(s.rows, s.depth, s.width, x.data(), dy.data(), out, out + size,
+                                                threads);
         });
     CHECK(found == expected, about("dense_gradient_f32", s));
     expected.resize(static_cast<size_t>(size));
     const auto alone = same_everywhere<float>(
         isas, size, about("dense_gradient_f32 without sums", s), [&](const size_t k, float* out, const int threads) {
-            Gradient(isas[k], "dense_gradient_f32")(s.rows, s.depth, s.width, x.data(), dy.data(), out, nullptr,
-                                                    threads);
+            KERNEL(isas[k], dense_gradient_f32)(s.rows, s.depth, s.width, x.data(), dy.data(), out, nullptr, threads);
         });
     CHECK(alone == expected, about("dense_gradient_f32 without sums", s));
 }
@@ -109,12 +106,11 @@ void test_bfloat16(const Isa& isa, const Shape& s, const bool transposed, Random
         const std::string what = about("bf16", s) + (transposed ? " transposed" : "") + ", threads ";
         Exact<float> y(std::vector<float>(dy.data(), dy.data() + dy.size())), dweight(s.depth * s.width),
             total(s.width);
-        Kernel<int64_t, int64_t, int64_t, const float*, const float*, int64_t, int64_t, const float*, int, float*, int>(
-            isa, "dense_bf16")(s.rows, s.depth, s.width, x.data(), weight.data(), row_stride, column_stride,
-                               bias.data(), 1, y.data(), threads);
+        KERNEL(isa, dense_bf16)(s.rows, s.depth, s.width, x.data(), weight.data(), row_stride, column_stride,
+                                bias.data(), 1, y.data(), threads);
         CHECK(std::equal(product.begin(), product.end(), y.data()), what << threads);
-        Kernel<int64_t, int64_t, int64_t, const float*, const float*, float*, float*, int>(isa, "dense_gradient_bf16")(
-            s.rows, s.depth, s.width, x.data(), dy.data(), dweight.data(), total.data(), threads);
+        KERNEL(isa, dense_gradient_bf16)(s.rows, s.depth, s.width, x.data(), dy.data(), dweight.data(), total.data(),
+                                         threads);
         CHECK(std::equal(gradient.begin(), gradient.end(), dweight.data()), what << threads << ", gradient");
         CHECK(std::equal(sums.begin(), sums.end(), total.data()), what << threads << ", sums");
     }

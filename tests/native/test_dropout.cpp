@@ -29,7 +29,7 @@ void test_one(std::vector<Isa>& isas, const char* name, const Case<T>& c, Random
     }
     for (const int threads : {1, 2, 3}) {
         for (Isa& isa : isas) {
-            const Kernel<int64_t, int64_t, const int64_t*, uint64_t, uint32_t, T, const T*, T*, int> dropout(isa, name);
+            const Kernel<KERNEL_TYPE_OF(T, dropout)> dropout(isa, name);
             Exact<T> out(x.size());
             dropout(c.rows, c.width, ids.data(), kKey, c.threshold, c.scale, x.data(), out.data(), threads);
             const int64_t at = first_difference(isa, out, expected);

@@ -8,8 +8,6 @@
 
 namespace {
 
-enum Sddmm { kDot, kAdd, kLeft };
-
 template <typename T>
 constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-14;
 
@@ -20,9 +18,9 @@ std::vector<T> random_values(const int64_t count, Random& random) {
     return values;
 }
 
-template <typename... Arguments>
-std::vector<Kernel<Arguments...>> kernels(const std::vector<Isa>& isas, const std::string& name) {
-    std::vector<Kernel<Arguments...>> found;
+template <typename Function>
+std::vector<Kernel<Function>> kernels(const std::vector<Isa>& isas, const std::string& name) {
+    std::vector<Kernel<Function>> found;
     for (const Isa& isa : isas) found.emplace_back(isa, name);
     return found;
 }
@@ -46,28 +44,28 @@ T dot(const T* a, const T* b, const int64_t width) {
 template <typename T>
 void test_sddmm(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
     const std::string name = with_type<T>("sddmm");
-    const auto sddmm = kernels<const hpcgnn_csr*, const T*, const T*, int64_t, int, int64_t, T*, int>(isas, name);
+    const auto sddmm = kernels<KERNEL_TYPE_OF(T, sddmm)>(isas, name);
     const Exact<T> a(random_values<T>(graph.rows * width, random)), b(random_values<T>(graph.cols * width, random));
-    const hpcgnn_csr csr = graph.csr(0, graph.rows);
+    const hpcgnn_csr csr = graph.csr();
     const int64_t some_heads = width % 4 == 0 ? 4 : width;
     const struct {
-        Sddmm op;
+        hpcgnn_sddmm op;
         int64_t heads;
-    } cases[] = {{kDot, 1}, {kDot, some_heads}, {kAdd, 1}, {kLeft, 1}};
+    } cases[] = {{HPCGNN_DOT, 1}, {HPCGNN_DOT, some_heads}, {HPCGNN_ADD, 1}, {HPCGNN_LEFT, 1}};
     for (const auto& c : cases) {
-        const int64_t written = c.op == kDot ? c.heads : width, columns = width / c.heads;
+        const int64_t written = c.op == HPCGNN_DOT ? c.heads : width, columns = width / c.heads;
         std::vector<T> expected;
         for (int64_t row = 0; row < graph.rows; ++row) {
             for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
                 const T *left = a.data() + row * width, *right = b.data() + graph.indices[e] * width;
                 for (int64_t k = 0; k < written; ++k) {
-                    expected.push_back(c.op == kDot   ? dot(left + k * columns, right + k * columns, columns)
-                                       : c.op == kAdd ? left[k] + right[k]
-                                                      : left[k]);
+                    expected.push_back(c.op == HPCGNN_DOT   ? dot(left + k * columns, right + k * columns, columns)
+                                       : c.op == HPCGNN_ADD ? left[k] + right[k]
+                                                            : left[k]);
                 }
             }
         }
-        const T* right = c.op == kLeft ? nullptr : b.data();
+        const T* right = c.op == HPCGNN_LEFT ? nullptr : b.data();
         const std::vector<T> found =
             same_everywhere<T>(isas, graph.entries() * written, name, [&](const size_t k, T* out, const int threads) {
                 sddmm[k](&csr, a.data(), right, width, c.op, c.heads, out, threads);
@@ -85,9 +83,9 @@ double error(const T found, const double expected, const double magnitude) {
 template <typename T>
 void test_softmax(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
     const std::string name = with_type<T>("edge_softmax"), back = with_type<T>("edge_softmax_backward");
-    const auto forward = kernels<const hpcgnn_csr*, const T*, int64_t, T*, int>(isas, name);
-    const auto backward = kernels<const hpcgnn_csr*, const T*, const T*, int64_t, T*, int>(isas, back);
-    const hpcgnn_csr csr = graph.csr(0, graph.rows);
+    const auto forward = kernels<KERNEL_TYPE_OF(T, edge_softmax)>(isas, name);
+    const auto backward = kernels<KERNEL_TYPE_OF(T, edge_softmax_backward)>(isas, back);
+    const hpcgnn_csr csr = graph.csr();
     const int64_t size = graph.entries() * width;
     Exact<T> scores(random_values<T>(size, random));
     const Exact<T> gradient(random_values<T>(size, random));
@@ -124,8 +122,8 @@ void test_softmax(std::vector<Isa>& isas, const Graph& graph, const int64_t widt
 template <typename T>
 void test_sum(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
     const std::string name = with_type<T>("edge_sum");
-    const auto edge_sum = kernels<const hpcgnn_csr*, const T*, int64_t, T*, int>(isas, name);
-    const hpcgnn_csr csr = graph.csr(0, graph.rows);
+    const auto edge_sum = kernels<KERNEL_TYPE_OF(T, edge_sum)>(isas, name);
+    const hpcgnn_csr csr = graph.csr();
     const Exact<T> values(random_values<T>(graph.entries() * width, random));
     const std::vector<T> found = same_everywhere<T>(
         isas, graph.rows * width, name,

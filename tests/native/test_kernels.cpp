@@ -51,9 +51,9 @@ int main(int count, char** arguments) {
     run_part("dense", test_dense, isas);
     run_part("dropout", test_dropout, isas);
     run_part("edges", test_edges, isas);
-    run_part("max_gradient", test_max_gradient, isas);
     run_part("ceiling", test_ceiling, isas);
     run_part("rows", test_rows, isas);
+    run_part("narrow", test_narrow, isas);
     run_part("quantize", test_quantize, isas);
     run_part("messages", test_messages, isas);
     if (num_failures == 0) std::printf("all passed\n");

@@ -1,5 +1,5 @@
-// Rows of a wire buffer of exactly their size: the bytes of quantize, or those of a plain loop where there is no key,
-// back as plain loops say, and nothing beside them.
+// Rows of a wire buffer of exactly their size: the bytes of a plain loop, back as plain loops say, and nothing beside
+// them.
 
 #include <algorithm>
 #include <numeric>
@@ -11,11 +11,6 @@
 namespace {
 
 constexpr uint8_t kUntouched = 0x5A;  // as same_everywhere fills memory
-
-// As in native/tasks.h.
-struct Tuning {
-    int32_t prefetch_bytes, tile_bytes, tasks_a_thread, streaming, split_rows;
-};
 
 // Places for rows in a random order, with gaps; the last byte of the buffer is the last of a payload.
 struct Wire {
@@ -37,12 +32,6 @@ struct Wire {
     }
 };
 
-uint32_t pattern_of(const float value) {
-    uint32_t pattern;
-    std::memcpy(&pattern, &value, sizeof pattern);
-    return pattern;
-}
-
 // Column c of row i, decoded.
 float decoded(const Wire& wire, const Exact<uint8_t>& buffer, const int64_t i, const int64_t c) {
     const uint8_t* payload = buffer.data() + wire.payload_at[i];
@@ -61,61 +50,19 @@ float decoded(const Wire& wire, const Exact<uint8_t>& buffer, const int64_t i, c
     return from_bfloat16(half[0]) + static_cast<float>(code) * from_bfloat16(half[1]);
 }
 
-// Of the two bfloat16 numbers around a finite value, the nearer one, or the even one.
-uint16_t nearest_bfloat16(const float value) {
-    const uint16_t inner = static_cast<uint16_t>(pattern_of(value) >> 16), outer = static_cast<uint16_t>(inner + 1);
-    const double to_inner = std::abs(static_cast<double>(value) - from_bfloat16(inner));
-    const double to_outer = std::abs(static_cast<double>(value) - from_bfloat16(outer));
-    return to_inner < to_outer || (to_inner == to_outer && inner % 2 == 0) ? inner : outer;
-}
-
-// A row rounded to the nearest centre of 2**bits cells.
-void encode_to_centres(const float* x, const int64_t width, const int bits, uint8_t* payload, uint16_t* params) {
-    std::fill(payload, payload + (width * bits + 7) / 8, uint8_t{0});
-    params[0] = params[1] = 0x7FC0;  // NaN
-    float low = width == 0 ? 0 : x[0], high = low;
-    for (int64_t c = 0; c < width; ++c) {
-        if (!std::isfinite(x[c])) return;
-        low = std::min(low, x[c]);
-        high = std::max(high, x[c]);
-    }
-    low = std::max(std::min(low, 0x1p126F), -0x1p126F) + 0.0F;
-    high = std::max(std::min(high, 0x1p126F), -0x1p126F);
-    params[1] = 0;
-    if (high > low) {
-        const float exact = std::max((high - low) / static_cast<float>(1 << bits), 0x1p-110F);
-        params[1] = static_cast<uint16_t>(pattern_of(exact) >> 16);
-        params[1] = static_cast<uint16_t>(params[1] + (from_bfloat16(params[1]) < exact));
-    }
-    const float scale = from_bfloat16(params[1]);
-    params[0] = nearest_bfloat16(low + scale / 2);
-    const float zero = from_bfloat16(params[0]), per_step = scale == 0 ? 0 : 0x1p17F / scale;
-    const float top = static_cast<float>((1 << bits) - 1) * 0x1p17F;
-    for (int64_t c = 0; c < width; ++c) {
-        const float steps = std::min(std::max((x[c] - zero) * per_step, 0.0F), top);
-        const int32_t code = (static_cast<int32_t>(steps) + (1 << 16)) >> 17;
-        const Place place(c, width, bits);
-        payload[place.byte] = static_cast<uint8_t>(payload[place.byte] | code << place.shift);
-    }
-}
-
-// What encode_rows should write: by way of quantize if there is a key.
+// What encode_rows should write.
 std::vector<uint8_t> expected_bytes(const Isa& isa, const Wire& wire, const Exact<float>& x, const Exact<int64_t>& rows,
                                     const uint64_t* key) {
     const int64_t width = wire.width, num_rows = width == 0 ? 50 : x.size() / width;
     Exact<uint8_t> payload(num_rows * wire.bytes);
     Exact<uint16_t> params(num_rows * 2);
-    if (wire.bits <= 8 && key == nullptr) {
+    if (wire.bits <= 8) {
         for (int64_t r = 0; r < num_rows; ++r)
-            encode_to_centres(x.data() + r * width, width, wire.bits, payload.data() + r * wire.bytes, &params[2 * r]);
-    } else if (wire.bits <= 8) {
-        Kernel<int64_t, int64_t, int, uint64_t, const float*, uint8_t*, uint16_t*, int>(isa, "quantize")(
-            num_rows, width, wire.bits, *key, x.data(), payload.data(), params.data(), 1);
+            encode_plainly(x.data() + r * width, width, wire.bits, key, r, payload.data() + r * wire.bytes,
+                           &params[2 * r]);
     } else if (wire.bits == 16) {
-        Exact<uint32_t> patterns(x.size());
-        for (int64_t i = 0; i < x.size(); ++i) patterns[i] = pattern_of(x[i]);
-        Exact<uint16_t> words(x.size());
-        Kernel<int64_t, const uint32_t*, uint16_t*, int>(isa, "pack_bf16")(x.size(), patterns.data(), words.data(), 1);
+        Exact<hpcgnn_bfloat16> words(x.size());
+        KERNEL(isa, pack_bf16)(x.size(), x.data(), words.data(), 1);
         std::memcpy(payload.data(), words.data(), static_cast<size_t>(payload.size()));
     } else {
         std::memcpy(payload.data(), x.data(), static_cast<size_t>(payload.size()));
@@ -140,11 +87,9 @@ Exact<uint8_t> test_encode(std::vector<Isa>& isas, const Wire& wire, const Exact
                              (key == nullptr ? " to centres" : "");
     const auto found =
         same_everywhere<uint8_t>(isas, wire.size, what, [&](const size_t k, uint8_t* out, const int threads) {
-            int64_t not_finite = -1;
-            Kernel<int64_t, const int64_t*, int64_t, int, const uint64_t*, const float*, uint8_t*, const int64_t*,
-                   const int64_t*, int64_t*, int>(isas[k], "encode_rows")(
-                rows.size(), rows.data(), wire.width, wire.bits, key, x.data(), out, wire.payload_at.data(),
-                wire.bits <= 8 ? wire.params_at.data() : nullptr, &not_finite, threads);
+            const int64_t not_finite = KERNEL(isas[k], encode_rows)(
+                rows.size(), rows.data(), wire.width, wire.bits, key == nullptr, key == nullptr ? 0 : *key, x.data(),
+                out, wire.payload_at.data(), wire.bits <= 8 ? wire.params_at.data() : nullptr, threads);
             CHECK(not_finite == troubled, what << ": " << not_finite << " rows, not " << troubled);
         });
     CHECK(found == expected_bytes(isas[0], wire, x, rows, key), what);
@@ -173,11 +118,9 @@ void test_decode(std::vector<Isa>& isas, const Wire& wire, Exact<uint8_t>& buffe
     const std::string what = "decode_rows bits " + std::to_string(wire.bits) + " width " + std::to_string(wire.width);
     const auto found = same_everywhere<float>(isas, size, what, [&](const size_t k, float* out, const int threads) {
         std::copy(before.begin(), before.end(), out);
-        int64_t not_finite = -1;
-        Kernel<int64_t, const int64_t*, int64_t, int, uint8_t*, const int64_t*, const int64_t*, float*, int, int64_t*,
-               int>(isas[k], "decode_rows")(count, rows.data(), wire.width, wire.bits, buffer.data(),
-                                            wire.payload_at.data(), wire.bits <= 8 ? wire.params_at.data() : nullptr,
-                                            out, accumulate, &not_finite, threads);
+        const int64_t not_finite = KERNEL(isas[k], decode_rows)(
+            count, rows.data(), wire.width, wire.bits, buffer.data(), wire.payload_at.data(),
+            wire.bits <= 8 ? wire.params_at.data() : nullptr, out, accumulate, threads);
         CHECK(not_finite == troubled, what << ": " << not_finite << " rows, not " << troubled);
     });
     for (int64_t i = 0; i < size; ++i)
@@ -213,16 +156,15 @@ void test_spmm_rows(std::vector<Isa>& isas, const Graph& graph, const Wire& wire
     for (float& value : before) value = random.real();
     for (size_t i = 0; i < rows.size(); ++i)
         rows[i] = decoded(wire, buffer, static_cast<int64_t>(i) / width, static_cast<int64_t>(i) % width);
-    const Tuning tuning{12 << 10, 512, 64, 0, 1};
-    const hpcgnn_csr csr = graph.csr(0, graph.rows);
+    const hpcgnn_tuning tuning{12 << 10, 512, 64, 0, 1};
+    const hpcgnn_csr csr = graph.csr();
     const std::string what = "spmm_rows bits " + std::to_string(wire.bits) + " width " + std::to_string(width);
     const auto found =
         same_everywhere<float>(isas, graph.rows * width, what, [&](const size_t k, float* out, const int threads) {
             std::copy(before.begin(), before.end(), out);
-            Kernel<const hpcgnn_csr*, const float*, const uint8_t*, const int64_t*, const int64_t*, int, int64_t,
-                   float*, const Tuning*, int>(isas[k], "spmm_rows")(
-                &csr, weighted ? weight.data() : nullptr, buffer.data(), wire.payload_at.data(),
-                wire.bits <= 8 ? wire.params_at.data() : nullptr, wire.bits, width, out, &tuning, threads);
+            KERNEL(isas[k], spmm_rows)(&csr, weighted ? weight.data() : nullptr, buffer.data(), wire.payload_at.data(),
+                                       wire.bits <= 8 ? wire.params_at.data() : nullptr, wire.bits, width, out, &tuning,
+                                       threads);
         });
     for (int64_t i = 0; i < graph.rows * width; ++i) {
         const float wanted =

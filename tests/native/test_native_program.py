@@ -12,6 +12,8 @@ from requires import require
 
 from hpcgnn.kernels.native import library
 
+pytestmark = pytest.mark.builds
+
 COMPILER = os.environ.get("CXX", "") or "c++"
 SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -26,7 +28,7 @@ def here():
     program = native_program.build_program("here", COMPILER, "")
     loaded = library.load()
     assert loaded is not None, "the package was installed without its native kernels"
-    return native_program.run(program, loaded._name)
+    return native_program.run(program, loaded.path)
 
 
 def test_all_instruction_sets_of_this_cpu_give_the_same_bits(here):
@@ -59,6 +61,7 @@ def arm_build():
     return native_program.build_program("aarch64", ARM_COMPILER, ""), built
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("cpu", "isa"),
     [(NO_SVE, "neon"), ("max,sve128=on", "sve128"), ("max,sve512=on", "sve512")],

@@ -7,23 +7,27 @@
 
 namespace {
 
+// The type of a kernel for this type of index.
+#define KERNEL_TYPE_FOR(Index, name) \
+    std::conditional_t<sizeof(Index) == 4, KERNEL_TYPE(name##_i32), KERNEL_TYPE(name##_i64)>
+
 template <typename Index>
 void test_gather(std::vector<Isa>& isas, const std::string& name, const int64_t row_bytes, const int64_t count,
                  Random& random) {
     constexpr int64_t kRows = 13;
-    Exact<char> x(kRows * row_bytes);
+    Exact<uint8_t> x(kRows * row_bytes);
     Exact<Index> index(count);
-    for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<char>(random.bits());
+    for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint8_t>(random.bits());
     for (int64_t k = 0; k < count; ++k) index[k] = static_cast<Index>(random.below(kRows + 2) - 2);
-    std::vector<char> expected(static_cast<size_t>(count * row_bytes));
+    std::vector<uint8_t> expected(static_cast<size_t>(count * row_bytes));
     for (int64_t i = 0; i < count * row_bytes; ++i) {
         const int64_t row = index[i / row_bytes];
-        expected[i] = row < 0 ? 0 : x[row * row_bytes + i % row_bytes];
+        expected[i] = row < 0 ? uint8_t{0} : x[row * row_bytes + i % row_bytes];
     }
-    const std::vector<char> found =
-        same_everywhere<char>(isas, count * row_bytes, name, [&](const size_t k, char* out, const int threads) {
-            Kernel<const char*, int64_t, const Index*, int64_t, char*, int>(isas[k], name)(
-                x.data(), row_bytes, index.data(), count, out, threads);
+    const std::vector<uint8_t> found =
+        same_everywhere<uint8_t>(isas, count * row_bytes, name, [&](const size_t k, uint8_t* out, const int threads) {
+            Kernel<KERNEL_TYPE_FOR(Index, gather_rows)>(isas[k], name)(x.data(), row_bytes, index.data(), count, out,
+                                                                       threads);
         });
     CHECK(found == expected, name << " row_bytes " << row_bytes << " count " << count);
 }
@@ -42,8 +46,7 @@ void test_cluster(std::vector<Isa>& isas, const std::string& name, const int64_t
     std::partial_sum(indptr.begin(), indptr.end(), indptr.begin());
 
     const auto cluster = [&](const size_t k, int64_t* starts, int32_t* places, const int threads) {
-        Kernel<const Index*, int64_t, int64_t, int64_t*, int32_t*, int>(isas[k], name)(index.data(), count, rows,
-                                                                                       starts, places, threads);
+        Kernel<KERNEL_TYPE_FOR(Index, cluster)>(isas[k], name)(index.data(), count, rows, starts, places, threads);
     };
     Exact<int32_t> other_order(count);
     Exact<int64_t> other_indptr(rows + 1);

@@ -9,19 +9,11 @@
 
 namespace {
 
-struct bfloat16 {
-    uint16_t bits;
-};
+using bfloat16 = hpcgnn_bfloat16;
 
-// As in native/spmm.h; Python declares it too.
-struct Tuning {
-    int32_t prefetch_bytes, tile_bytes, tasks_a_thread, streaming, split_rows;
-};
-
-enum Reduce { kSum, kMean, kMax };
 enum class Weight { kNone, kOne, kHeads };
 
-constexpr Tuning kTunings[] = {
+constexpr hpcgnn_tuning kTunings[] = {
     {12 << 10, 512, 64, 0, 1},       // the default
     {0, 512, 64, 0, 0},              // no prefetching, no shared rows
     {12 << 10, 64, 64, 1, 1},        // narrow tiles, streaming stores
@@ -88,7 +80,7 @@ struct Hot {
 
 template <typename Storage, typename Value>
 struct Job {
-    Job(const Graph& graph, int64_t width, Weight weight, Reduce reduce, bool accumulate, int64_t segment, bool packed,
+    Job(const Graph& graph, int64_t width, Weight weight, bool accumulate, int64_t segment, bool packed,
         Random& random);
 
     // What spmm adds for entry e in column c.
@@ -99,19 +91,14 @@ struct Job {
         if (!scale.size()) return factor ? value * *factor : value;
         return value * (factor ? static_cast<Value>(scale[source]) * *factor : static_cast<Value>(scale[source]));
     }
-    Value combine(const Value a, const Value b) const {
-        if (reduce != kMax) return a + b;
-        return b > a || std::isnan(b) ? b : a;
-    }
-    Value reduced(Value total, int64_t begin, int64_t end, int64_t c) const {
-        for (int64_t e = begin; e < end; ++e) total = combine(total, term(e, c));
+    Value sum(Value total, int64_t begin, int64_t end, int64_t c) const {
+        for (int64_t e = begin; e < end; ++e) total += term(e, c);
         return total;
     }
     Value expected(int64_t row, int64_t c) const;
 
     const Graph& graph;
     int64_t width, heads, segment;
-    Reduce reduce;
     bool accumulate, packed;
     Exact<Value> weight;
     std::vector<int32_t> order;  // the indices, those of hot rows first in each row if there are no weights
@@ -127,13 +114,12 @@ int64_t heads_for(const int64_t width) {
 }
 
 template <typename Storage, typename Value>
-Job<Storage, Value>::Job(const Graph& graph, const int64_t width, const Weight weight, const Reduce reduce,
-                         const bool accumulate, const int64_t segment, const bool packed, Random& random)
+Job<Storage, Value>::Job(const Graph& graph, const int64_t width, const Weight weight, const bool accumulate,
+                         const int64_t segment, const bool packed, Random& random)
     : graph(graph),
       width(width),
       heads(weight == Weight::kHeads ? heads_for(width) : 1),
       segment(segment),
-      reduce(reduce),
       accumulate(accumulate),
       packed(packed),
       weight(weight == Weight::kNone ? 0 : graph.entries() * heads),
@@ -160,28 +146,34 @@ template <typename Storage, typename Value>
 Value Job<Storage, Value>::expected(const int64_t row, const int64_t c) const {
     const int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
     const Value old = before[row * width + c];
-    const Value neutral = reduce == kMax ? -std::numeric_limits<Value>::infinity() : Value(0);
-    const bool from_old = accumulate && reduce != kMean;
     if (begin == end) return accumulate ? old : Value(0);
-    Value total;
-    if (end - begin <= segment) {
-        total = reduced(from_old ? old : neutral, begin, end, c);
-    } else {
-        total = reduced(neutral, begin, begin + segment, c);
-        if (from_old) total = combine(old, total);
-        for (int64_t e = begin + segment; e < end; e += segment)
-            total = combine(total, reduced(neutral, e, std::min(e + segment, end), c));
-    }
-    if (reduce != kMean) return total;
-    total /= static_cast<Value>(end - begin);
-    return accumulate ? total + old : total;
+    if (end - begin <= segment) return sum(accumulate ? old : Value(0), begin, end, c);
+    Value total = sum(0, begin, begin + segment, c);
+    if (accumulate) total = old + total;
+    for (int64_t e = begin + segment; e < end; e += segment) total += sum(0, e, std::min(e + segment, end), c);
+    return total;
 }
 
 struct How {
-    Tuning tuning;
+    hpcgnn_tuning tuning;
     int threads;
-    int64_t first_row, last_row;
 };
+
+// The types of the kernels for features of a type.
+template <typename Storage>
+struct KernelsFor;
+
+#define KERNELS_FOR(Storage, suffix)                                     \
+    template <>                                                          \
+    struct KernelsFor<Storage> {                                         \
+        using Spmm = KERNEL_TYPE(spmm_##suffix);                         \
+        using Pack = KERNEL_TYPE(spmm_pack_##suffix);                    \
+        using PackedColumns = KERNEL_TYPE(spmm_packed_columns_##suffix); \
+    };
+KERNELS_FOR(float, f32)
+KERNELS_FOR(double, f64)
+KERNELS_FOR(bfloat16, bf16)
+KERNELS_FOR(int8_t, i8)
 
 template <typename Storage, typename Value>
 class Spmm {
@@ -192,8 +184,9 @@ public:
         const std::string type = std::string(name).substr(4);
         for (const Isa& isa : isas) {
             const std::string start = "hpcgnn_" + isa.name;
-            pack_.push_back(symbol<Pack>(isa.library, start + "_spmm_pack" + type));
-            packed_columns_.push_back(symbol<PackedColumns>(isa.library, start + "_spmm_packed_columns" + type));
+            pack_.push_back(symbol<typename Types::Pack>(isa.library, start + "_spmm_pack" + type));
+            packed_columns_.push_back(
+                symbol<typename Types::PackedColumns>(isa.library, start + "_spmm_packed_columns" + type));
         }
     }
 
@@ -201,8 +194,7 @@ public:
     std::unique_ptr<Exact<Storage>> pack(const Job<Storage, Value>& job, const How& how, const size_t k) const {
         if (!job.packed) return nullptr;
         const int64_t num_hot = static_cast<int64_t>(job.hot.columns.size());
-        int64_t columns = -1;
-        packed_columns_[k](job.width, &how.tuning, &columns);
+        const int64_t columns = packed_columns_[k](job.width, &how.tuning);
         CHECK(columns >= job.width && columns < job.width + 64, columns << " packed columns for " << job.width);
         auto packed = std::make_unique<Exact<Storage>>(num_hot * columns);
         std::memset(packed->data(), 0x7F, static_cast<size_t>(num_hot * columns) * sizeof(Storage));
@@ -210,12 +202,9 @@ public:
         return packed;
     }
 
-    void run(const Job<Storage, Value>& job, const std::vector<Value>& whole, const How& how) {
+    void run(const Job<Storage, Value>& job, const std::vector<Value>& expected, const How& how) {
         const Graph& graph = job.graph;
-        std::vector<Value> expected = job.before;
-        std::copy(whole.begin() + how.first_row * job.width, whole.begin() + how.last_row * job.width,
-                  expected.begin() + how.first_row * job.width);
-        hpcgnn_csr csr = graph.csr(how.first_row, how.last_row);
+        hpcgnn_csr csr = graph.csr();
         if (job.packed) {
             csr.hot_indices = job.hot.indices.data();
             csr.num_hot = static_cast<int64_t>(job.hot.columns.size());
@@ -226,44 +215,33 @@ public:
             const float* scale = job.scale.size() ? job.scale.data() : nullptr;
             if (scale != nullptr && packed) scale = job.packed_scale.data() + csr.num_hot;
             kernels_[k](&csr, job.weight.size() ? job.weight.data() : nullptr, job.heads, job.x.data(),
-                        packed ? packed->data() : nullptr, scale, job.width, out.data(), job.reduce, job.accumulate,
-                        &how.tuning, how.threads);
+                        packed ? packed->data() : nullptr, scale, job.width, out.data(), job.accumulate, &how.tuning,
+                        how.threads);
             const int64_t at = first_difference(isas_[k], out, expected);
             CHECK(at < 0, isas_[k].name << " " << name_ << " entries " << graph.entries() << " width " << job.width
-                                        << " heads " << job.heads << " weights " << job.weight.size() << " reduce "
-                                        << job.reduce << " accumulate " << job.accumulate << " packed " << job.packed
-                                        << " rows " << how.first_row << "-" << how.last_row << " threads "
-                                        << how.threads << " tile_bytes " << how.tuning.tile_bytes << ": row "
-                                        << at / job.width << " column " << at % job.width << " is " << out[at]
-                                        << ", not " << expected[at]);
+                                        << " heads " << job.heads << " weights " << job.weight.size() << " accumulate "
+                                        << job.accumulate << " packed " << job.packed << " threads " << how.threads
+                                        << " tile_bytes " << how.tuning.tile_bytes << ": row " << at / job.width
+                                        << " column " << at % job.width << " is " << out[at] << ", not "
+                                        << expected[at]);
         }
     }
 
-    // All reductions and kinds of weights for these widths. Each with `some` of the ways to go about it, another choice
+    // All kinds of weights for these widths. Each with `some` of the ways to go about it, another choice
     // every time, or with all of them if `some` is 0.
-    void run_all(const Graph& graph, const std::vector<int64_t>& widths, const std::vector<Reduce>& reductions,
-                 const int some) {
-        const int64_t ranges[][2] = {{0, graph.rows},
-                                     {graph.rows / 7, graph.rows / 2},
-                                     {graph.rows / 2, graph.rows},
-                                     {graph.rows / 3, graph.rows / 3}};
+    void run_all(const Graph& graph, const std::vector<int64_t>& widths, const int some) {
         std::vector<How> ways;
-        for (const Tuning& tuning : kTunings) {
-            for (const int threads : kThreads) {
-                for (const auto& range : ranges) ways.push_back({tuning, threads, range[0], range[1]});
-            }
+        for (const hpcgnn_tuning& tuning : kTunings) {
+            for (const int threads : kThreads) ways.push_back({tuning, threads});
         }
         Random random(static_cast<uint64_t>(graph.entries()));
         for (const int64_t width : widths) {
             for (const Weight weight : {Weight::kNone, Weight::kOne, Weight::kHeads}) {
-                for (const Reduce reduce : reductions) {
-                    for (const bool accumulate : {false, true}) {
-                        for (const bool packed : {false, true}) {
-                            if (packed && (weight == Weight::kHeads || reduce == kMax)) continue;
-                            const Job<Storage, Value> job(graph, width, weight, reduce, accumulate, segment_, packed,
-                                                          random);
-                            run_job(job, ways, some, random);
-                        }
+                for (const bool accumulate : {false, true}) {
+                    for (const bool packed : {false, true}) {
+                        if (packed && weight == Weight::kHeads) continue;
+                        const Job<Storage, Value> job(graph, width, weight, accumulate, segment_, packed, random);
+                        run_job(job, ways, some, random);
                     }
                 }
             }
@@ -283,13 +261,10 @@ private:
     std::vector<Isa>& isas_;
     const char* name_;
     int64_t segment_;
-    using Pack = void(const int32_t*, int64_t, const Storage*, int64_t, const Tuning*, Storage*, int);
-    using PackedColumns = void(int64_t, const Tuning*, int64_t*);
-    std::vector<Kernel<const hpcgnn_csr*, const Value*, int64_t, const Storage*, const Storage*, const float*, int64_t,
-                       Value*, int, int, const Tuning*, int>>
-        kernels_;
-    std::vector<Pack*> pack_;
-    std::vector<PackedColumns*> packed_columns_;
+    using Types = KernelsFor<Storage>;
+    std::vector<Kernel<typename Types::Spmm>> kernels_;
+    std::vector<typename Types::Pack*> pack_;
+    std::vector<typename Types::PackedColumns*> packed_columns_;
 };
 
 template <typename Storage, typename Value>
@@ -297,22 +272,21 @@ void test_type(std::vector<Isa>& isas, const char* name) {
     const int64_t segment = symbol<int64_t()>(isas[0].library, "hpcgnn_segment_entries")();
     Random random(7);
     Spmm<Storage, Value> spmm(isas, name, segment);
-    const std::vector<Reduce> all{kSum, kMean, kMax};
 
     const Graph sparse = make_graph(random_lengths(37, random), 29, segment, random);
-    spmm.run_all(sparse, {std::begin(kWidths), std::end(kWidths)}, all, 3);
-    spmm.run_all(sparse, {40}, {kSum}, 0);
+    spmm.run_all(sparse, {std::begin(kWidths), std::end(kWidths)}, 3);
+    spmm.run_all(sparse, {40}, 0);
 
     const Graph heavy = make_graph({2, segment + 1, 0, 3, segment, 2 * segment + 5, 1}, 50, segment, random);
-    spmm.run_all(heavy, {3, 40, 144}, all, 2);
+    spmm.run_all(heavy, {3, 40, 144}, 2);
 
     // Enough work that each thread has several tasks.
     const Graph large = make_graph(random_lengths(1000, random), 300, segment, random);
-    spmm.run_all(large, {20}, {kSum, kMax}, 3);
+    spmm.run_all(large, {20}, 3);
 
-    spmm.run_all(make_graph({}, 5, segment, random), {3}, all, 2);             // no rows
-    spmm.run_all(make_graph({0, 0, 0}, 0, segment, random), {3, 16}, all, 2);  // no columns, so no entries
-    spmm.run_all(make_graph({1, 0, 2}, 4, segment, random), {0}, all, 2);      // no features
+    spmm.run_all(make_graph({}, 5, segment, random), {3}, 2);             // no rows
+    spmm.run_all(make_graph({0, 0, 0}, 0, segment, random), {3, 16}, 2);  // no columns, so no entries
+    spmm.run_all(make_graph({1, 0, 2}, 4, segment, random), {0}, 2);      // no features
 }
 
 }  // namespace

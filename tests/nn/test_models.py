@@ -2,76 +2,96 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+import functools
 
 import pytest
+from rank_pool import ThreadPool
+from ranks import distributed, models
 
 from hpcgnn.nn.config import MODELS
 
-pytestmark = pytest.mark.mpi
-
-PROGRAMS = Path(__file__).parents[1] / "ranks"
-RANKS = tuple(rank for rank in map(int, os.environ.get("HPCGNN_TEST_RANKS", "1 2 3").split()) if rank <= 4)
+RANKS = (1, 2, 3)
 TOLERANCE = 1e-10
 
 
 @pytest.fixture(scope="module")
-def all_reports(tmp_path_factory, mpirun):
-    """What both programs found, by number of ranks; one launch of each."""
-    folder = tmp_path_factory.mktemp("models")
-    found = {}
-    for ranks in RANKS:
-        for program in ("models", "distributed"):
-            path = folder / f"{program}-{ranks}.json"
-            mpirun(ranks, [PROGRAMS / f"{program}.py", path, folder])
-            found.setdefault(ranks, {"ranks": ranks})[program] = json.loads(path.read_text())
-    return found
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
 
 
-@pytest.fixture(scope="module", params=RANKS)
-def reports(request, all_reports):
-    return all_reports[request.param]
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", models.CONFIGS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_native_models_equal_pygs(folder, ranks, name, weighted):
+    errors = ThreadPool(ranks).run(models.errors, folder, name, weighted)[0]
+    assert errors["score_error"] < TOLERANCE
+    assert errors["gradient_error"] < TOLERANCE
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_native_models_on_mpi_ranks_equal_pygs(folder, mpi_ranks, name):
+    errors = mpi_ranks(3).run(models.errors, folder, name, True)[0]
+    assert errors["score_error"] < TOLERANCE
+    assert errors["gradient_error"] < TOLERANCE
+
+
+def test_all_native_models_are_compared():
+    assert {name.partition(",")[0] for name in models.CONFIGS} >= set(MODELS)
 
 
 @pytest.fixture(scope="module")
-def one_rank(all_reports):
-    return all_reports[min(RANKS)]
+def dropout(folder):
+    """Losses of a model on a number of ranks."""
+    return functools.cache(lambda name, ranks: ThreadPool(ranks).run(models.dropout, folder, name)[0])
 
 
-def test_native_models_equal_pygs(reports):
-    found = {name: errors for name, errors in reports["models"].items() if name != "dropout"}
-    assert {name.partition(",")[0] for name in found} >= set(MODELS)
-    for name, errors in found.items():
-        assert errors["score_error"] < TOLERANCE, name
-        assert errors["gradient_error"] < TOLERANCE, name
+@pytest.mark.parametrize("name", models.CONFIGS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_dropout_is_the_same_on_any_number_of_ranks(dropout, ranks, name):
+    losses = dropout(name, ranks)
+    assert losses == pytest.approx(dropout(name, 1), rel=1e-12)
+    assert losses["training"] != pytest.approx(losses["evaluation"], rel=1e-3)
 
 
-def test_dropout_is_the_same_on_any_number_of_ranks(reports, one_rank):
-    for name, losses in reports["models"]["dropout"].items():
-        assert losses == pytest.approx(one_rank["models"]["dropout"][name], rel=1e-12), name
-        assert losses["training"] != pytest.approx(losses["evaluation"], rel=1e-3), name
+def test_partial_attention_drops_as_attention_over_the_halo_does(dropout):
+    assert dropout("gat, partial, 2 heads", 1) == pytest.approx(dropout("gat, elu", 1), rel=1e-12)
 
 
-def test_partial_attention_drops_as_attention_over_the_halo_does(one_rank):
-    losses = one_rank["models"]["dropout"]
-    assert losses["gat, partial, 2 heads"] == pytest.approx(losses["gat, elu"], rel=1e-12)
+@pytest.fixture
+def plain():
+    """Models as PyG has them, for 9 features and 4 classes."""
+    return distributed.models(9, 4)
 
 
-def test_distributed_models_equal_themselves(reports):
-    found = {name: errors for name, errors in reports["distributed"].items() if name not in ("sabotage", "trained")}
-    assert len(found) == 24
-    for name, errors in found.items():
-        assert max(errors.values()) < TOLERANCE, name
+@pytest.mark.parametrize("order", ["none", "degree"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", distributed.NAMES)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_distributed_models_equal_themselves(folder, plain, ranks, name, weighted, order):
+    errors = ThreadPool(ranks).run(distributed.errors, folder, name, weighted, order, plain[name])[0]
+    assert max(errors.values()) < TOLERANCE, errors
 
 
-def test_rows_that_do_not_come_are_noticed(reports):
-    assert (reports["distributed"]["sabotage"] > 1e-3) == (reports["ranks"] > 1)
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", distributed.NAMES)
+def test_distributed_models_on_mpi_ranks_equal_themselves(folder, mpi_ranks, plain, name):
+    errors = mpi_ranks(3).run(distributed.errors, folder, name, True, "degree", plain[name])[0]
+    assert max(errors.values()) < TOLERANCE, errors
 
 
-def test_a_trainer_trains_distributed_models(reports):
-    found = reports["distributed"]["trained"]
+@pytest.mark.parametrize("ranks", RANKS)
+def test_rows_that_do_not_come_are_noticed(folder, plain, ranks):
+    with distributed.sabotage():
+        arguments = (folder, "sage and gat", True, "none", plain["sage and gat"])
+        errors = ThreadPool(ranks).run(distributed.errors, *arguments)[0]
+    assert (errors["losses"] > 1e-3) == (ranks > 1)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_trainer_trains_distributed_models(folder, plain, ranks):
+    """With few bits, stale rows and policies, too."""
+    found = ThreadPool(ranks).run(distributed.losses_fall, folder, plain["PyG's GCN"])[0]
     assert found["exact"] < 0.95
     assert found["quantized"] < 0.95
     assert found["quantized, exchanges"] == 6  # of three layers, forward and backward

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ranks import link_costs
 
 from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
@@ -70,14 +70,15 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-def test_ranks_measure_their_links(mpirun: Callable) -> None:
+def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
     """Of one node: there is no network here."""
-    found = json.loads(mpirun(3, [Path(__file__).parents[1] / "ranks" / "link_costs.py"]).stdout)
-    assert found["nodes"] == [0, 0, 0]
-    assert found["same"]
-    if found["costs"] is not None:
-        assert set(found["costs"]["seconds_per_byte"]) == {"node"}
-        assert 0 < found["costs"]["seconds_per_byte"]["node"] < 1e-6
+    found = mpi_ranks(3).run(link_costs.measured)
+    costs, nodes = found[0]
+    assert nodes == [0, 0, 0]
+    assert found == [found[0]] * 3
+    if costs is not None:
+        assert set(costs.seconds_per_byte) == {"node"}
+        assert costs.seconds_per_byte["node"] > 0
 
 
 @pytest.mark.parametrize(

@@ -2,50 +2,100 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import functools
 
+import numpy as np
 import pytest
+import small_graphs
+import stale_reference
+from rank_pool import ThreadPool
+from ranks.staleness import EPOCHS, FEATURES, LR, MODELS, POLICIES, STRATEGIES, train
 
-pytestmark = pytest.mark.mpi
+from hpcgnn.comm import Messages
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "staleness.py"
+CASES = [
+    (model, strategy, policy)
+    for model in MODELS
+    for policy in POLICIES
+    for strategy in (STRATEGIES if policy == "pipeline" else STRATEGIES[:1])
+]
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def found(request, mpirun, tmp_path_factory):
-    """What one launch found."""
-    return json.loads(mpirun(request.param, [PROGRAM, tmp_path_factory.mktemp("stale")]).stdout)
+def ranks(request):
+    return request.param
 
 
-def of_policy(found: dict, name: str) -> list[dict]:
-    return [case for key, case in found.items() if key.endswith(f"/{name}")]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, ranks):
+    """``trained(model, strategy, policy)``: losses, and what decides which rows they come from."""
+    path, graph = tmp_path_factory.mktemp("stale") / "parts.h5", small_graphs.random_multigraph()
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks), ranks)
+    return functools.cache(lambda *how: ThreadPool(ranks).run(train, path, *how)[0])
 
 
-def test_ranks_equal_one_process_with_the_same_stale_rows(found):
-    """For each model and policy; where anything was stale, another loss than without staleness is found."""
-    assert len(found) == 2 * (6 + 2)
-    for name, case in found.items():
-        assert case["error"] <= 1e-10, name
-        assert (case["from_fresh"] > 1e-4) == any(case["oldest"]), name
+def oldest(ages):
+    """Of each epoch."""
+    return [max(epoch.values(), default=0) for epoch in ages]
 
 
-def test_pipeline_is_stale_by_one_epoch_after_the_first(found):
-    for case in of_policy(found, "pipeline") + of_policy(found, "smoothed"):
-        assert case["oldest"] == [0] + [1] * 13
+def ages_met(ages):
+    """All but those of the features, which are the same in each epoch, and so need not be sent."""
+    return sorted({age for epoch in ages for what, age in epoch.items() if what != FEATURES})
 
 
-def test_sylvie_switches_between_fresh_and_stale(found):
-    for case in of_policy(found, "sylvie"):
-        assert case["oldest"][:3] == [0, 1, 1]
-        assert set(case["oldest"][3:]) == {0, 1}
+@pytest.mark.parametrize(("model", "strategy", "policy"), CASES)
+def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
+    """Where anything was stale, another loss than without staleness is found."""
+    losses, ages, first, state = trained(model, strategy, policy)
+    graph = small_graphs.random_multigraph()
+    part = small_graphs.random_parts(graph.num_nodes, ranks)
+    settings = POLICIES[policy]
+    decay = settings.smoothing_decay if settings.smoothing != "none" else None
+    wanted = stale_reference.train(graph, part, MODELS[model], state, first, ages, LR, decay)
+    fresh = stale_reference.train(graph, part, MODELS[model], state, first, [{}] * EPOCHS, LR)
+    assert np.abs(np.subtract(losses, wanted)).max() <= 1e-10
+    assert (np.abs(np.subtract(losses, fresh)).max() > 1e-4) == any(oldest(ages))
 
 
-def test_pipeqs_keeps_its_bound_on_staleness(found):
-    for case in of_policy(found, "pipeqs"):
-        assert case["ages"][-1] == 3  # not the 14 of so many late messages
+@pytest.mark.parametrize(
+    ("model", "strategy", "policy"), [case for case in CASES if case[2] in ("pipeline", "smoothed")]
+)
+def test_pipeline_is_stale_by_one_epoch_after_the_first(trained, model, strategy, policy):
+    assert oldest(trained(model, strategy, policy)[1]) == [0] + [1] * 13
 
 
-def test_pipeqs_waits_where_rows_changed(found):
-    for case in of_policy(found, "pipeqs-strict"):
-        assert max(case["ages"]) == 1
+@pytest.mark.parametrize("model", MODELS)
+def test_sylvie_switches_between_fresh_and_stale(trained, model):
+    found = oldest(trained(model, "hybrid", "sylvie")[1])
+    assert found[:3] == [0, 1, 1]
+    assert set(found[3:]) == {0, 1}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pipeqs_keeps_its_bound_on_staleness(trained, model):
+    assert ages_met(trained(model, "hybrid", "pipeqs")[1])[-1] == 3  # not the 14 of so many late messages
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pipeqs_waits_where_rows_changed(trained, model):
+    assert max(ages_met(trained(model, "hybrid", "pipeqs-strict")[1])) == 1
+
+
+@pytest.mark.parametrize(("policy", "age"), [("off", 0), ("pipeline", 1)])
+def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path, monkeypatch, policy, age):
+    """They have the time until the same place of the next epoch; but for those of the first, without which nothing is there."""
+    path, graph, waits = tmp_path / "parts.h5", small_graphs.random_multigraph(), []
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
+    wait = Messages.wait
+
+    def recorded(self, message):
+        if self.present.is_training:
+            waits.append((self.present.epoch, self.present.epoch - message.epoch))
+        wait(self, message)
+
+    monkeypatch.setattr(Messages, "wait", recorded)
+    ThreadPool(2).run(train, path, "sage", "hybrid", policy)
+    assert {epoch for epoch, _ in waits} == set(range(EPOCHS))
+    assert {ages for epoch, ages in waits if epoch} == {age}
+    assert {ages for epoch, ages in waits if not epoch} == {0}

@@ -1,12 +1,7 @@
-"""Run under mpirun: what policies are told of rows that travel, against the whole graph's matrices; prints the worst errors.
-
-usage: channels.py WORKFOLDER
-"""
+"""Programs of ranks: what policies are told of rows that travel, against the whole graph's matrices."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +9,7 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm import MpiWorld, World
+from hpcgnn.comm import World
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.policy.sylvie import row_classes
@@ -67,26 +62,14 @@ def degrees_are_right(aggregator: Aggregator, graph: hpcgnn.LocalGraph, in_degre
     return bool(graph.world.allreduce(np.array([right], np.int64), "min")[0])
 
 
-def main() -> None:
-    world, found = MpiWorld(timeout_seconds=60), {}
+def compare(world: World, path: Path, strategy: str, order: str, kind: str) -> dict[str, object]:
+    """The worst errors of weights forward and backward, whether degrees are right, and which bits each class has."""
     arrays = small_graphs.random_multigraph()
-    path = Path(sys.argv[1]) / f"channels-{world.size}.h5"
-    if world.rank == 0:
-        small_graphs.write_parts(path, arrays, small_graphs.random_parts(arrays.num_nodes, world.size), world.size)
-    world.allreduce(np.zeros(1))  # the file is there
     in_degree = np.bincount(arrays.edge_index[1], minlength=arrays.num_nodes)
-    for strategy in ("pre", "post", "hybrid"):
-        for order in ("none", "degree"):
-            graph = hpcgnn.load(path, world).reordered(order)
-            for kind in ("gcn", "mean", "sum"):
-                aggregator = make_aggregator(graph, kind, strategy, dtype=torch.float64)
-                errors = [weights_error(one, world) for one in (aggregator, aggregator.reverse)]
-                degrees = degrees_are_right(aggregator, graph, in_degree)
-                classes = row_classes(world, aggregator.channels(graph.in_degrees))
-                known = [sorted({int(b) for b in np.unique(by_base[1].sent)}) for by_base in classes]
-                found[f"{strategy}/{order}/{kind}"] = {"errors": errors, "degrees": degrees, "classes": known}
-    if world.rank == 0:
-        print(json.dumps(found))
-
-
-main()
+    graph = hpcgnn.load(path, world).reordered(order)
+    aggregator = make_aggregator(graph, kind, strategy, dtype=torch.float64)
+    errors = [weights_error(one, world) for one in (aggregator, aggregator.reverse)]
+    degrees = degrees_are_right(aggregator, graph, in_degree)
+    classes = row_classes(world, aggregator.channels(graph.in_degrees))
+    known = [sorted({int(b) for b in np.unique(by_base[1].sent)}) for by_base in classes]
+    return {"errors": errors, "degrees": degrees, "classes": known}

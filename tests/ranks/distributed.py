@@ -1,25 +1,21 @@
-"""Run under mpirun: models made of PyG's layers, distributed, against themselves on one machine; rank 0 writes a JSON report.
-
-usage: distributed.py REPORT.json WORKFOLDER
-"""
+"""Programs of ranks: models made of PyG's layers, distributed, against themselves on one machine."""
 
 from __future__ import annotations
 
-import json
-import sys
+import contextlib
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
+import small_graphs
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import small_graphs
-
 import hpcgnn
-from hpcgnn.comm import Exchange, MpiWorld
+from hpcgnn.comm import Exchange, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 
@@ -109,22 +105,7 @@ def steps(model, take, reduce, over_ranks) -> tuple[list[float], dict[str, torch
     return losses, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, scores
 
 
-def sabotaged(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Module) -> float:
-    """The difference of losses where rows come, but as zeros: it must be large, or the comparison proves nothing."""
-    wait = Exchange.wait
-
-    def zeroed(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        message.received.zero_()
-
-    Exchange.wait = zeroed
-    try:
-        return compare(graph, arrays, plain)["losses"]
-    finally:
-        Exchange.wait = wait
-
-
-def trained(graph: LocalGraph, plain: torch.nn.Module, out: Path) -> dict[str, float]:
+def trained(graph: LocalGraph, plain: torch.nn.Module) -> dict[str, float]:
     """A trainer's losses with few bits, stale rows and policies, which must fall."""
     results = {}
     policies = {"exact": (32, {}), "quantized": (8, {"bits": "adaqp", "bits_period": 2, "staleness": "pipeline"})}
@@ -141,23 +122,38 @@ def trained(graph: LocalGraph, plain: torch.nn.Module, out: Path) -> dict[str, f
     return results
 
 
-def main(report: Path, folder: Path) -> None:
-    world, found = MpiWorld(), {}
-    for weighted in (False, True):
-        arrays = small_graphs.random_multigraph(weighted=weighted)
-        loaded = small_graphs.on_ranks(world, arrays, folder / f"distributed-{weighted}-{world.size}.h5")
-        for order in ("none", "degree"):
-            graph = loaded.reordered(order)
-            for name, plain in models(arrays.x.shape[1], arrays.num_classes).items():
-                errors = compare(graph, arrays, plain)
-                largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
-                found[f"{name}{', weighted' * weighted}, {order}"] = dict(zip(errors, largest, strict=True))
-    plain = models(arrays.x.shape[1], arrays.num_classes)["sage and gat"]
-    found["sabotage"] = sabotaged(loaded, arrays, plain)
-    found["trained"] = trained(loaded, models(arrays.x.shape[1], arrays.num_classes)["PyG's GCN"], folder)
-    if world.rank == 0:
-        report.write_text(json.dumps(found))
+NAMES = tuple(models(9, 4))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+def on(world: World, folder: Path, weighted: bool) -> tuple[small_graphs.Arrays, LocalGraph]:
+    """A graph, whole and on the ranks."""
+    arrays = small_graphs.random_multigraph(weighted=weighted)
+    return arrays, small_graphs.on_ranks(world, arrays, folder / f"distributed-{weighted}-{world.size}.h5")
+
+
+def errors(
+    world: World, folder: Path, name: str, weighted: bool, order: str, plain: torch.nn.Module
+) -> dict[str, float]:
+    """The largest of all ranks."""
+    arrays, graph = on(world, folder, weighted)
+    found = compare(graph.reordered(order), arrays, copy.deepcopy(plain))
+    return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
+
+
+def losses_fall(world: World, folder: Path, plain: torch.nn.Module) -> dict[str, float]:
+    """By what of its first one the last loss of a trainer is."""
+    return trained(on(world, folder, True)[1], copy.deepcopy(plain))
+
+
+@contextlib.contextmanager
+def sabotage() -> Iterator[None]:
+    """Rows come meanwhile, but as zeros: a comparison must notice, or it proves nothing."""
+    wait = Exchange.wait
+
+    def zeroed(self: Exchange, message: Message) -> None:
+        wait(self, message)
+        message.received.zero_()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Exchange, "wait", zeroed)
+        yield

@@ -1,27 +1,19 @@
-"""Run under mpirun: label propagation on P ranks beside one process of PyG; rank 0 writes a JSON report.
-
-usage: label_propagation.py REPORT.json WORKFOLDER CORA.npz CASE [CASE ...]      a case is graph/model/draw/precision
-"""
+"""Programs of ranks: label propagation, to be compared with one process of PyG."""
 
 from __future__ import annotations
 
-import json
-import sys
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyg_models
+import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import pyg_models
-import pyg_reference
-import small_graphs
-
 import hpcgnn
-from hpcgnn.comm import Exchange, MpiWorld, World
+from hpcgnn.comm import Exchange, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -40,26 +32,6 @@ CONFIGS = {
     "sage-dropout": replace(BASE, model="sage", hidden=12, dropout=0.5, input_dropout=0.3),
 }
 DRAWS = {"epoch": LabelPropagationConfig(0.62), "once": LabelPropagationConfig(0.4, "once")}
-
-
-def make_graphs(world: World, folder: Path, cora: Path) -> dict[str, tuple[small_graphs.Arrays, Path]]:
-    """The last of three or more ranks is empty in the random graphs; one has its training nodes all on rank 0."""
-    plain, few, multi = (small_graphs.random_multigraph(seed=seed) for seed in (0, 1, 2))
-    part = {"few": small_graphs.random_parts(few.num_nodes, world.size)}
-    on_first = part["few"] == 0
-    few.masks = {name: mask & on_first if name == "train_mask" else mask for name, mask in few.masks.items()}
-    multi.y = np.random.default_rng(3).integers(0, 2, (multi.num_nodes, 5)).astype(np.uint8)
-    graphs = {"plain": plain, "few": few, "multi-label": multi, "cora": small_graphs.from_npz(cora)}
-    found = {}
-    for name, arrays in graphs.items():
-        path = folder / f"{name}-{world.size}.h5"
-        empty = world.size - 1 if world.size >= 3 and name != "cora" else None
-        parts = part.get(name, small_graphs.random_parts(arrays.num_nodes, world.size, empty=empty))
-        if world.rank == 0:
-            small_graphs.write_parts(path, arrays, parts, world.size)
-        world.allreduce(np.zeros(1))  # the file is there
-        found[name] = arrays, path
-    return found
 
 
 def build(graph: LocalGraph, name: str, precision: str) -> GraphModel:
@@ -84,36 +56,38 @@ def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], d
     return losses, gradients, graph.world.allreduce(scores)
 
 
-def compare(
-    arrays: small_graphs.Arrays, path: Path, name: str, draw: str, precision: str, world: World
-) -> dict[str, float]:
+def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
+    """They do not depend on the number of ranks."""
+    model = build(hpcgnn.load(path, world), name, precision)
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def train(world: World, path: Path, name: str, draw: str, precision: str) -> tuple:
+    """Losses, first gradients and all scores, and the weights that it began with."""
     graph = hpcgnn.load(path, world)
     model = build(graph, name, precision)
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    losses, gradients, scores = run(graph, model, draw)
-    wanted = None
-    if world.rank == 0:
-        everyone = torch.arange(arrays.num_nodes)
-        wanted = pyg_reference.train(
-            arrays, CONFIGS[name], state, EPOCHS, LR, PRECISIONS[precision][0],
-            lambda epoch: _drawn_nodes(DRAWS[draw], SEED, epoch, everyone),
-        )  # fmt: skip
-    wanted_losses, wanted_gradients, wanted_scores = world.broadcast(wanted)
-    assert "embed_labels.weight" in wanted_gradients
-    return {
-        "loss_error": max(abs(a - b) / (abs(b) or 1) for a, b in zip(losses, wanted_losses, strict=True)),
-        "gradient_error": max(
-            float(np.abs(gradients[key] - value).max() / np.abs(value).max()) for key, value in wanted_gradients.items()
-        ),
-        "score_error": float(np.abs(scores - wanted_scores).max() / np.abs(wanted_scores).max()),
-    }
+    return run(graph, model, draw), state
+
+
+def dropout_losses(world: World, path: Path) -> list[float]:
+    """Of a model with dropout, in double precision."""
+    graph = hpcgnn.load(path, world)
+    return run(graph, build(graph, "sage-dropout", "float64"), "epoch")[0]
+
+
+def ranks_with_training_nodes(world: World, path: Path) -> int:
+    """How many have one."""
+    counts = world.allgather(np.array([int(hpcgnn.load(path, world).masks["train_mask"].sum())]))
+    return int((counts > 0).sum())
 
 
 _drawn_nodes = label_propagation.drawn_nodes  # as it was before a sabotage
 
 
-def sabotages(arrays: small_graphs.Arrays, path: Path, world: World) -> Iterator[tuple[str, float]]:
-    """The loss error of what is broken on purpose: it must be large, or the comparison proves nothing."""
+@contextlib.contextmanager
+def sabotage(name: str) -> Iterator[None]:
+    """Something is broken in this process meanwhile: a comparison must notice, or it proves nothing."""
     wait, reduce = Exchange.wait, GradientBucket.reduce
 
     def no_backward(self: Exchange, message: Message) -> None:
@@ -127,25 +101,21 @@ def sabotages(arrays: small_graphs.Arrays, path: Path, world: World) -> Iterator
     def by_mean_of_ranks(self: GradientBucket, scalars: list[float], count: int) -> tuple[list[float], int]:
         return reduce(self, [scalars[0] / max(count, 1), *scalars[1:]], 1)
 
-    def error() -> float:
-        return compare(arrays, path, "sage", "epoch", "float64", world)["loss_error"]
-
-    Exchange.wait = no_backward
-    yield "no-backward", error()
-    Exchange.wait = wait
-    label_propagation.drawn_nodes = by_position
-    yield "drawn by position", error()
-    label_propagation.drawn_nodes = _drawn_nodes
-    GradientBucket.reduce = by_mean_of_ranks
-    yield "mean of the ranks' means", error()
-    GradientBucket.reduce = reduce
+    broken = {
+        "no-backward": (Exchange, "wait", no_backward),
+        "drawn by position": (label_propagation, "drawn_nodes", by_position),
+        "mean of the ranks' means": (GradientBucket, "reduce", by_mean_of_ranks),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*broken[name])
+        yield
 
 
-def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool:
+def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool:
     """The scores from a checkpoint, bit for bit those that the trainer evaluates."""
     graph = hpcgnn.load(path, world)
     model = build(graph, "sage-dropout", "float32")
-    run_folder = RunFolder(folder / f"run-{path.stem}")
+    run_folder = RunFolder(folder)
     if world.rank == 0:
         run_folder.prepare(resume=False)
     config = hpcgnn.TrainConfig(epochs=3, lr=LR, labels=DRAWS["epoch"])
@@ -157,29 +127,3 @@ def prediction_equals_evaluation(path: Path, folder: Path, world: World) -> bool
     content = checkpoint.read(world, checkpoint.folder(run_folder.path) / checkpoint.LAST, None)
     same = torch.equal(predict.predict(graph, content), wanted)
     return bool(world.allreduce(np.array([same], dtype=np.int64), "min")[0])
-
-
-def main() -> None:
-    (report_path, folder, cora), cases = map(Path, sys.argv[1:4]), sys.argv[4:]
-    world = MpiWorld(timeout_seconds=120)
-    torch.set_num_threads(1)
-    graphs = make_graphs(world, folder, cora)
-    report: dict[str, object] = {}
-    for graph_name, (arrays, path) in graphs.items():
-        for case in cases:
-            if case.startswith(f"{graph_name}/"):
-                report[case] = compare(arrays, path, *case.split("/")[1:], world)
-        graph = hpcgnn.load(path, world)
-        report[f"{graph_name}/dropout"] = run(graph, build(graph, "sage-dropout", "float64"), "epoch")[0]
-        report[f"{graph_name}/prediction"] = prediction_equals_evaluation(path, folder, world)
-    if world.size > 1:
-        report["sabotage"] = dict(sabotages(*graphs["plain"], world))
-    graph = hpcgnn.load(graphs["few"][1], world)
-    counts = world.allgather(np.array([int(graph.masks["train_mask"].sum())]))
-    report["ranks_with_training_nodes"] = int((counts > 0).sum())
-    if world.rank == 0:
-        report_path.write_text(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,27 +1,19 @@
-"""Run under mpirun: links learned on P ranks against PyG and scikit-learn on the whole graph; rank 0 writes a JSON report.
-
-usage: link_task.py REPORT.json WORKFOLDER
-"""
+"""Programs of ranks: links learned on them against PyG and scikit-learn on the whole graph."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyg_models
+import small_graphs
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import pyg_models
-import small_graphs
-
 import hpcgnn
-from hpcgnn.comm import MpiWorld, World
+from hpcgnn.comm import World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.train.links import Links, LinkSplit, Negatives
 from hpcgnn.train.tasks import LinkTask
@@ -132,8 +124,9 @@ def trained(graph: LocalGraph, **changes: object) -> list[float]:
     ]
 
 
-def main(report: Path, folder: Path) -> None:
-    world, arrays = MpiWorld(), small_graphs.random_multigraph()
+def report(world: World, folder: Path) -> dict:
+    """What is found, beside what has to be."""
+    arrays = small_graphs.random_multigraph()
     graph = small_graphs.on_ranks(world, arrays, folder / f"links-{world.size}.h5")
     split = hpcgnn.split_links(graph, LINKS)
     whole = hpcgnn.build_model(CONFIG, graph)
@@ -147,9 +140,4 @@ def main(report: Path, folder: Path) -> None:
         "trained": {"mlp": trained(graph), "gat": trained(graph, model="gat", hidden=16, heads=2, attention="partial")},
         "reordered": trained(graph.reordered("rcm")),
     }
-    if world.rank == 0:
-        report.write_text(json.dumps(found | {"edges": arrays.edge_index.T.tolist()}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    return found | {"edges": arrays.edge_index.T.tolist()}

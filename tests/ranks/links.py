@@ -1,21 +1,18 @@
-"""Run under mpirun on at least 5 ranks: exchanges between a few of them; prints what it found as JSON on rank 0.
+"""A program of at least 5 ranks: exchanges between a few of them.
 
 Rank i sends ``i + 1`` rows to the next rank and 2 to the one after it; the last rank sends to no one, but receives.
 """
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
+import pytest
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World, choose_links
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
 from hpcgnn.kernels import Csr
 
 WIDTH = 40
-OVER_NEIGHBOURS: list[bool] = []  # of each exchange, as World is told
-START = MpiWorld.start_alltoallv
 
 
 def sent_by(rank: int, size: int) -> np.ndarray:
@@ -32,11 +29,19 @@ def moved(world: World, collective: str, bits: int) -> list[torch.Tensor]:
     links = choose_links(world, *counts, collective)
     exchange = Exchange(Messages(world, MessageConfig(bits=bits)), *counts, links=links)
     rows = torch.sin(torch.arange(int(counts[0].sum()) * WIDTH).view(-1, WIDTH) + 100.0 * world.rank)
-    OVER_NEIGHBOURS.clear()
-    found = [_move(exchange, rows)]
-    found.append(_move(exchange.reverse(), found[0]))
+    over_neighbours: list[bool] = []  # of each exchange, as World is told
+    start = type(world).start_alltoallv
+
+    def recorded(self: World, *arguments: object) -> object:
+        over_neighbours.append(arguments[-1] is not None)
+        return start(self, *arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(world), "start_alltoallv", recorded)
+        found = [_move(exchange, rows)]
+        found.append(_move(exchange.reverse(), found[0]))
     if collective != "auto":
-        assert [collective == "neighbour"] * 2 == OVER_NEIGHBOURS
+        assert over_neighbours == [collective == "neighbour"] * 2
     return found
 
 
@@ -55,14 +60,8 @@ def everywhere(world: World, value: bool) -> bool:
     return bool(world.allreduce(np.array([value], np.int64), "min")[0])
 
 
-def recorded(self: World, *arguments: object) -> object:
-    OVER_NEIGHBOURS.append(arguments[-1] is not None)
-    return START(self, *arguments)  # type: ignore[arg-type]
-
-
-def main() -> None:
-    MpiWorld.start_alltoallv = recorded  # type: ignore[assignment,method-assign]
-    world = MpiWorld(timeout_seconds=60)
+def compare(world: World) -> dict[str, bool]:
+    """What has to be, and whether it is, on all ranks."""
     found = {}
     for bits in (32, 2):
         expected = moved(world, "alltoallv", bits)
@@ -78,9 +77,4 @@ def main() -> None:
     found["agreed"] = everywhere(world, bool((chosen == chosen[0]).all()))
     full = np.ones(world.size, np.int64)
     found["dense"] = everywhere(world, choose_links(world, full, full, "auto") is None)
-    if world.rank == 0:
-        print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return found

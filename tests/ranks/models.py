@@ -1,24 +1,16 @@
-"""Run under mpirun: scores and gradients of every native model against PyG's layers; rank 0 writes a JSON report.
-
-usage: models.py REPORT.json WORKFOLDER
-"""
+"""Programs of ranks: scores and gradients of every native model against PyG's layers."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import pyg_models
 import small_graphs
+import torch
 
 import hpcgnn
-from hpcgnn.comm import MpiWorld
+from hpcgnn.comm import World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum
@@ -44,6 +36,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
     """The largest relative differences of scores and of any parameter's gradient."""
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=1)
     model.begin_epoch(0)
+    graph.world.allreduce(np.zeros(1))  # where ranks are threads, PyG's model draws from the generator that they share
     wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"]).backward()
@@ -75,19 +68,15 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
     return losses
 
 
-def main(report: Path, folder: Path) -> None:
-    world, found = MpiWorld(), {}
-    for weighted in (False, True):
-        arrays = small_graphs.random_multigraph(weighted=weighted)
-        graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
-        for name, config in CONFIGS.items():
-            errors = compare(graph, arrays, config)
-            largest = world.allreduce(np.array(list(errors.values())), "max").tolist()
-            found[f"{name}{', weighted' * weighted}"] = dict(zip(errors, largest, strict=True))
-    found["dropout"] = {name: with_dropout(graph, config) for name, config in CONFIGS.items()}
-    if world.rank == 0:
-        report.write_text(json.dumps(found))
+def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:
+    """The largest of all ranks."""
+    arrays = small_graphs.random_multigraph(weighted=weighted)
+    graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
+    found = compare(graph, arrays, CONFIGS[name])
+    return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+def dropout(world: World, folder: Path, name: str) -> dict[str, float]:
+    """Losses in training and evaluation."""
+    arrays = small_graphs.random_multigraph(weighted=True)
+    return with_dropout(small_graphs.on_ranks(world, arrays, folder / f"dropout-{world.size}.h5"), CONFIGS[name])

@@ -1,21 +1,17 @@
-"""Run under mpirun: the same training of a few epochs again and again; prints which runs differ from the first as JSON.
-
-usage: repeats.py PARTS.h5
-"""
+"""A program of ranks: the same training of a few epochs again and again."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import random
-import sys
 import time
+from pathlib import Path
 
-import numpy as np
+import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World
 from hpcgnn.comm.mailbox import Message
 
 _start, _wait = Exchange.start, Exchange.wait
@@ -40,29 +36,23 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
         pause()
         _wait(self, message)
 
-    Exchange.start, Exchange.wait = start, wait
     torch.set_num_threads(threads)
     config = hpcgnn.ModelConfig(layers=2, hidden=64, dropout=0.5)
     model = hpcgnn.build_model(config, graph, messages=Messages(graph.world, MessageConfig(2)), seed=3)
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS))
-    losses = [trainer.step(epoch)[0] for epoch in range(EPOCHS)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Exchange, "start", start)
+        patch.setattr(Exchange, "wait", wait)
+        losses = [trainer.step(epoch)[0] for epoch in range(EPOCHS)]
     weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     return sent.hexdigest(), losses, weights
 
 
-def main() -> None:
-    world = MpiWorld(timeout_seconds=120)
-    graph = hpcgnn.load(sys.argv[1], world)
-    differing = []
-    for threads in (1, 2):
-        first = run(graph, threads, None)
-        for name, pauses in (("again", None), ("with pauses", random.Random(world.rank))):
-            if run(graph, threads, pauses) != first:
-                differing.append(f"{threads} threads {name}")
-
-    counts = world.allgather(np.array([len(differing)]))
-    if world.rank == 0:
-        print(json.dumps({"differing": differing, "counts": counts.ravel().tolist()}))
-
-
-main()
+def differing(world: World, path: Path, threads: int) -> list[str]:
+    """Which runs differ from the first on this rank."""
+    graph, found = hpcgnn.load(path, world), []
+    first = run(graph, threads, None)
+    for name, pauses in (("again", None), ("with pauses", random.Random(world.rank))):
+        if run(graph, threads, pauses) != first:
+            found.append(name)
+    return found

@@ -1,23 +1,15 @@
-"""Run under mpirun: train with stale rows, and compare with one process that is told how old they were; prints JSON.
-
-usage: staleness.py WORKFOLDER
-"""
+"""Programs of ranks: train with stale rows, at times that are made up."""
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import small_graphs
-import stale_reference
 import torch
 
 import hpcgnn
-from hpcgnn.comm import MpiWorld
+from hpcgnn.comm import World
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 
@@ -52,17 +44,16 @@ def made_up_times(layers: int) -> dict[int, dict[str, Any]]:
     }
 
 
-def run(
-    graph: hpcgnn.LocalGraph, model: str, strategy: str, policy: PolicyConfig
-) -> tuple[list[float], list, list, dict]:
+def train(world: World, path: Path, model: str, strategy: str, policy: str) -> tuple[list[float], list, list, dict]:
     """Losses, ages of each epoch, which layers transform first, and the weights at the start."""
+    graph = hpcgnn.load(path, world)
     config = MODELS[model]
     network = hpcgnn.build_model(config, graph, strategy=strategy, seed=1, dtype=torch.float64, backend="reference")
     state = {name: value.clone() for name, value in network.state_dict().items()}
     trainer = hpcgnn.Trainer(
         network,
         graph,
-        hpcgnn.TrainConfig(lr=LR, epochs=EPOCHS, eval_every=3, policy=policy),
+        hpcgnn.TrainConfig(lr=LR, epochs=EPOCHS, eval_every=3, policy=POLICIES[policy]),
         clock=Clock(made_up_times(config.layers)),
     )
     losses, ages = [], []
@@ -72,33 +63,3 @@ def run(
         ages.append(record.get("stale_epochs", {}))
     network.messages.drain()
     return losses, ages, [layer.transform_first for layer in network.layers], state
-
-
-def main() -> None:
-    world = MpiWorld(timeout_seconds=120)
-    arrays = small_graphs.random_multigraph()
-    part = small_graphs.random_parts(arrays.num_nodes, world.size)
-    path = Path(sys.argv[1]) / f"stale-{world.size}.h5"
-    if world.rank == 0:
-        small_graphs.write_parts(path, arrays, part, world.size)
-    world.allreduce(np.zeros(1))  # the file is there
-    graph, report = hpcgnn.load(path, world), {}
-    for model, config in MODELS.items():
-        for name, policy in POLICIES.items():
-            for strategy in STRATEGIES if name == "pipeline" else STRATEGIES[:1]:
-                losses, ages, first, state = run(graph, model, strategy, policy)
-                decay = policy.smoothing_decay if policy.smoothing != "none" else None
-                wanted = stale_reference.train(arrays, part, config, state, first, ages, LR, decay)
-                fresh = stale_reference.train(arrays, part, config, state, first, [{}] * EPOCHS, LR)
-                report[f"{model}/{strategy}/{name}"] = {
-                    "error": float(np.abs(np.subtract(losses, wanted)).max()),
-                    "from_fresh": float(np.abs(np.subtract(losses, fresh)).max()),
-                    "oldest": [max(epoch.values(), default=0) for epoch in ages],
-                    # the features are the same in each epoch, and so need not be sent
-                    "ages": sorted({age for epoch in ages for what, age in epoch.items() if what != FEATURES}),
-                }
-    if world.rank == 0:
-        print(json.dumps(report))
-
-
-main()

@@ -1,13 +1,7 @@
-"""What every world must do, whatever its ranks are: named checks, which tests/comm/test_worlds.py also runs on threads.
-
-Run under mpirun, it prints as JSON which of them failed on this job's ranks, and how.
-"""
+"""Programs of ranks: what every world must do, whatever its ranks are."""
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +10,7 @@ import pytest
 import torch
 
 from hpcgnn.byte_sink import LocalFile
-from hpcgnn.comm import Buffer, MpiWorld, World, together
+from hpcgnn.comm import Buffer, World, together
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.errors import HpcgnnError
 
@@ -145,21 +139,3 @@ def writes_one_file(world: World, folder: Path) -> None:
     world.allreduce(np.zeros(1))
     assert np.fromfile(path, np.int64).tolist() == list(range(1, world.size + 1))
     assert world.size > 1 or isinstance(world.open_shared(str(path)), LocalFile)
-
-
-def main() -> None:
-    world, failed = MpiWorld(timeout_seconds=60), {}
-    for name, function in CHECKS.items():
-        try:
-            function(world, Path(sys.argv[1]))
-        except AssertionError:
-            failed[name] = traceback.format_exc()
-    everyones = [world.broadcast(failed, rank) for rank in range(world.size)]
-    if world.rank == 0:
-        print(
-            json.dumps({f"{name} on rank {rank}": why for rank, f in enumerate(everyones) for name, why in f.items()})
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from requires import require, require_module
+from requires import require_module
 
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
@@ -221,19 +221,15 @@ def test_help_has_an_example(name):
 
 
 def test_quantization_beside_a_copy():
-    from hpcgnn import kernels
     from hpcgnn.study import quantize
 
-    if not hasattr(kernels, "quantize"):
-        with pytest.raises(HpcgnnError, match="no quantize kernels"):
-            quantize.run(8, 8, (2,), 1, 1, lambda count: None)
-        require(False, "the quantize kernels")
     found = quantize.run(64, 32, (2, 8), 1, 2, lambda count: None)
-    assert set(found["kernels"]) == {"copy", "quantize 2", "dequantize 2", "quantize 8", "dequantize 8"}
+    timed = {f"{what} {bits}" for what in ("encode", "decode", "aggregate") for bits in (2, 8)}
+    assert set(found["kernels"]) == {"copy"} | timed
     assert found["kernels"]["copy"]["of_copy"] == 1
     assert [line["what"] for line in found["requirements"]] == [
-        "of copy bandwidth, quantize 2 bits",
-        "of copy bandwidth, dequantize 2 bits",
+        "of copy bandwidth, encode 2 bits",
+        "of copy bandwidth, decode 2 bits",
     ]
 
 

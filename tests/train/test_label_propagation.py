@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pyg_reference
 import pytest
 import small_graphs
 import torch
+from rank_pool import ThreadPool
+from ranks import label_propagation as programs
+from ranks.label_propagation import EPOCHS, LR, PRECISIONS, SEED
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
@@ -18,8 +24,6 @@ from hpcgnn.nn.layers import linear_first
 from hpcgnn.nn.linear import matmul
 from hpcgnn.train.label_propagation import LabelPropagationConfig, drawn_nodes
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "label_propagation.py"
-HPCGNN = ["-m", "hpcgnn"]
 GRAPHS = ("plain", "few", "multi-label", "cora")
 RANKS = (1, 2, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
@@ -104,54 +108,103 @@ def test_features_with_a_gradient_are_transformed_first_as_any_layer_that_shrink
 # -- on ranks ---------------------------------------------------------------------------------------------------------
 
 
+class Files:
+    """The graphs, in memory and in parts for each number of ranks, and what PyG finds on them."""
+
+    def __init__(self, folder, cora):
+        self._folder = folder
+        plain, self._few, multi = (small_graphs.random_multigraph(seed=seed) for seed in (0, 1, 2))
+        multi.y = np.random.default_rng(3).integers(0, 2, (multi.num_nodes, 5)).astype(np.uint8)
+        self._graphs = {"plain": plain, "multi-label": multi, "cora": small_graphs.from_npz(cora)}
+        self.parts, self._reference = functools.cache(self._parts), functools.cache(self._trained)
+
+    def graph(self, name, ranks):
+        """One graph has its training nodes all on rank 0."""
+        if name != "few":
+            return self._graphs[name]
+        on_first = small_graphs.random_parts(self._few.num_nodes, ranks) == 0
+        masks = self._few.masks | {"train_mask": self._few.masks["train_mask"] & on_first}
+        return replace(self._few, masks=masks)
+
+    def _parts(self, name, ranks):
+        """The path; the last of three or more ranks is empty in the random graphs."""
+        graph, path = self.graph(name, ranks), self._folder / f"{name}-{ranks}.h5"
+        empty = ranks - 1 if ranks >= 3 and name not in ("cora", "few") else None
+        parts = small_graphs.random_parts(graph.num_nodes, ranks, empty=empty)
+        small_graphs.write_parts(path, graph, parts, ranks)
+        return path
+
+    def reference(self, case, ranks):
+        """The initial weights, and what PyG makes of them."""
+        return self._reference(case, ranks if case.startswith("few/") else 1)
+
+    def _trained(self, case, ranks):
+        name, model, draw, precision = case.split("/")
+        graph = self.graph(name, ranks)
+        path = self.parts(name, ranks)
+        state = ThreadPool(ranks).run(programs.initial_weights, path, model, precision)[0]
+        everyone, config, dtype = torch.arange(graph.num_nodes), programs.CONFIGS[model], PRECISIONS[precision][0]
+        return state, pyg_reference.train(
+            graph, config, state, EPOCHS, LR, dtype,
+            lambda epoch: drawn_nodes(programs.DRAWS[draw], SEED, epoch, everyone),
+        )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory, mpirun, shared_data):
-    """One launch per number of ranks."""
-    folder = tmp_path_factory.mktemp("labels")
-    found = {}
-    for ranks in RANKS:
-        path = folder / f"report-{ranks}.json"
-        mpirun(ranks, [PROGRAM, path, folder, shared_data("cora.npz"), *CASES], timeout_seconds=600)
-        found[ranks] = json.loads(path.read_text())
-    return found
+def files(tmp_path_factory, shared_data):
+    return Files(tmp_path_factory.mktemp("labels"), shared_data("cora.npz"))
 
 
-@pytest.mark.mpi
+def loss_error(found, wanted):
+    return max(abs(a - b) / (abs(b) or 1) for a, b in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_ranks_equal_pyg(reports, ranks, case):
+def test_ranks_equal_pyg(files, ranks, case):
     """Of the few training nodes four ranks leave, some epochs propagate all: they must change nothing."""
-    found, tolerance = reports[ranks][case], TOLERANCE[case.rpartition("/")[2]]
-    assert found["loss_error"] <= tolerance
-    assert found["gradient_error"] <= tolerance
-    assert found["score_error"] <= 10 * tolerance  # after 20 optimiser steps, which magnify rounding
+    name, *how = case.split("/")
+    (losses, gradients, scores), begun = ThreadPool(ranks).run(programs.train, files.parts(name, ranks), *how)[0]
+    state, (wanted_losses, wanted_gradients, wanted_scores) = files.reference(case, ranks)
+    tolerance = TOLERANCE[case.rpartition("/")[2]]
+    assert all(torch.equal(begun[key], value) for key, value in state.items())
+    assert loss_error(losses, wanted_losses) <= tolerance
+    assert "embed_labels.weight" in wanted_gradients
+    for key, value in wanted_gradients.items():
+        assert np.abs(gradients[key] - value).max() / np.abs(value).max() <= tolerance, key
+    # after 20 optimiser steps, which magnify rounding
+    assert np.abs(scores - wanted_scores).max() / np.abs(wanted_scores).max() <= 10 * tolerance
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph != "few"])  # whose masks go by the parts
-def test_with_dropout_any_number_of_ranks_is_the_same(reports, graph):
-    for ranks in RANKS[1:]:
-        assert reports[ranks][f"{graph}/dropout"] == pytest.approx(reports[1][f"{graph}/dropout"], rel=1e-10)
+def test_with_dropout_any_number_of_ranks_is_the_same(files, graph):
+    one, *others = (ThreadPool(ranks).run(programs.dropout_losses, files.parts(graph, ranks))[0] for ranks in RANKS)
+    for losses in others:
+        assert losses == pytest.approx(one, rel=1e-10)
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("ranks", RANKS)
-def test_a_rank_without_training_nodes_takes_part(reports, ranks):
-    assert reports[ranks]["ranks_with_training_nodes"] == 1
+def test_a_rank_without_training_nodes_takes_part(files, ranks):
+    assert ThreadPool(ranks).run(programs.ranks_with_training_nodes, files.parts("few", ranks))[0] == 1
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("sabotage", ["no-backward", "drawn by position", "mean of the ranks' means"])
 @pytest.mark.parametrize("ranks", RANKS[1:])
-def test_what_is_broken_is_noticed(reports, ranks, sabotage):
-    assert reports[ranks]["sabotage"][sabotage] > 100 * TOLERANCE["float32"]
+def test_what_is_broken_is_noticed(files, ranks, sabotage):
+    _, (wanted, _, _) = files.reference("plain/sage/epoch/float64", ranks)
+    with programs.sabotage(sabotage):
+        arguments = (files.parts("plain", ranks), "sage", "epoch", "float64")
+        (losses, _, _), _ = ThreadPool(ranks).run(programs.train, *arguments)[0]
+    assert loss_error(losses, wanted) > 100 * TOLERANCE["float32"]
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_prediction_gives_the_scores_of_the_evaluation(reports, ranks, graph):
-    assert reports[ranks][f"{graph}/prediction"]
+def test_prediction_gives_the_scores_of_the_evaluation(files, tmp_path, ranks, graph):
+    """From a checkpoint, bit for bit."""
+    assert all(
+        ThreadPool(ranks).run(programs.prediction_equals_evaluation, files.parts(graph, ranks), tmp_path / "run")
+    )
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------
@@ -168,11 +221,11 @@ def write_graph(path: Path, *, change_evaluated_labels: bool = False) -> small_g
 
 
 @pytest.fixture
-def train(mpirun, tmp_path):
-    """Run ``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
+def train(mpi_ranks, tmp_path):
+    """``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
 
     def run(name, *flags, graph=tmp_path / "parts.h5"):
-        mpirun(2, [*HPCGNN, "train", graph, "--out", tmp_path / name, *FLAGS, *flags])
+        mpi_ranks(2).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags)
         return tmp_path / name
 
     return run
@@ -187,8 +240,7 @@ def weights(run: Path) -> dict[str, bytes]:
     return {key: value.numpy().tobytes() for key, value in content["model"].items()}
 
 
-@pytest.mark.mpi
-def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
+def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
     """Other labels on every validation and test node change no loss, no weight and no score."""
     runs = {}
     for name in ("as it is", "changed"):
@@ -196,7 +248,7 @@ def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
         write_graph(path, change_evaluated_labels=name == "changed")
         runs[name] = train(name.replace(" ", "-"), "--epochs", 8, graph=path)
         out = tmp_path / f"{name}-scores.h5"
-        mpirun(2, [*HPCGNN, "predict", path, runs[name], "--checkpoint", "last", "--out", out])
+        mpi_ranks(2).command("predict", path, runs[name], "--checkpoint", "last", "--out", out)
     one, other = runs.values()
     assert losses(one) == losses(other)
     assert weights(one) == weights(other)
@@ -207,8 +259,7 @@ def test_no_evaluated_label_leaks(train, mpirun, tmp_path):
     np.testing.assert_array_equal(*scores)
 
 
-@pytest.mark.mpi
-def test_training_labels_do_reach_the_scores(train, mpirun, tmp_path):
+def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
     """The other way round: predicting with other training labels gives other scores."""
     graph = write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 3)
@@ -216,13 +267,12 @@ def test_training_labels_do_reach_the_scores(train, mpirun, tmp_path):
     small_graphs.write_parts(tmp_path / "other.h5", graph, small_graphs.random_parts(300, 2), 2)
     scores = []
     for name in ("parts", "other"):
-        mpirun(3, [*HPCGNN, "predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5"])
+        mpi_ranks(3).command("predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5")
         with h5py.File(tmp_path / f"{name}-scores.h5") as file:
             scores.append(file["scores"][:])
     assert np.abs(scores[0] - scores[1]).max() > 1e-3
 
 
-@pytest.mark.mpi
 @pytest.mark.parametrize("redraw", ["epoch", "once"])
 def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
     write_graph(tmp_path / "parts.h5")
@@ -236,24 +286,22 @@ def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
     assert f'label_redraw = "{redraw}"' in (broken / "config.toml").read_text()
 
 
-@pytest.mark.mpi
-def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpirun, tmp_path):
+def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path):
     write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 2)
-    again = [*HPCGNN, "train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
-    result = mpirun(2, again, check=False)
+    again = ["train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
+    result = mpi_ranks(2).command(*again, check=False)
     assert result.returncode != 0
     assert "it has label_inputs True, this run False" in result.stderr
 
 
-@pytest.mark.mpi
-def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpirun, tmp_path):
+def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):
     """By chance, where there are only a few training nodes: here one, drawn in most epochs."""
     graph = small_graphs.random_multigraph()
     graph.masks["train_mask"] = np.arange(graph.num_nodes) == 3
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
-    command = [*HPCGNN, "train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
-    mpirun(2, [*command, "--label-propagation", "0.8"])
+    command = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
+    mpi_ranks(2).command(*command, "--label-propagation", "0.8")
     found = losses(tmp_path / "run")
     given = [bool(drawn_nodes(LabelPropagationConfig(0.8), 0, epoch, torch.tensor([3]))) for epoch in range(12)]
     assert [loss == 0 for loss in found] == given

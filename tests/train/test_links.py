@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -13,22 +12,18 @@ import pyg_models
 import pytest
 import small_graphs
 import torch
+from rank_pool import ThreadPool
+from ranks import link_task
 
 from hpcgnn.nn import ModelConfig
 
-pytestmark = pytest.mark.mpi
-PROGRAM = Path(__file__).parents[1] / "ranks" / "link_task.py"
-RANKS = tuple(rank for rank in map(int, os.environ.get("HPCGNN_TEST_RANKS", "1 2 3").split()) if rank <= 4)
+RANKS = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory, mpirun):
+def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("links")
-    found = {}
-    for ranks in RANKS:
-        mpirun(ranks, [PROGRAM, folder / f"{ranks}.json", folder])
-        found[ranks] = json.loads((folder / f"{ranks}.json").read_text())
-    return found
+    return {ranks: ThreadPool(ranks).run(link_task.report, folder)[0] for ranks in RANKS}
 
 
 @pytest.fixture(params=RANKS)
@@ -97,28 +92,26 @@ def files(tmp_path_factory):
     return folder
 
 
-def run(mpirun, ranks, *command, check=True):
-    return mpirun(ranks, ["-m", "hpcgnn", *command], check=check)
-
-
 def dataset(path: Path, name: str) -> np.ndarray:
     with h5py.File(path) as file:
         return file[name][:]
 
 
-def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpirun, tmp_path):
+def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi_ranks, tmp_path):
     flags = ["--task", "link", "--hidden", 16, "--layers", 2, "--metric", "hits@10", "--quiet"]
     train = [*flags, "--decoder", "mlp", "--link-split", 0.1, 0.2, "--epochs"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(mpirun, 2, "train", files / "parts.h5", "--out", whole, *train, 6)
-    run(mpirun, 2, "train", files / "parts.h5", "--out", broken, *train, 3)
-    run(mpirun, 2, "train", files / "parts.h5", "--out", broken, "--resume", "--epochs", 6, "--quiet")
+    mpi_ranks(2).command("train", files / "parts.h5", "--out", whole, *train, 6)
+    mpi_ranks(2).command("train", files / "parts.h5", "--out", broken, *train, 3)
+    mpi_ranks(2).command("train", files / "parts.h5", "--out", broken, "--resume", "--epochs", 6, "--quiet")
     losses = [
         [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
         for out in (whole, broken)
     ]
     assert losses[0] == losses[1]
-    other = run(mpirun, 2, "train", files / "parts.h5", "--out", broken, "--resume", "--link-seed", 5, check=False)
+    other = mpi_ranks(2).command(
+        "train", files / "parts.h5", "--out", broken, "--resume", "--link-seed", 5, check=False
+    )
     assert "was made with --link-seed 0, not 5" in other.stderr
     assert len(losses[0]) == 6
 
@@ -127,8 +120,8 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
     np.save(tmp_path / "pairs.npy", pairs)
     for number, (ranks, given) in enumerate(((1, "pairs.txt"), (3, "pairs.npy"))):
         out = tmp_path / f"{number}.h5"
-        run(mpirun, ranks, "predict", files / "other.h5", whole, "--pairs", tmp_path / given, "--out", out)
-    run(mpirun, 2, "predict", files / "other.h5", whole, "--out", tmp_path / "embeddings.h5")
+        mpi_ranks(ranks).command("predict", files / "other.h5", whole, "--pairs", tmp_path / given, "--out", out)
+    mpi_ranks(2).command("predict", files / "other.h5", whole, "--out", tmp_path / "embeddings.h5")
     rows = torch.from_numpy(dataset(tmp_path / "embeddings.h5", "embeddings"))
     assert rows.shape == (90, 16)
     weights = torch.load(whole / "checkpoints" / "best.pt", weights_only=True)["model"]
@@ -147,35 +140,36 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         (("--message-coding", "delta", "--dropout", "0"), "not for --task link"),
     ],
 )
-def test_what_links_cannot_be_is_refused_once(files, mpirun, tmp_path, flags, sentence):
-    result = run(
-        mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "run", "--task", "link", *flags, check=False
-    )
+def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags, sentence):
+    out = tmp_path / "run"
+    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--task", "link", *flags, check=False)
     errors = [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
     assert result.returncode != 0
     assert len(errors) == 1
     assert sentence in errors[0]
 
 
-def test_classes_need_no_link_metric_and_pairs_need_links(files, mpirun, tmp_path):
+def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_path):
     out = tmp_path / "run"
-    result = run(mpirun, 2, "train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
+    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
     assert "for classes of nodes, not 'hits@50'" in result.stderr
-    result = run(mpirun, 2, "train", files / "parts.h5", "--out", out, "--decoder", "mlp", check=False)
+    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--decoder", "mlp", check=False)
     assert "--decoder is for --task link" in result.stderr
-    run(mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet")
+    mpi_ranks(2).command(
+        "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet"
+    )
     (tmp_path / "pairs.txt").write_text("0 1\n")
     command = ["predict", files / "parts.h5", tmp_path / "nodes", "--pairs", tmp_path / "pairs.txt"]
-    result = run(mpirun, 2, *command, "--out", tmp_path / "no.h5", check=False)
+    result = mpi_ranks(2).command(*command, "--out", tmp_path / "no.h5", check=False)
     assert "train with --task link" in result.stderr
     assert not (tmp_path / "no.h5").exists()
 
 
-def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpirun, tmp_path):
+def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpi_ranks, tmp_path):
     """Inductive: a GCN trained on one graph, applied to another one by PyG."""
     flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]
-    run(mpirun, 2, "train", files / "parts.h5", "--out", tmp_path / "run", *flags)
-    run(mpirun, 3, "predict", files / "other.h5", tmp_path / "run", "--out", tmp_path / "scores.h5")
+    mpi_ranks(2).command("train", files / "parts.h5", "--out", tmp_path / "run", *flags)
+    mpi_ranks(3).command("predict", files / "other.h5", tmp_path / "run", "--out", tmp_path / "scores.h5")
     state = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
     other = small_graphs.random_multigraph(7, nodes=90, edges=900)
     config = ModelConfig(model="gcn", hidden=16, layers=2)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from rank_pool import ThreadPool
+from ranks import metrics
 
 from hpcgnn.train import objective
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "metrics.py"
 
-
-@pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_metrics_equal_scikit_learn(mpirun, ranks):
-    found = json.loads(mpirun(ranks, [PROGRAM]).stdout)
+def test_metrics_equal_scikit_learn(ranks):
+    found = ThreadPool(ranks).run(metrics.compare)[0]
     assert len(found) == 9
     for name, (value, of_nothing, wanted) in found.items():
         assert value == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), name

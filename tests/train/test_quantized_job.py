@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_pool import Completed
 
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.train import checkpoint
@@ -21,12 +22,12 @@ FLAGS = ["--layers", "2", "--hidden", "64", "--checkpoint-every", "5", "--quiet"
 
 
 @pytest.fixture
-def train(mpirun, parts, tmp_path):
-    """Run ``hpcgnn train`` on two ranks; returns the completed process."""
+def train(mpi_ranks, parts, tmp_path):
+    """``hpcgnn train`` on two ranks; returns what it left."""
 
-    def run(name: str, *flags: str, check: bool = True, threads: int = 1) -> subprocess.CompletedProcess:
-        command = [*HPCGNN, "train", parts, "--out", tmp_path / name, *FLAGS, *flags]
-        return mpirun(2, command, check=check, threads=threads)
+    def run(name: str, *flags: str, check: bool = True, threads: int = 1) -> Completed:
+        command = ["train", parts, "--out", tmp_path / name, *FLAGS, *flags]
+        return mpi_ranks(2).command(*command, check=check, threads=threads)
 
     return run
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
+import torch
 
 from hpcgnn.kernels.jit.dropout import dropout
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.activation import activate_backward_with, activate_with
 
-activate = partial(activate_with, dropout)
-activate_backward = partial(activate_backward_with, dropout)
+
+def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> None:
+    """Write ``dropout(relu(norm(x)))`` to ``out``."""
+    activate_with(dropout, x, norm, mask, out)
+
+
+def activate_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    kept: torch.Tensor | None,
+    norm: Norm | None,
+    mask: DropoutMask | None,
+    dx: torch.Tensor,
+    dweight: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> None:
+    """Write the gradients of ``x``, weight and bias. Nothing was kept."""
+    activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)

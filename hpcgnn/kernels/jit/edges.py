@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
+from hpcgnn.kernels.jit.tasks import row_tasks
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
 _LANES = 16  # as in native/edges.h
@@ -38,44 +38,6 @@ def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor,
 def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     _sum(*_matrix(csr), values.numpy(), out.numpy())
-
-
-@on_torch_threads
-def max_shares(
-    csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    gradient: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    """Write ``gradient`` over the number of the row's entries that attain the maximum ``z``, all (R, F), to ``out``."""
-    _max_shares(
-        *_matrix(csr), weights_or_none(weight, x.numpy().dtype), x.numpy(), z.numpy(), gradient.numpy(), out.numpy()
-    )
-
-
-@on_torch_threads
-def max_backward(
-    transpose: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    shares: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    """Write the gradient of ``x`` (C, F) to ``out``, from :func:`max_shares`; ``weight`` is in the transpose's order."""
-    _max_backward(
-        *_matrix(transpose), weights_or_none(weight, x.numpy().dtype), x.numpy(), z.numpy(), shares.numpy(), out.numpy()
-    )
-
-
-@on_torch_threads
-def max_weight_backward(
-    csr: Csr, weight: torch.Tensor, x: torch.Tensor, z: torch.Tensor, shares: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Write the gradient of ``weight`` (entries, H) to ``out``, from :func:`max_shares`."""
-    _max_weight_backward(*_matrix(csr), weight.numpy(), x.numpy(), z.numpy(), shares.numpy(), out.numpy())
 
 
 def _matrix(csr: Csr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -163,59 +125,3 @@ def _sum(tasks, indptr, indices, values, out):
             for entry in range(indptr[row], indptr[row + 1]):
                 for column in range(values.shape[1]):
                     out[row, column] += values[entry, column]
-
-
-@numba.njit(nogil=True, cache=True)
-def _factor(weight, entry, head):
-    return weight[entry, head] if weight.shape[0] else weight.dtype.type(1)
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _max_shares(tasks, indptr, indices, weight, x, z, gradient, out):
-    heads = weight.shape[1]
-    columns = x.shape[1] // heads
-    for task in numba.prange(tasks.shape[0]):
-        for row in range(tasks[task, 0], tasks[task, 1]):
-            out[row] = 0
-            for entry in range(indptr[row], indptr[row + 1]):
-                source = indices[entry]
-                for head in range(heads):
-                    factor = _factor(weight, entry, head)
-                    for column in range(head * columns, (head + 1) * columns):
-                        if factor * x[source, column] == z[row, column]:
-                            out[row, column] += 1
-            for column in range(x.shape[1]):
-                if out[row, column] > 0:
-                    out[row, column] = gradient[row, column] / out[row, column]
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _max_backward(tasks, indptr, indices, weight, x, z, shares, out):
-    heads = weight.shape[1]
-    columns = x.shape[1] // heads
-    for task in numba.prange(tasks.shape[0]):
-        for source in range(tasks[task, 0], tasks[task, 1]):
-            out[source] = 0
-            for entry in range(indptr[source], indptr[source + 1]):
-                row = indices[entry]
-                for head in range(heads):
-                    factor = _factor(weight, entry, head)
-                    for column in range(head * columns, (head + 1) * columns):
-                        if factor * x[source, column] == z[row, column]:
-                            out[source, column] += factor * shares[row, column]
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _max_weight_backward(tasks, indptr, indices, weight, x, z, shares, out):
-    heads = weight.shape[1]
-    columns = x.shape[1] // heads
-    for task in numba.prange(tasks.shape[0]):
-        for row in range(tasks[task, 0], tasks[task, 1]):
-            for entry in range(indptr[row], indptr[row + 1]):
-                source = indices[entry]
-                for head in range(heads):
-                    total = x.dtype.type(0)
-                    for column in range(head * columns, (head + 1) * columns):
-                        if weight[entry, head] * x[source, column] == z[row, column]:
-                            total += shares[row, column] * x[source, column]
-                    out[entry, head] = total

@@ -121,7 +121,7 @@ def spmm_rows(
     """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
     decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
     decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
-    spmm(csr, (0, csr.num_rows), csr.weight, decoded, None, "sum", True, out)
+    spmm(csr, csr.weight, decoded, None, True, out)
 
 
 # Byte by byte: what lies at an odd address is no uint16.

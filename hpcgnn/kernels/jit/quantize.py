@@ -1,14 +1,11 @@
-"""See :mod:`hpcgnn.kernels.quantize`. The same bits as from the native kernels."""
+"""What rows of a wire buffer are made of, see :mod:`hpcgnn.kernels.messages`. The same bits as from the native kernels."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
 
-from hpcgnn.kernels import packing
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
-from hpcgnn.kernels.jit.threads import on_torch_threads
 from hpcgnn.kernels.packing import FRACTION_BITS, HALF, LARGEST, NAN, SMALLEST_SCALE
 
 _ONE = np.float32(2**FRACTION_BITS)
@@ -16,23 +13,6 @@ _UPPER_HALF = np.uint32(0xFFFF0000)
 _ROUND_UP = np.uint32(0xFFFF)
 _ZERO = np.float32(0)
 _NAN_32 = np.float32(np.nan)
-
-
-@on_torch_threads
-def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
-    """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
-    byte, shift = packing.places(x.shape[1], bits)
-    counter, is_high = packing.counters(x.shape[1])
-    top = np.float32(2**bits - 1)
-    patterns = params.view(torch.uint16).numpy()
-    _quantize(x.numpy(), np.uint64(key), top, byte, shift, counter, is_high, payload.numpy(), patterns)
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _quantize(x, key, top, byte, shift, counter, is_high, payload, params):
-    for row in numba.prange(x.shape[0]):
-        zero, scale = quantize_row(x[row], row, key, False, top, byte, shift, counter, is_high, payload[row])
-        params[row, 0], params[row, 1] = zero, scale
 
 
 @numba.njit(nogil=True, cache=True)
@@ -106,38 +86,12 @@ def _scale(low, high, steps):
     return np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
 
 
-@on_torch_threads
-def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> None:
-    """``out`` (n, F) = zero-point + code * scale."""
-    byte, shift = packing.places(out.shape[1], bits)
-    zero_and_scale = params.float().numpy()
-    _dequantize(payload.numpy(), zero_and_scale, np.uint8(2**bits - 1), byte, shift, out.numpy())
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _dequantize(payload, params, top, byte, shift, out):
-    for row in numba.prange(out.shape[0]):
-        dequantize_row(payload[row], params[row, 0], params[row, 1], top, byte, shift, out[row], False)
-
-
 @numba.njit(nogil=True, cache=True)
 def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
     """``out`` = zero-point + code * scale, or more by it."""
     for column in range(out.size):
         value = zero + np.float32((payload[byte[column]] >> shift[column]) & top) * scale
         out[column] = out[column] + value if accumulate else value
-
-
-@on_torch_threads
-def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest."""
-    _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _pack_bf16(patterns, out):
-    for i in numba.prange(patterns.size):
-        out[i] = to_bfloat16(patterns[i])
 
 
 @numba.njit(nogil=True, cache=True)
@@ -147,37 +101,3 @@ def to_bfloat16(pattern):
     if wide & 0x7FFFFFFF > 0x7F800000:
         return NAN
     return np.uint16((wide + 0x7FFF + (wide >> 16 & 1)) >> 16)
-
-
-@on_torch_threads
-def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``."""
-    _unpack_bf16(x.view(torch.uint16).numpy().reshape(-1), out.view(torch.uint32).numpy().reshape(-1))
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _unpack_bf16(patterns, out):
-    for i in numba.prange(patterns.size):
-        out[i] = np.uint32(patterns[i]) << np.uint32(16)
-
-
-@on_torch_threads
-def pack_int8(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
-    """``values`` (n, F) * ``scale`` (n,) is ``x``, to the nearest."""
-    _pack_int8(x.numpy(), values.numpy(), scale.numpy())
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _pack_int8(x, values, scale):
-    for row in numba.prange(x.shape[0]):
-        smallest, largest = _range(x[row])
-        magnitude = max(-smallest, largest)
-        if not magnitude > _ZERO:  # zero, or NaN
-            values[row] = 0
-            scale[row] = magnitude if np.isnan(magnitude) else _ZERO
-            continue
-        magnitude = max(magnitude, SMALLEST_SCALE)
-        scale[row] = magnitude / np.float32(127)
-        factor = np.float32(127) / magnitude
-        for column in range(x.shape[1]):
-            values[row, column] = np.int8(np.rint(x[row, column] * factor))

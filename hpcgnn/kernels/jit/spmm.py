@@ -16,39 +16,30 @@ _ENTRIES_AHEAD = 12
 _NO_SCALE = np.zeros(0, np.float32)
 
 
-def prepare(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, reduce: str) -> None:
-    """Nothing has to be made of ``x`` before :func:`spmm`."""
-
-
 @on_torch_threads
 def spmm(
     csr: Csr,
-    rows: tuple[int, int],
     weight: torch.Tensor | None,
     x: torch.Tensor,
     scale: torch.Tensor | None,
-    reduce: str,
     accumulate: bool,
     out: torch.Tensor,
-    prepared: None = None,
 ) -> None:
-    """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
+    """Write ``csr @ x`` to ``out``, or add it."""
     _spmm(
-        row_tasks(csr).clip(*rows),
+        row_tasks(csr),
         csr.indptr.numpy(),
         csr.indices.numpy(),
         weights_or_none(weight, out.numpy().dtype),
         x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy(),
         _NO_SCALE if scale is None else scale.numpy(),
-        reduce == "max",
-        reduce == "mean",
         accumulate,
         out.numpy(),
     )
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def _spmm(tasks, indptr, indices, weight, x, scale, is_max, is_mean, accumulate, out):
+def _spmm(tasks, indptr, indices, weight, x, scale, accumulate, out):
     for task in numba.prange(tasks.shape[0]):
         segment = np.empty(x.shape[1], out.dtype)
         for row in range(tasks[task, 0], tasks[task, 1]):
@@ -57,50 +48,41 @@ def _spmm(tasks, indptr, indices, weight, x, scale, is_max, is_mean, accumulate,
                 if not accumulate:
                     out[row] = 0
                 continue
-            mean_before = out[row].copy() if is_mean and accumulate else segment
-            fresh = is_mean or not accumulate
             if end - begin <= _SEGMENT_ENTRIES:
-                _reduce(begin, end, indices, weight, x, scale, is_max, fresh, out[row])
+                _add(begin, end, indices, weight, x, scale, not accumulate, out[row])
             else:
-                _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, fresh, segment, out[row])
-            if is_mean:
-                out[row] /= out.dtype.type(end - begin)
-                if accumulate:
-                    out[row] += mean_before
+                _add_in_segments(begin, end, indices, weight, x, scale, not accumulate, segment, out[row])
 
 
 @numba.njit(nogil=True, cache=True)
-def _reduce_in_segments(begin, end, indices, weight, x, scale, is_max, fresh, segment, out):
+def _add_in_segments(begin, end, indices, weight, x, scale, fresh, segment, out):
     if fresh:
-        out[:] = -np.inf if is_max else 0
+        out[:] = 0
     for first in range(begin, end, _SEGMENT_ENTRIES):
-        _reduce(first, min(first + _SEGMENT_ENTRIES, end), indices, weight, x, scale, is_max, True, segment)
+        _add(first, min(first + _SEGMENT_ENTRIES, end), indices, weight, x, scale, True, segment)
         for column in range(segment.size):
-            if is_max:
-                out[column] = _larger(out[column], segment[column])
-            else:
-                out[column] += segment[column]
+            out[column] += segment[column]
 
 
 @numba.njit(nogil=True, cache=True)
-def _reduce(begin, end, indices, weight, x, scale, is_max, fresh, out):
+def _add(begin, end, indices, weight, x, scale, fresh, out):
     """Entries [begin, end) into ``out``, or to ``out`` where it is ``fresh``: then nothing of it is read."""
     heads = weight.shape[1]
     columns = out.size // heads
-    if scale.size == 0 and heads == 1 and not is_max:
+    if scale.size == 0 and heads == 1:
         _sum(begin, end, indices, weight, x, fresh, out)
         return
     if fresh:
-        out[:] = -np.inf if is_max else 0
+        out[:] = 0
     for entry in range(begin, end):
         source = indices[entry]
         factor = out.dtype.type(1)
         if scale.size:
             factor *= scale[source]
         for head in range(heads):
-            share = slice(head * columns, (head + 1) * columns)
             weighted = factor * weight[entry, head] if weight.shape[0] else factor
-            _combine(x[source, share], weighted, is_max, out[share])
+            for column in range(head * columns, (head + 1) * columns):
+                out[column] += weighted * _value(x[source, column])
 
 
 @numba.njit(nogil=True, cache=True)
@@ -131,21 +113,6 @@ def _sum(begin, end, indices, weight, x, fresh, out):
                 two = (zero if fresh else out[k]) + u * _value(x[a, k]) + v * _value(x[b, k])
                 out[k] = two + w * _value(x[c, k]) + z * _value(x[d, k])
         fresh = False
-
-
-@numba.njit(nogil=True, cache=True)
-def _combine(values, factor, is_max, out):
-    if is_max:
-        for column in range(out.size):
-            out[column] = _larger(out[column], factor * _value(values[column]))
-    else:
-        for column in range(out.size):
-            out[column] += factor * _value(values[column])
-
-
-@numba.njit(nogil=True, cache=True)
-def _larger(a, b):
-    return b if b > a or b != b else a  # a NaN stays
 
 
 def _value(stored):  # the generic body runs only without numba

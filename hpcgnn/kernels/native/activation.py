@@ -6,22 +6,10 @@ import ctypes
 
 import torch
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.native.dropout import dropout
-from hpcgnn.kernels.native.library import function, pointer, threads
+from hpcgnn.kernels.native.library import function, struct, threads
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.activation import activate_backward_with, activate_with
-
-
-class _Activation(ctypes.Structure):
-    _fields_ = [
-        ("rows", ctypes.c_int64),
-        ("width", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("x", "gamma", "beta", "statistics", "ids")),
-        ("key", ctypes.c_uint64),
-        ("threshold", ctypes.c_uint32),
-        ("scale", ctypes.c_float),
-        ("eps", ctypes.c_float),
-    ]
 
 
 def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
@@ -30,8 +18,8 @@ def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: 
         activate_with(dropout, x, norm, mask, out)
         return None
     statistics = None if norm is None else torch.empty(x.shape[0], 2)
-    job, _tensors = _argument(x, norm, mask, statistics)
-    function("activate")(ctypes.byref(job), pointer(out), threads())
+    job, _tensors = _job(x, norm, mask, statistics)
+    function("activate")(job=job, out=out, threads=threads())
     return statistics
 
 
@@ -47,21 +35,30 @@ def activate_backward(
 ) -> None:
     """Write the gradients of ``x``, weight and bias; ``kept`` is what :func:`activate` returned."""
     if x.dtype != torch.float32:
-        activate_backward_with(dropout, dy, x, None, norm, mask, dx, dweight, dbias)
+        activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)
         return
-    job, _tensors = _argument(x, norm, mask, kept)
-    dy = dy.contiguous()
-    function("activate_backward")(
-        ctypes.byref(job), pointer(dy), pointer(dx), pointer(dweight), pointer(dbias), threads()
-    )
+    job, _tensors = _job(x, norm, mask, kept)
+    function("activate_backward")(job=job, dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias, threads=threads())
 
 
-def _argument(
+def _job(
     x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: torch.Tensor | None
-) -> tuple[_Activation, list[torch.Tensor | None]]:
+) -> tuple[ctypes.Structure, list[torch.Tensor | None]]:
     """The kernel's argument, and the tensors that must stay while it is used."""
+    x = x.contiguous()
     gamma, beta = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())
-    tensors = [x.contiguous(), gamma, beta, statistics, None if mask is None else mask.ids.contiguous()]
-    drawn = (0, 0, 1.0) if mask is None else (mask.key, mask.threshold, mask.scale)
-    eps = 0.0 if norm is None else norm.eps
-    return _Activation(*x.shape, *map(pointer, tensors), *drawn, eps), tensors
+    ids = None if mask is None else mask.ids.contiguous()
+    job = struct("hpcgnn_activation")(
+        rows=x.shape[0],
+        width=x.shape[1],
+        x=x,
+        gamma=gamma,
+        beta=beta,
+        statistics=statistics,
+        ids=ids,
+        key=0 if mask is None else mask.key,
+        threshold=0 if mask is None else mask.threshold,
+        scale=1.0 if mask is None else mask.scale,
+        eps=0.0 if norm is None else norm.eps,
+    )
+    return job, [x, gamma, beta, ids]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
-from hpcgnn.kernels.native.library import function, isa, pointer, threads
+from hpcgnn.kernels.native.library import function, isa, multiplies_bf16, threads
 from hpcgnn.kernels.reference import dense as by_torch
 
 # Below this torch's product is as fast, by docs/compute.md; whatever the number of threads, so that bits do not depend on it.
 _LEAST_MULTIPLICATIONS = 1 << 22
 _LEAST_WIDTH = 8
 _SUFFIX = {"float32": "f32", "bf16": "bf16"}
+
+
+def arithmetics() -> tuple[str, ...]:
+    """What ``compute`` may be on this CPU."""
+    return ("float32", "bf16") if multiplies_bf16() else ("float32",)
 
 
 def pays(rows: int, in_width: int, out_width: int) -> bool:
@@ -22,17 +25,28 @@ def pays(rows: int, in_width: int, out_width: int) -> bool:
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, accumulate: bool, out: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+    compute: str,
 ) -> None:
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
-    kernel = multiply if x.dtype == torch.float32 and pays(x.shape[0], *weight.shape) else by_torch.product
-    kernel(x, weight, bias, accumulate, out)
+    if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *weight.shape)):
+        multiply(x, weight, bias, accumulate, out, compute)
+    else:
+        by_torch.product(x, weight, bias, accumulate, out, compute)
 
 
-def weight_gradient(x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None) -> None:
+def weight_gradient(
+    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
+) -> None:
     """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
-    kernel = contract if x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape) else by_torch.weight_gradient
-    kernel(x, dy, dweight, sums)
+    if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape)):
+        contract(x, dy, dweight, sums, compute)
+    else:
+        by_torch.weight_gradient(x, dy, dweight, sums, compute)
 
 
 def multiply(
@@ -45,17 +59,17 @@ def multiply(
 ) -> None:
     """:func:`product` by the kernel of an arithmetic, whatever the size; float32 tensors."""
     function(f"dense_{_SUFFIX[compute]}")(
-        ctypes.c_int64(x.shape[0]),
-        ctypes.c_int64(x.shape[1]),
-        ctypes.c_int64(weight.shape[1]),
-        pointer(x),
-        pointer(weight),
-        ctypes.c_int64(weight.stride(0)),
-        ctypes.c_int64(weight.stride(1)),
-        pointer(bias),
-        ctypes.c_int(accumulate),
-        pointer(out),
-        threads(),
+        rows=x.shape[0],
+        depth=x.shape[1],
+        width=weight.shape[1],
+        x=x,
+        weight=weight,
+        row_stride=weight.stride(0),
+        column_stride=weight.stride(1),
+        bias=bias,
+        accumulate=accumulate,
+        y=out,
+        threads=threads(),
     )
 
 
@@ -64,12 +78,12 @@ def contract(
 ) -> None:
     """:func:`weight_gradient` by the kernel of an arithmetic, whatever the size; float32 tensors."""
     function(f"dense_gradient_{_SUFFIX[compute]}")(
-        ctypes.c_int64(x.shape[0]),
-        ctypes.c_int64(x.shape[1]),
-        ctypes.c_int64(dy.shape[1]),
-        pointer(x),
-        pointer(dy),
-        pointer(dweight),
-        pointer(sums),
-        threads(),
+        rows=x.shape[0],
+        depth=x.shape[1],
+        width=dy.shape[1],
+        x=x,
+        dy=dy,
+        dweight=dweight,
+        sums=sums,
+        threads=threads(),
     )

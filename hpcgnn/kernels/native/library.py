@@ -5,35 +5,99 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch  # torch's OpenMP runtime must be in the process before ours is looked up, so that there is only one
 
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.native.interface import Interface
 
-_ABI_VERSION = 8
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.int8: "i8"}
+_HERE = Path(__file__).resolve()
+_SUFFIX = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+class Library:
+    """A native library, and what its functions take: see :class:`Interface`.
+
+    Raises:
+        ValueError: in one sentence, for a library that this version cannot use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._library = ctypes.CDLL(str(path))
+            text = self._library.hpcgnn_interface
+        except (OSError, AttributeError) as error:
+            raise ValueError(f"{path.name} is no library of this version: {error}") from error
+        text.restype = ctypes.c_char_p
+        self.text: str = text().decode()
+        self.interface = Interface(self.text)
+        self._check()
+
+    def _check(self) -> None:
+        header = (
+            _HERE.parents[3] / "native" / "hpcgnn.h"
+        )  # there in a checkout: what was edited was perhaps not compiled
+        if header.exists() and header.read_text() != self.text:
+            raise ValueError(
+                f"{self.path.name} was built from another native/hpcgnn.h: run setup.py build_ext --inplace"
+            )
+        for name, structure in self.interface.structs.items():
+            compiled = self.call("hpcgnn_struct_bytes", name=name.encode())
+            if compiled != ctypes.sizeof(structure):
+                raise ValueError(
+                    f"{self.path.name}: {name} has {compiled} bytes, not {ctypes.sizeof(structure)} as here"
+                )
+
+    def function(self, name: str, symbol: str = "") -> Callable[..., Any]:
+        """The function that the header calls ``name``, by its name in the library. Its arguments are named."""
+        prototype, flags = self.interface.prototype(name)
+        return prototype((symbol or name, self._library), flags)
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """What a function that is no kernel answers."""
+        return self.function(name)(**arguments)
 
 
 @functools.cache
-def load() -> ctypes.CDLL | None:
+def load() -> Library | None:
     """The native library, or None if there is none that this version can use."""
-    for path in sorted(Path(__file__).parents[1].glob("_native*.so")):
+    return _find()[0]
+
+
+def missing() -> str | None:
+    """Why there are no native kernels, or None where there are."""
+    if load() is not None:
+        return None
+    return _find()[1] or "hpcgnn was installed without a C++ compiler"
+
+
+@functools.cache
+def _find() -> tuple[Library | None, str]:
+    """The library if there is one, and else what is wrong with the one that lies there."""
+    problem = ""
+    for path in sorted(_HERE.parents[1].glob("_native*.so")):
         try:
-            library = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        if library.hpcgnn_abi_version() == _ABI_VERSION:
-            library.hpcgnn_isas.restype = library.hpcgnn_last_isa.restype = ctypes.c_char_p
-            library.hpcgnn_segment_entries.restype = ctypes.c_int64
-            return library
-    return None
+            return Library(path), ""
+        except ValueError as error:
+            problem = str(error)
+    return None, problem
 
 
 def isas() -> list[str]:
     """The instruction sets that this CPU can run, the best one last; empty without a library."""
     library = load()
-    return [] if library is None else library.hpcgnn_isas().decode().split()
+    return [] if library is None else library.call("hpcgnn_isas").decode().split()
 
 
 @functools.cache
@@ -57,33 +121,46 @@ def isa() -> str:
 def multiplies_bf16() -> bool:
     """Whether there are kernels that multiply bfloat16: the instruction set in use is AVX-512, and the CPU has AVX512_BF16."""
     library = load()
-    return library is not None and isa() == "avx512" and bool(library.hpcgnn_multiplies_bf16())
+    return library is not None and isa() == "avx512" and bool(library.call("hpcgnn_multiplies_bf16"))
 
 
 def last_isa() -> str:
     """The instruction set of the native kernel that ran last; empty before the first."""
     library = load()
-    return "" if library is None else library.hpcgnn_last_isa().decode()
+    return "" if library is None else library.call("hpcgnn_last_isa").decode()
 
 
 @functools.cache
-def function(name: str, dtype: torch.dtype | None = None):  # type: ignore[no-untyped-def]  # a ctypes function pointer
-    """The kernel ``name`` for ``dtype`` and the instruction set in use. Pass it :func:`pointer`, c_int64, ... values."""
+def segment_entries() -> int:
+    """Rows are summed in segments of this many entries."""
+    return _loaded().call("hpcgnn_segment_entries")
+
+
+@functools.cache
+def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    """The kernel ``name`` for ``dtype`` and the instruction set in use, called with the names of ``native/hpcgnn.h``."""
+    typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
+    return _loaded().function(typed, f"hpcgnn_{isa()}_{typed}")
+
+
+@functools.cache
+def struct(name: str) -> Callable[..., ctypes.Structure]:
+    """What makes a structure of ``native/hpcgnn.h`` from all its fields; see :meth:`Interface.struct`."""
+    return _loaded().interface.struct(name)
+
+
+@functools.cache
+def constant(name: str) -> int:
+    """The value of an enumerator of ``native/hpcgnn.h``."""
+    return _loaded().interface.constants[name]
+
+
+def _loaded() -> Library:
     library = load()
     assert library is not None, "the dispatcher calls native kernels only where the library was loaded"
-    suffix = "" if dtype is None else f"_{_SUFFIX[dtype]}"
-    found = getattr(library, f"hpcgnn_{isa()}_{name}{suffix}")
-    found.restype = None
-    return found
+    return library
 
 
-def pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
-    """Where the tensor's values start; null for None. Raises ValueError for a tensor that is not in this memory."""
-    if tensor is not None and tensor.device.type != "cpu":
-        raise ValueError(f"kernels take tensors on the CPU, not on {tensor.device}")
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
-
-
-def threads() -> ctypes.c_int:
+def threads() -> int:
     """As many threads as torch uses: the caller's ``torch.set_num_threads`` rules both."""
-    return ctypes.c_int(torch.get_num_threads())
+    return torch.get_num_threads()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.native.library import function, pointer, threads
-from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, csr_argument, tuning_argument
+from hpcgnn.kernels.native.library import function, threads
+from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, csr_argument
 
 
 def encode_rows(
@@ -21,21 +19,19 @@ def encode_rows(
     params_at: torch.Tensor | None,
 ) -> int:
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite."""
-    not_finite = ctypes.c_int64()
-    function("encode_rows")(
-        ctypes.c_int64(rows.numel()),
-        pointer(rows),
-        ctypes.c_int64(x.shape[1]),
-        ctypes.c_int(bits),
-        None if key is None else ctypes.byref(ctypes.c_uint64(key)),
-        pointer(x),
-        pointer(buffer),
-        pointer(payload_at),
-        pointer(params_at),
-        ctypes.byref(not_finite),
-        threads(),
+    return function("encode_rows")(
+        count=rows.numel(),
+        rows=rows,
+        width=x.shape[1],
+        bits=bits,
+        to_centres=key is None,
+        key=key or 0,
+        x=x,
+        buffer=buffer,
+        payload_at=payload_at,
+        params_at=params_at,
+        threads=threads(),
     )
-    return not_finite.value
 
 
 def decode_rows(
@@ -48,21 +44,18 @@ def decode_rows(
     accumulate: bool,
 ) -> int:
     """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite."""
-    not_finite = ctypes.c_int64()
-    function("decode_rows")(
-        ctypes.c_int64(rows.numel()),
-        pointer(rows),
-        ctypes.c_int64(out.shape[1]),
-        ctypes.c_int(bits),
-        pointer(buffer),
-        pointer(payload_at),
-        pointer(params_at),
-        pointer(out),
-        ctypes.c_int(accumulate),
-        ctypes.byref(not_finite),
-        threads(),
+    return function("decode_rows")(
+        count=rows.numel(),
+        rows=rows,
+        width=out.shape[1],
+        bits=bits,
+        buffer=buffer,
+        payload_at=payload_at,
+        params_at=params_at,
+        out=out,
+        accumulate=accumulate,
+        threads=threads(),
     )
-    return not_finite.value
 
 
 def spmm_rows(
@@ -75,14 +68,14 @@ def spmm_rows(
 ) -> None:
     """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F)."""
     function("spmm_rows")(
-        csr_argument(csr, (0, csr.num_rows)),
-        pointer(csr.weight),
-        pointer(buffer),
-        pointer(payload_at),
-        pointer(params_at),
-        ctypes.c_int(bits),
-        ctypes.c_int64(out.shape[1]),
-        pointer(out),
-        tuning_argument(DEFAULT_TUNING),
-        threads(),
+        csr=csr_argument(csr),
+        weight=csr.weight,
+        buffer=buffer,
+        payload_at=payload_at,
+        params_at=params_at,
+        bits=bits,
+        width=out.shape[1],
+        out=out,
+        tuning=DEFAULT_TUNING.arguments[False],
+        threads=threads(),
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr, HotColumns
-from hpcgnn.kernels.native.library import function, load, pointer, threads
-
-_REDUCE = {"sum": 0, "mean": 1, "max": 2}
+from hpcgnn.kernels.native.library import function, segment_entries, struct, threads
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,27 @@ class Tuning:
     split_rows: bool = True
     hot_bytes: int = 8 << 20
 
+    @cached_property
+    def arguments(self) -> tuple[ctypes.Structure, ctypes.Structure]:
+        """This as the kernels take it, for results that are stored as usual and for those that go past the caches."""
+        plain, streaming = (
+            struct("hpcgnn_tuning")(
+                prefetch_bytes=self.prefetch_bytes,
+                tile_bytes=self.tile_bytes,
+                tasks_a_thread=self.tasks_a_thread,
+                streaming=streaming,
+                split_rows=self.split_rows,
+            )
+            for streaming in (False, True)
+        )
+        return plain, streaming
+
 
 DEFAULT_TUNING = Tuning()
 # A copy pays where a row is used this often, and where x does not fit into the caches anyway.
 _LEAST_USES = 16
 _LEAST_BYTES_TO_PACK = 32 << 20
-
-
-class _Tuning(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_int32) for name in ("prefetch_bytes", "tile_bytes", "tasks_a_thread", "streaming", "split_rows")
-    ]
-
-
-class _Csr(ctypes.Structure):
-    _fields_ = [
-        ("first_row", ctypes.c_int64),
-        ("last_row", ctypes.c_int64),
-        ("indptr", ctypes.c_void_p),
-        ("indices", ctypes.c_void_p),
-        ("heavy", ctypes.c_void_p),
-        ("num_heavy", ctypes.c_int64),
-        ("hot_indices", ctypes.c_void_p),
-        ("num_hot", ctypes.c_int64),
-    ]
+_arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache; a matrix does not change
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,41 @@ class Packed:
     rows: torch.Tensor
 
 
-def prepare(
-    csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, reduce: str, tuning: Tuning = DEFAULT_TUNING
-) -> Packed | None:
-    """What :func:`spmm` wants to know of ``x`` before it starts, to be made once for all row ranges; None is nothing."""
-    heads = 1 if weight is None or weight.dim() == 1 else weight.shape[1]
+def spmm(
+    csr: Csr,
+    weight: torch.Tensor | None,
+    x: torch.Tensor,
+    scale: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+    tuning: Tuning = DEFAULT_TUNING,
+) -> None:
+    """Write ``csr @ x`` to ``out``, or add it."""
+    packed = pack(csr, weight, x, tuning)
+    if scale is not None and packed is not None:  # as the kernel wants it: the p-th hot row's at ~p
+        columns = packed.hot.columns
+        scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
+    out_bytes = out.numel() * out.element_size()
+    streaming = 0 < tuning.streaming_bytes <= out_bytes and not accumulate
+    function("spmm", x.dtype)(
+        csr=csr_argument(csr, None if packed is None else packed.hot),
+        weight=weight,
+        heads=_heads(weight),
+        x=x,
+        packed=None if packed is None else packed.rows,
+        scale=scale,
+        width=x.shape[1],
+        out=out,
+        accumulate=accumulate,
+        tuning=tuning.arguments[streaming],
+        threads=threads(),
+    )
+
+
+def pack(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
+    """The rows of ``x`` that are worth copying before the product, if there are any."""
     size = x.numel() * x.element_size()
-    if not tuning.hot_bytes or reduce == "max" or heads > 1 or size < _LEAST_BYTES_TO_PACK:
+    if not tuning.hot_bytes or _heads(weight) > 1 or size < _LEAST_BYTES_TO_PACK:
         return None
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
     # Ones can be added in any order: those of rows used alike, one after the other, meet in the caches. That order belongs
@@ -85,71 +110,33 @@ def prepare(
     hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
     if hot is None:
         return None
-    columns = ctypes.c_int64()
-    function("spmm_packed_columns", x.dtype)(ctypes.c_int64(x.shape[1]), tuning_argument(tuning), ctypes.byref(columns))
-    rows = buffers.empty(hot.columns.numel(), columns.value, x.dtype)
+    job = {"width": x.shape[1], "tuning": tuning.arguments[False]}
+    rows = buffers.empty(hot.columns.numel(), function("spmm_packed_columns", x.dtype)(**job), x.dtype)
     function("spmm_pack", x.dtype)(
-        pointer(hot.columns),
-        ctypes.c_int64(hot.columns.numel()),
-        pointer(x),
-        ctypes.c_int64(x.shape[1]),
-        tuning_argument(tuning),
-        pointer(rows),
-        threads(),
+        **job, hot_rows=hot.columns, num_hot=hot.columns.numel(), x=x, packed=rows, threads=threads()
     )
     return Packed(hot, rows)
 
 
-def spmm(
-    csr: Csr,
-    rows: tuple[int, int],
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    scale: torch.Tensor | None,
-    reduce: str,
-    accumulate: bool,
-    out: torch.Tensor,
-    prepared: Packed | None = None,
-    tuning: Tuning = DEFAULT_TUNING,
-) -> None:
-    """Write rows ``[rows[0], rows[1])`` of ``csr @ x`` to the same rows of ``out``, or add them."""
-    if scale is not None and prepared is not None:  # as the kernel wants it: the p-th hot row's at ~p
-        columns = prepared.hot.columns
-        scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
-    out_bytes = out.numel() * out.element_size()
-    streaming = 0 < tuning.streaming_bytes <= out_bytes and not accumulate
-    function("spmm", x.dtype)(
-        csr_argument(csr, rows, None if prepared is None else prepared.hot),
-        pointer(weight),
-        ctypes.c_int64(1 if weight is None or weight.dim() == 1 else weight.shape[1]),
-        pointer(x),
-        pointer(None if prepared is None else prepared.rows),
-        pointer(scale),
-        ctypes.c_int64(x.shape[1]),
-        pointer(out),
-        ctypes.c_int(_REDUCE[reduce]),
-        ctypes.c_int(accumulate),
-        tuning_argument(tuning, streaming),
-        threads(),
+def _heads(weight: torch.Tensor | None) -> int:
+    return 1 if weight is None or weight.dim() == 1 else weight.shape[1]
+
+
+def csr_argument(csr: Csr, hot: HotColumns | None = None) -> ctypes.Structure:
+    """``csr`` as the kernels take it; valid while ``csr`` and ``hot`` live."""
+    known = _arguments.get(csr) if hot is None else None
+    if known is not None:
+        return known
+    heavy = csr.heavy_rows(segment_entries())  # kept by csr
+    argument = struct("hpcgnn_csr")(
+        rows=csr.num_rows,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        heavy=heavy,
+        num_heavy=heavy.numel(),
+        hot_indices=None if hot is None else hot.indices,
+        num_hot=0 if hot is None else hot.columns.numel(),
     )
-
-
-def csr_argument(csr: Csr, rows: tuple[int, int], hot: HotColumns | None = None):  # type: ignore[no-untyped-def]
-    """Rows ``[rows[0], rows[1])`` of ``csr`` as the kernels take them; valid while ``csr`` lives."""
-    heavy = csr.heavy_rows(segment_entries())
-    packed = (None, 0) if hot is None else (hot.indices.data_ptr(), hot.columns.numel())
-    return ctypes.byref(
-        _Csr(*rows, csr.indptr.data_ptr(), csr.indices.data_ptr(), heavy.data_ptr(), heavy.numel(), *packed)
-    )
-
-
-def segment_entries() -> int:
-    """Rows are summed in segments of this many entries."""
-    return load().hpcgnn_segment_entries()  # type: ignore[union-attr]
-
-
-def tuning_argument(tuning: Tuning, streaming: bool = False):  # type: ignore[no-untyped-def]  # see csr_argument
-    """``tuning`` as the kernels take it."""
-    return ctypes.byref(
-        _Tuning(tuning.prefetch_bytes, tuning.tile_bytes, tuning.tasks_a_thread, streaming, tuning.split_rows)
-    )
+    if hot is None:
+        _arguments[csr] = argument
+    return argument

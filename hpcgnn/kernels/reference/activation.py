@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.dropout import dropout
 
 Drop = Callable[[torch.Tensor, torch.Tensor, int, int, float, torch.Tensor], None]
@@ -27,14 +26,13 @@ def activate_backward_with(
     drop: Drop,
     dy: torch.Tensor,
     x: torch.Tensor,
-    kept: None,
     norm: Norm | None,
     mask: DropoutMask | None,
     dx: torch.Tensor,
     dweight: torch.Tensor | None,
     dbias: torch.Tensor | None,
 ) -> None:
-    """Write the gradients of ``x``, weight and bias. Nothing was kept: norm and ReLU are done again."""
+    """Write the gradients of ``x``, weight and bias. Norm and ReLU are done again."""
     given = dy
     if mask is not None:
         drop(dy.contiguous(), mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, dx)
@@ -54,5 +52,20 @@ def _normalised(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
     return x if norm is None else F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
 
 
-activate = partial(activate_with, dropout)
-activate_backward = partial(activate_backward_with, dropout)
+def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> None:
+    """Write ``dropout(relu(norm(x)))`` to ``out``."""
+    activate_with(dropout, x, norm, mask, out)
+
+
+def activate_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    kept: torch.Tensor | None,
+    norm: Norm | None,
+    mask: DropoutMask | None,
+    dx: torch.Tensor,
+    dweight: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> None:
+    """Write the gradients of ``x``, weight and bias. Nothing was kept."""
+    activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)

@@ -5,8 +5,18 @@ from __future__ import annotations
 import torch
 
 
+def arithmetics() -> tuple[str, ...]:
+    """What ``compute`` may be."""
+    return ("float32",)
+
+
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, accumulate: bool, out: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+    compute: str,
 ) -> None:
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if accumulate:
@@ -19,7 +29,9 @@ def product(
         torch.mm(x, weight, out=out)
 
 
-def weight_gradient(x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None) -> None:
+def weight_gradient(
+    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
+) -> None:
     """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
     torch.mm(x.T, dy, out=dweight)
     if sums is not None:

@@ -7,7 +7,8 @@ import torch
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
-from hpcgnn.kernels.reference.quantize import dequantize, pack_bf16, quantize_numbered
+from hpcgnn.kernels.reference.narrow import pack_bf16
+from hpcgnn.kernels.reference.quantize import dequantize, quantize
 from hpcgnn.kernels.reference.spmm import spmm
 
 
@@ -26,7 +27,7 @@ def encode_rows(
         assert params_at is not None, "checked before"
         payload = torch.empty(rows.numel(), payload_bytes(x.shape[1], bits), dtype=torch.uint8)
         params = torch.empty(rows.numel(), 2, dtype=torch.bfloat16)
-        quantize_numbered(values, rows.numpy(), bits, key, payload, params)
+        quantize(values, rows.numpy(), bits, key, payload, params)
         buffer[_bytes(params_at, PARAMS_BYTES)] = params.view(torch.uint8)
     elif bits == 16:
         packed = torch.empty(values.shape, dtype=torch.bfloat16)
@@ -74,7 +75,7 @@ def spmm_rows(
     """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
     decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
     decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
-    spmm(csr, (0, csr.num_rows), csr.weight, decoded, None, "sum", True, out)
+    spmm(csr, csr.weight, decoded, None, True, out)
 
 
 def _bytes(offsets: torch.Tensor, count: int) -> torch.Tensor:

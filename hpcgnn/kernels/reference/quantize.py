@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.quantize`."""
+"""What rows of a wire buffer are made of, see :mod:`hpcgnn.kernels.messages`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from hpcgnn.kernels import packing
 from hpcgnn.kernels.packing import LARGEST, NAN, SMALLEST_SCALE
 
 
-def quantize(x: torch.Tensor, bits: int, key: int, payload: torch.Tensor, params: torch.Tensor) -> None:
-    """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``."""
-    quantize_numbered(x, np.arange(x.shape[0]), bits, key, payload, params)
-
-
-def quantize_numbered(
+def quantize(
     x: torch.Tensor, numbers: np.ndarray, bits: int, key: int | None, payload: torch.Tensor, params: torch.Tensor
 ) -> None:
-    """The same for rows that draw their noise as those with these (n,) int64 numbers; no key: to centres of cells."""
+    """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``.
+
+    Rows draw their noise by ``numbers`` (n,) int64; no key: to centres of cells.
+    """
     top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
     values = x.numpy()
     is_finite = np.isfinite(values).all(axis=1)
@@ -73,25 +71,3 @@ def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torc
     codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)
     zero, scale = params.float()[:, :1], params.float()[:, 1:]
     torch.add(zero, torch.from_numpy(codes).float() * scale, out=out)
-
-
-def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest."""
-    out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # torch has two NaNs: which one it writes depends on the place
-
-
-def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``."""
-    out.copy_(x)
-
-
-def pack_int8(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
-    """``values`` (n, F) * ``scale`` (n,) is ``x``, to the nearest."""
-    magnitude = torch.from_numpy(np.abs(x.numpy()).max(axis=1, initial=0))
-    is_finite = magnitude.isfinite()
-    largest = magnitude.clamp(min=float(SMALLEST_SCALE))
-    torch.div(largest, 127, out=scale)
-    scale[magnitude == 0] = 0
-    scale[~is_finite] = torch.nan
-    rounded = torch.round(x * (127 / largest)[:, None])  # ties to even
-    values.copy_(torch.where(is_finite[:, None], rounded, 0))

@@ -1,0 +1,53 @@
+"""Features as bfloat16: what :func:`hpcgnn.kernels.spmm` reads, and torch's products in bfloat16; one entry to every backend."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import NARROW
+
+
+def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x`` (n, F) float32 as bfloat16: to the nearest, ties to even; a NaN stays one (always 0x7FC0).
+
+    ``out`` is (n, F) contiguous bfloat16 to overwrite; a new tensor if None.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix(x, torch.float32)
+    kernels = choose(NARROW, backend, x=x, out=out)
+    out = _result(out, x, torch.bfloat16)
+    kernels.pack_bf16(x.detach().contiguous(), out)
+    return out
+
+
+def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32; a new tensor if None.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
+    _check_matrix(x, torch.bfloat16)
+    kernels = choose(NARROW, backend, x=x, out=out)
+    out = _result(out, x, torch.float32)
+    kernels.unpack_bf16(x.detach().contiguous(), out)
+    return out
+
+
+def _check_matrix(x: torch.Tensor, dtype: torch.dtype) -> None:
+    if x.dim() != 2 or x.dtype != dtype:
+        raise ValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
+
+
+def _result(given: torch.Tensor | None, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``given``, checked, or a new tensor."""
+    if given is None:
+        return buffers.empty(x.shape[0], x.shape[1], dtype, x.device)
+    if given.shape != x.shape or given.dtype != dtype or not given.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous {dtype} of shape {tuple(x.shape)}, not {given.dtype} of {tuple(given.shape)}"
+        )
+    return given

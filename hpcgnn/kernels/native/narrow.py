@@ -1,0 +1,17 @@
+"""See :mod:`hpcgnn.kernels.narrow`."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels.native.library import function, threads
+
+
+def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``, to the nearest."""
+    function("pack_bf16")(count=x.numel(), x=x, out=out, threads=threads())
+
+
+def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``x``."""
+    function("unpack_bf16")(count=x.numel(), x=x, out=out, threads=threads())

@@ -1,0 +1,58 @@
+"""What kernels between layers are given beside matrices: a mask and a norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.kernels import keyed
+
+
+@dataclass(frozen=True)
+class DropoutMask:
+    """Which elements of a matrix :func:`hpcgnn.kernels.dropout` zeroes.
+
+    ids: (n,) int64, a number for each row. key: 64 bits. probability: in [0, 1).
+    """
+
+    ids: torch.Tensor
+    key: int
+    probability: float
+
+    @property
+    def threshold(self) -> int:
+        """Draws below it are zeroed."""
+        return keyed.threshold(self.probability)
+
+    @property
+    def scale(self) -> float:
+        """What the other elements are multiplied by."""
+        return 1 / (1 - self.probability)
+
+    def check(self, rows: int) -> None:
+        """Raise ValueError unless this is a mask for so many rows."""
+        if self.ids.shape != (rows,) or self.ids.dtype != torch.int64:
+            raise ValueError(f"ids must be int64 of shape ({rows},), not {self.ids.dtype} of {tuple(self.ids.shape)}")
+        if not 0 <= self.probability < 1:
+            raise ValueError(f"probability must lie in [0, 1), not {self.probability}")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over each row, as ``torch.nn.LayerNorm``.
+
+    weight, bias: (F,) of x's type, contiguous.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    eps: float
+
+    def check(self, x: torch.Tensor) -> None:
+        """Raise ValueError unless this norm is for rows of ``x``."""
+        for name, value in (("weight", self.weight), ("bias", self.bias)):
+            if value.shape != x.shape[1:] or value.dtype != x.dtype:
+                raise ValueError(
+                    f"{name} must be {x.dtype} of shape ({x.shape[1]},), not {value.dtype} of {tuple(value.shape)}"
+                )

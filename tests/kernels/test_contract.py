@@ -1,0 +1,288 @@
+"""Every backend keeps the contract, one that comes from elsewhere needs one package, and one place decides which runs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcgnn import kernels
+from hpcgnn.kernels import backend as dispatcher
+from hpcgnn.kernels import contract
+from hpcgnn.kernels.backend import FEATURES, Backend, choose, resolve
+from hpcgnn.kernels.contract import OPERATORS, SPMM, Operators
+from hpcgnn.kernels.native import library
+from hpcgnn.kernels.rows import ROWS
+
+ROOT = Path(kernels.__file__).parents[2]
+BUILT_IN = ("native", "jit", "reference")
+CSR = kernels.Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2)
+
+
+def functions_of(protocol: type) -> dict[str, inspect.Signature]:
+    """The functions that a protocol asks for, without ``self``."""
+    found = {}
+    for name, function in vars(protocol).items():
+        if not name.startswith("_") and inspect.isfunction(function):
+            signature = inspect.signature(function)
+            found[name] = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return found
+
+
+def differences(kernels_of_one: object, protocol: type) -> list[str]:
+    """What keeps a module from being what the protocol asks for; annotations are mypy's business."""
+    found = []
+    for name, wanted in functions_of(protocol).items():
+        function = getattr(kernels_of_one, name, None)
+        if function is None:
+            found.append(f"{name} is missing")
+            continue
+        given = list(inspect.signature(function).parameters.values())
+        asked = [parameter.name for parameter in wanted.parameters.values()]
+        if [parameter.name for parameter in given[: len(asked)]] != asked:
+            found.append(f"{name} takes {[parameter.name for parameter in given]}, not {asked}")
+        if any(parameter.default is parameter.empty for parameter in given[len(asked) :]):
+            found.append(f"{name} needs more than {asked}")
+    return found
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_backend_has_every_function_with_its_parameters(name, operator):
+    assert functions_of(operator.protocol)
+    assert differences(choose(operator, name), operator.protocol) == []
+
+
+class Wrong:
+    """Kernels that lack a function, call an argument otherwise, and want one more."""
+
+    @staticmethod
+    def encode_rows(x, rows, bits, key, buffer, payload, params_at):
+        """Calls payload_at payload."""
+
+    @staticmethod
+    def decode_rows(buffer, payload_at, params_at, bits, out, rows, accumulate, threads):
+        """Wants threads."""
+
+
+def test_what_breaks_the_contract_is_noticed():
+    found = differences(Wrong, contract.MessageKernels)
+    assert [line.split()[:2] for line in found] == [
+        ["encode_rows", "takes"],
+        ["decode_rows", "needs"],
+        ["spmm_rows", "is"],
+    ]
+
+
+MISTYPED = """
+from hpcgnn.kernels.contract import Operators
+from hpcgnn.kernels.reference import edges, rows, spmm
+
+good = Operators(spmm=spmm, edges=edges, rows=rows)
+mixed_up = Operators(spmm=edges)
+
+
+class Narrow:
+    @staticmethod
+    def pack_bf16(x: int, out: int) -> None: ...
+
+    @staticmethod
+    def unpack_bf16(x: int, out: int) -> None: ...
+
+
+mistyped = Operators(narrow=Narrow())
+"""
+
+
+def test_mypy_checks_modules_against_the_protocols(tmp_path):
+    (tmp_path / "checked.py").write_text(MISTYPED)
+    kept = ROOT / ".mypy_cache"  # what others have looked at needs no second look
+    options = ["--config-file", ROOT / "setup.cfg", "--cache-dir", kept]
+    command = [sys.executable, "-m", "mypy", *options, tmp_path / "checked.py"]
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    errors = [line for line in result.stdout.splitlines() if "error:" in line]
+    assert len(errors) == 2, result.stdout
+    assert 'to "Operators" has incompatible type Module' in errors[0]
+    assert 'to "Operators" has incompatible type "Narrow"' in errors[1]
+
+
+TOY = '''
+"""A backend of another package: it adds rows up with a dense matrix, in float32 alone."""
+
+import torch
+
+from hpcgnn.kernels.backend import Backend
+from hpcgnn.kernels.contract import Operators
+
+
+class Spmm:
+    """Counts its calls."""
+
+    calls = 0
+
+    def spmm(self, csr, weight, x, scale, accumulate, out):
+        """As the contract says."""
+        self.calls += 1
+        values = torch.ones(csr.num_entries) if weight is None else weight
+        dense = torch.zeros(csr.num_rows, csr.num_cols)
+        dense.index_put_((csr.entry_rows(), csr.indices.long()), values, accumulate=True)
+        out.copy_(dense @ x + (out if accumulate else 0))
+
+
+SPMM = Spmm()
+BACKEND = Backend("toy", lambda: Operators(spmm=SPMM), dtypes=frozenset((torch.float32,)))
+'''
+USE = """
+import json, torch
+import hpcgnn.kernels as kernels
+
+def refusal(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+
+csr = kernels.Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2)
+x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+found = {"backends": kernels.backends(), "auto": kernels.resolve()}
+y = kernels.spmm(csr, x, backend="toy")
+y.sum().backward()
+found |= {"y": y.tolist(), "gradient": x.grad.tolist()}
+import toy_backend
+found["calls"] = toy_backend.SPMM.calls
+found["refused"] = [
+    refusal(lambda: kernels.spmm(csr, x.double(), backend="toy")),
+    refusal(lambda: kernels.edge_sum(csr, torch.ones(3), backend="toy")),
+    refusal(lambda: kernels.spmm(csr, x.detach().to("meta"), backend="toy")),
+]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """A folder that holds one installed package, with a backend in it."""
+    package, facts = tmp_path / "toy_backend", tmp_path / "toy_backend-1.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text(TOY)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[hpcgnn.backends]\ntoy = toy_backend:BACKEND\n")
+    return tmp_path
+
+
+def run_with(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+def test_a_backend_of_another_package_needs_nothing_here(toy):
+    result = run_with(toy, USE)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert set(found["backends"]) == {*BUILT_IN, "toy"}
+    assert found["auto"] == resolve()  # one that has no rank runs where it is asked for
+    assert found["y"] == [[4.0, 6.0], [3.0, 4.0]]
+    assert found["gradient"] == [[1.0, 1.0], [2.0, 2.0]]
+    assert found["calls"] == 2  # forward and backward
+    type_, operator, device = found["refused"]
+    assert type_ == "x must be torch.float32 for backend 'toy', not torch.float64"
+    assert operator == "backend 'toy' has no edges kernels: ask for another one, or for 'auto'"
+    assert device == "x must be on the CPU for backend 'toy', not on meta"
+
+
+def test_a_backend_that_cannot_be_imported_stops_those_alone_who_ask_for_it(toy):
+    (toy / "toy_backend" / "__init__.py").write_text("import a_compiler_that_is_not_there\n")
+    result = run_with(
+        toy,
+        "from hpcgnn import kernels\n"
+        "print(kernels.resolve())\n"
+        "try:\n    kernels.resolve('toy')\nexcept ValueError as error:\n    print(error)\n",
+    )
+    assert result.stdout.splitlines() == [
+        resolve(),
+        "backend 'toy' was asked for, but toy_backend:BACKEND cannot be imported: "
+        "No module named 'a_compiler_that_is_not_there'",
+    ]
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """``registered(backend)`` registers it for this test."""
+    monkeypatch.setattr(dispatcher, "_registered", {})
+
+    def clear() -> None:
+        dispatcher._found.cache_clear()
+        dispatcher._ranked.cache_clear()
+
+    yield kernels.register
+    monkeypatch.undo()
+    clear()
+
+
+def test_the_one_of_the_highest_rank_that_can_runs(registered):
+    class Quick:
+        """Kernels of a better backend."""
+
+        def spmm(self, csr, weight, x, scale, accumulate, out):
+            """Marks its result."""
+            out.fill_(7)
+
+    reason: list[str | None] = [None]
+    registered(
+        Backend(
+            "quick",
+            lambda: Operators(spmm=Quick()),
+            dtypes=FEATURES - {torch.float64},
+            rank=9,
+            missing=lambda: reason[0],
+        )
+    )
+    assert kernels.backends()[0] == "quick"
+    assert kernels.spmm(CSR, torch.ones(2, 1)).tolist() == [[7.0], [7.0]]
+    assert kernels.spmm(CSR, torch.ones(2, 1).double()).tolist() == [[2.0], [1.0]]  # a type that it does not take
+    assert kernels.edge_sum(CSR, torch.ones(3)).tolist() == [2.0, 1.0]  # an operator that it has not
+    reason[0] = "its device is asleep"
+    assert kernels.spmm(CSR, torch.ones(2, 1)).tolist() == [[2.0], [1.0]]
+    with pytest.raises(ValueError, match="backend 'quick' was asked for, but its device is asleep"):
+        resolve("quick")
+    with pytest.raises(ValueError, match="there is a backend called 'quick' already"):
+        registered(Backend("quick", Operators))
+
+
+def test_tensors_of_a_device_choose_the_backend_that_takes_it(registered):
+    elsewhere = torch.ones(2, 1, device="meta")  # a device of which every torch has tensors
+    with pytest.raises(ValueError, match=r"^x must be on the CPU for the backends that run here, not on meta$"):
+        choose(SPMM, x=elsewhere)
+    registered(Backend("ghost", lambda: Operators(rows=choose(ROWS, "reference")), devices=("meta",), rank=0))
+    assert resolve(x=elsewhere) == "ghost"
+    assert resolve(x=torch.ones(1)) == resolve()
+    assert choose(ROWS, x=elsewhere) is choose(ROWS, "reference")
+    with pytest.raises(ValueError, match=r"^none of the backends .* has spmm kernels for torch.float32 on meta$"):
+        choose(SPMM, x=elsewhere)
+    for first, second, wrong in ((elsewhere, torch.ones(1), "cpu"), (torch.ones(1), elsewhere, "meta")):
+        with pytest.raises(ValueError, match=f"^out must be on {first.device}, as x is, not on {wrong}$"):
+            choose(ROWS, x=first, weight=None, out=second)
+    with pytest.raises(ValueError, match=r"^x must be on meta for backend 'ghost', not on cpu$"):
+        choose(ROWS, "ghost", x=torch.ones(1))
+
+
+def test_without_a_library_native_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: None)
+    assert resolve() == "jit"
+    with pytest.raises(
+        ValueError, match="backend 'native' was asked for, but hpcgnn was installed without a C\\+\\+ compiler"
+    ):
+        resolve("native")
+
+
+def test_an_unknown_name_is_answered_with_those_that_there_are():
+    with pytest.raises(ValueError, match=r"^backend must be one of auto, native, jit, reference, not 'cuda'$"):
+        kernels.spmm(CSR, torch.ones(2, 1), backend="cuda")

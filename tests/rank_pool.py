@@ -1,0 +1,316 @@
+"""MPI ranks that one launch starts and that then run one thing after another, and the same interface on threads.
+
+Starting ranks takes seconds, most of them for imports; what a test wants of them often takes milliseconds. So a session has
+one launch for each number of ranks, and each test gives it something to do: a program of tests/ranks, or a command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hpcgnn.comm.thread_world import on_threads
+
+ROOT = Path(__file__).resolve().parent.parent
+STARTER = ROOT / "tools" / "mpiexec.sh"
+LONGEST_SECONDS = 300.0
+# A rank's failure may be what all ranks agree on, or leave the others waiting: so long they have to say so, too.
+_GRACE_SECONDS = 3.0
+
+
+def import_path() -> str:
+    """PYTHONPATH of ranks: the package, and the tests' helpers."""
+    return os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+
+
+def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End a launcher in the way that makes it end its ranks; killed outright, it would leave them behind."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every rank of a pool is to do: a command line of hpcgnn, or a program, called with its World and arguments."""
+
+    command: tuple[str, ...] | None = None
+    program: Callable[..., Any] | None = None
+    arguments: tuple[Any, ...] = ()
+    environment: Mapping[str, str] | None = None
+    folder: str | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank has to say afterwards. problem: the traceback with the values there, of a program that failed."""
+
+    value: Any = None
+    problem: str = ""
+    code: int = 0
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command line left on all ranks, as one process that a launcher had started."""
+
+    codes: list[int]
+    stdout: str
+    stderr: str
+
+    @property
+    def returncode(self) -> int:
+        """The first that is not 0."""
+        return next((code for code in self.codes if code), 0)
+
+
+class RankPool:
+    """``size`` MPI ranks that wait, without spinning, for something to do. They are started when they are first needed."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._launcher: subprocess.Popen[str] | None = None
+        self._ranks: list[connection.Connection] = []
+
+    def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = LONGEST_SECONDS) -> list[Any]:
+        """What ``program(world, *arguments)``, a function of a module in tests/, returns on each rank.
+
+        Fails the test with the traceback of the lowest rank that raised, and with the values there.
+        """
+        answers = self._everyones(Work(program=program, arguments=arguments), program.__name__, seconds)
+        failed = {rank: answer.problem for rank, answer in enumerate(answers) if answer is None or answer.problem}
+        if failed:
+            self.close(kill=None in answers)
+            told = [f"rank {rank}: {problem}" for rank, problem in _told(answers)]
+            pytest.fail(f"{program.__name__} on {self.size} MPI ranks\n" + "\n".join(told[:2]), pytrace=False)
+        return [answer.value for answer in answers if answer is not None]
+
+    def command(
+        self,
+        *words: object,
+        check: bool = True,
+        threads: int = 1,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        seconds: float = LONGEST_SECONDS,
+    ) -> Completed:
+        """``hpcgnn *words`` on all ranks, as ``mpirun`` would start it; with ``check``, the test fails where it fails."""
+        line = tuple(map(str, words))
+        place = None if folder is None else str(folder)
+        answers = self._everyones(
+            Work(line, None, (), environment, place, threads), f"hpcgnn {' '.join(line)}", seconds
+        )
+        if None in answers or any(answer.problem for answer in answers if answer is not None):
+            self.close(kill=True)
+            told = [f"rank {rank}: {problem}" for rank, problem in _told(answers)]
+            pytest.fail(f"hpcgnn {' '.join(line)} on {self.size} MPI ranks\n" + "\n".join(told), pytrace=False)
+        found = [answer for answer in answers if answer is not None]
+        output, problems = ("".join(getattr(answer, name) for answer in found) for name in ("stdout", "stderr"))
+        completed = Completed([answer.code for answer in found], output, problems)
+        if check and completed.returncode:
+            pytest.fail(f"exit codes {completed.codes}: hpcgnn {' '.join(line)}\n{output}\n{problems}", pytrace=False)
+        return completed
+
+    def close(self, *, kill: bool = False) -> None:
+        """Let the ranks go; with ``kill``, those too that wait for others. The next thing to do starts new ones."""
+        if self._launcher is None:
+            return
+        for rank in self._ranks:
+            rank.close()  # which each takes as its end
+        if kill:
+            stop(self._launcher)
+        else:
+            try:
+                self._launcher.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                stop(self._launcher)
+        self._launcher, self._ranks = None, []
+        self._log.close()
+
+    def _start(self) -> None:
+        folder = tempfile.mkdtemp(prefix="ranks")  # a socket's address must be short
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        try:
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(f"{folder}/socket")
+                server.listen(self.size)
+                server.settimeout(0.2)
+                worker = [sys.executable, "-m", "rank_worker", f"{folder}/socket"]
+                self._launcher = subprocess.Popen(
+                    [str(STARTER), "-n", str(self.size), "-t", "1", *worker],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    text=True,
+                    env=os.environ | {"PYTHONPATH": import_path()},
+                )
+                self._ranks = self._connected(server)
+        finally:
+            shutil.rmtree(folder)
+
+    def _connected(self, server: socket.socket) -> list[connection.Connection]:
+        """Connections by rank."""
+        assert self._launcher is not None
+        found: dict[int, connection.Connection] = {}
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while len(found) < self.size:
+            try:
+                link = connection.Connection(server.accept()[0].detach())
+                found[link.recv()] = link
+            except TimeoutError:
+                if self._launcher.poll() is not None or time.monotonic() > deadline:
+                    stop(self._launcher)
+                    pytest.fail(f"{self.size} MPI ranks did not start\n{self._said()}", pytrace=False)
+        return [found[rank] for rank in range(self.size)]
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def _everyones(self, work: Work, what: str, seconds: float) -> list[Answer | None]:
+        """Answers by rank; None of those that had none when the time was over, or shortly after another's problem."""
+        if self._launcher is None:
+            self._start()
+        for rank in self._ranks:
+            rank.send_bytes(pickle.dumps(work))  # not by torch's own way, which shares memory between processes
+        answers: list[Answer | None] = [None] * self.size
+        waiting, deadline = dict(zip(self._ranks, range(self.size), strict=True)), time.monotonic() + seconds
+        while waiting:
+            ready = connection.wait(list(waiting), max(deadline - time.monotonic(), 0))
+            if not ready:
+                break
+            for link in ready:
+                number = waiting.pop(link)
+                answer = answers[number] = self._received(link, f"{what}: rank {number} of {self.size} has ended")
+                if answer.problem:
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        return answers
+
+    def _received(self, rank: connection.Connection, what_if_ended: str) -> Answer:
+        with contextlib.suppress(EOFError, ConnectionError):
+            return pickle.loads(rank.recv_bytes())
+        said = self._said()
+        self.close(kill=True)
+        pytest.fail(f"{what_if_ended}\n{said}", pytrace=False)
+
+
+def _told(answers: Sequence[Answer | None]) -> list[tuple[int, str]]:
+    """What ranks have to say of a failure: their problems first."""
+    problems = [(rank, answer.problem) for rank, answer in enumerate(answers) if answer is not None and answer.problem]
+    return problems + [(rank, "did not come to an end") for rank, answer in enumerate(answers) if answer is None]
+
+
+class ThreadPool:
+    """The same on ranks that are threads of this process: no MPI, nothing to start, and assertions fail where they stand."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def run(self, program: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What ``program(world, *arguments)`` returns on each rank."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # of each rank
+        try:
+            return on_threads(self.size, lambda world: program(world, *arguments))
+        finally:
+            torch.set_num_threads(threads)
+
+
+def launched(
+    ranks: int,
+    args: Sequence[str | Path],
+    *,
+    threads: int = 1,
+    bind: bool = False,
+    timeout_seconds: float = LONGEST_SECONDS,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads, a launch of its own; with ``bind``, each on own cores.
+
+    Fails the test when the launcher takes longer than ``timeout_seconds`` or, with ``check``, exits non-zero. ``env`` is
+    added to this process's environment, with the tests' helpers on the import path.
+    """
+    binding = ["-N", str(ranks)] if bind else []
+    command = [str(STARTER), "-n", str(ranks), "-t", str(threads), *binding, sys.executable, *map(str, args)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": import_path()} | dict(env or {}),
+        cwd=cwd,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_seconds)
+    except subprocess.TimeoutExpired:
+        stdout, stderr = stop(process)
+        pytest.fail(f"no end within {timeout_seconds:.0f} s: {' '.join(command)}\n{stdout}\n{stderr}", pytrace=False)
+    if check and process.returncode != 0:
+        pytest.fail(f"exit code {process.returncode}: {' '.join(command)}\n{stdout}\n{stderr}", pytrace=False)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def ranks_of(launcher: int) -> dict[int, int]:
+    """Process ids of the ranks that a launcher, or one that it has started, runs, by rank: by what MPI told each of them."""
+    parents, found = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    for process in parents:
+        above = process
+        while above in parents and above != launcher:
+            above = parents[above]
+        rank = _rank_told(process) if above == launcher != process else None
+        if rank is not None and parents[process] not in found.values():  # not what a rank has started
+            found[rank] = process
+    return found
+
+
+def _rank_told(process: int) -> int | None:
+    try:
+        words = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace").split("\0")
+        command = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    told = dict(word.split("=", 1) for word in words if "=" in word)
+    rank = told.get("OMPI_COMM_WORLD_RANK", told.get("PMI_RANK"))
+    return int(rank) if rank is not None and "python" in command[0] else None
+
+
+def signal_ranks(launcher: int, number: signal.Signals) -> int:
+    """Send the signal to every rank of the launcher that runs; how many these were."""
+    sent = 0
+    for process in ranks_of(launcher).values():
+        try:
+            os.kill(process, number)
+            sent += 1
+        except ProcessLookupError:
+            continue
+    return sent
