@@ -32,6 +32,7 @@ def option(named: Named) -> click.Option:
     setting, about = named.setting, named.setting.about
     is_flag = setting.default is False
     default = as_told(setting, setting.default)
+    default = str(default) if about.chosen_from() else default
     return click.Option(
         [as_flag(setting.name or "")],
         type=bool if is_flag else _type(setting),

@@ -12,7 +12,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.compute import check_compute
-from hpcgnn.nn.config import MODELS, ModelConfig, check_kept_input
+from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import Frame, GraphModel
@@ -41,6 +41,7 @@ def build_model(
     """
     with together(graph.world, f"build a model for {graph.path}"):
         config.check()
+        check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
         if keep_input_aggregation:
             check_kept_input(config)
             _check_dense(graph)

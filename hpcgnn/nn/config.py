@@ -97,6 +97,15 @@ def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
             raise HpcgnnError(f"the aggregation of the input cannot be kept: {reason}")
 
 
+def check_differences(message_coding: str, drops_rows: float) -> None:
+    """Raise HpcgnnError where what is sent would be differences between rows that are masked anew in each epoch."""
+    if message_coding == "delta" and drops_rows > 0:
+        raise HpcgnnError(
+            f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {drops_rows:g}: masks that are drawn anew in "
+            "each epoch would be most of each difference"
+        )
+
+
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:
     """What two models must have in common to have the same parameters."""
     free = {

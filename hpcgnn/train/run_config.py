@@ -11,7 +11,7 @@ from hpcgnn.comm import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.compute import COMPUTES
-from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_kept_input
+from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
@@ -176,10 +176,8 @@ def _check_delta(run: RunConfig) -> None:
     if run.messages.message_coding != "delta":
         return
     bits, staleness = run.policy.bits_policy, run.policy.staleness_policy
-    with_dropout = run.model.drops_rows
+    check_differences(run.messages.message_coding, run.model.drops_rows)
     reasons = {
-        f"needs --dropout 0 and --input-dropout 0, not {with_dropout:g}: masks that are drawn anew in each epoch would be most "
-        "of each difference": with_dropout > 0,
         "needs --label-redraw once: labels drawn anew would be in each difference": run.train.labels.rate > 0
         and run.train.labels.redraw == "epoch",
         "is not for --task link: gradients of negatives drawn anew are noise to it": run.task == LINK,
@@ -340,7 +338,7 @@ def as_typed(setting: Setting, value: Any) -> Any:
         return Path(value)
     if isinstance(setting.default, tuple):
         return tuple(value)
-    return str(value) if setting is _OF_BITS else value
+    return next((choice for choice in setting.about.chosen_from() if str(choice) == str(value)), value)
 
 
 def as_told(setting: Setting, value: Any) -> Any:

@@ -7,6 +7,7 @@ import torch
 from hpcgnn.comm import MessageConfig, Messages, World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.config import check_differences
 from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
 from hpcgnn.nn.pyg.rehearsal import rehearse
 
@@ -42,6 +43,9 @@ def distribute(
     """
     with together(graph.world, f"distribute {type(model).__name__}"):
         _check_model(model)
+        config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
+        rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
+        check_differences(config.message_coding, max(rates, default=0.0))
         if check:
             rehearse(model, graph)
     _agree_on_weights(model, graph.world)

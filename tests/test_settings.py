@@ -1,0 +1,103 @@
+"""What a field says of a setting is what is checked, and registries find what is in their package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+import hpcgnn
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.registry import Registry
+from hpcgnn.settings import Checked, setting
+
+
+@dataclass(frozen=True)
+class Example(Checked):
+    count: int = setting(3, least=1, most=9)
+    share: float = setting(0.5, least=0, below=1)
+    rate: float | None = setting(None, above=0)
+    mode: str = setting("a", choices=("a", "b"))
+    late: str = setting("a", name="flag_name", choices=lambda: ("a", "c"))
+    is_on: bool = setting(True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"count": 0}, "count must be at least 1 and at most 9, not 0"),
+        ({"count": 2.0}, "count must be a whole number, not 2.0"),
+        ({"count": True}, "count must be a whole number, not True"),
+        ({"count": None}, "count must be a whole number, not None"),
+        ({"share": 1}, "share must be at least 0 and below 1, not 1"),
+        ({"share": float("nan")}, "share must be at least 0 and below 1, not nan"),
+        ({"rate": 0.0}, "rate must be above 0, not 0.0"),
+        ({"mode": "c"}, "mode must be one of a, b, not 'c'"),
+        ({"late": "b"}, "flag-name must be one of a, c, not 'b'"),
+        ({"is_on": 1}, "is_on must be true or false, not 1"),
+    ],
+)
+def test_a_value_that_a_field_does_not_allow_is_refused_in_a_sentence(changes, sentence):
+    Example().check()
+    Example(count=9, share=0, rate=1, mode="b", late="c", is_on=False).check()
+    with pytest.raises(HpcgnnError) as refused:
+        Example(**changes).check()
+    assert str(refused.value) == sentence
+
+
+def test_a_model_has_its_own_settings_and_no_others():
+    config = hpcgnn.ModelConfig("gat", layers=2, heads=4)
+    assert (config.layers, config.heads, config.output_heads) == (2, 4, 1)
+    assert config == replace(hpcgnn.ModelConfig("gat", layers=2), heads=4)
+    assert replace(config, model="gatv2") == hpcgnn.ModelConfig("gatv2", layers=2, heads=4)
+    assert replace(hpcgnn.ModelConfig("gat"), model="gcn") == hpcgnn.ModelConfig("gcn")
+    with pytest.raises(HpcgnnError, match=r"^teleport is not used by gcn: appnp and gcnii use it$"):
+        hpcgnn.ModelConfig("gcn", teleport=0.1)
+    with pytest.raises(HpcgnnError, match=r"^heads is not used by gcn"):
+        replace(config, model="gcn")
+    with pytest.raises(TypeError, match="no setting 'headz'"):
+        hpcgnn.ModelConfig("gat", headz=3)
+    with pytest.raises(HpcgnnError, match=r"^model must be one of appnp, .*, not 'gcm'"):
+        hpcgnn.ModelConfig("gcm")
+    with pytest.raises(AttributeError, match="no setting 'headz'"):
+        _ = config.headz
+
+
+def test_policies_have_theirs_together():
+    config = hpcgnn.PolicyConfig("sylvie", "pipeqs", loss_window=2, drift_threshold=0.3, smoothing="both")
+    assert (config.loss_window, config.drift_threshold, config.smoothing) == (2, 0.3, "both")
+    with pytest.raises(HpcgnnError, match=r"^variance_weight is not used by --bits sylvie .*: --bits adaqp uses it$"):
+        hpcgnn.PolicyConfig("sylvie", variance_weight=0.5)
+
+
+def test_a_registry_finds_the_modules_of_its_package(tmp_path, monkeypatch):
+    package = tmp_path / "shapes_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from hpcgnn.registry import Registry\nSHAPES = Registry('shape', 'shapes_of_a_test')\n"
+    )
+    for name in ("round", "even"):
+        (package / f"{name}.py").write_text(
+            f"from shapes_of_a_test import SHAPES\n@SHAPES.register({name!r})\nclass Shape:\n    summary = 'is {name}'\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    from shapes_of_a_test import SHAPES
+
+    assert list(SHAPES) == ["even", "round"]
+    assert SHAPES.summaries() == "even: is even; round: is round"
+    with pytest.raises(HpcgnnError, match=r"^shape must be one of even, round, not 'odd'$"):
+        SHAPES["odd"]
+
+
+def test_two_classes_of_one_name_are_refused():
+    registry: Registry = Registry("shape", "hpcgnn.presets")
+
+    @registry.register("round")
+    class First:
+        pass
+
+    with pytest.raises(ValueError, match="there is a shape 'round' already"):
+
+        @registry.register("round")
+        class Second:
+            pass

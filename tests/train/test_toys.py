@@ -1,0 +1,57 @@
+"""A model and policies that only a program of the user's own knows are offered, trained and refused as any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def found(mpirun, parts, tmp_path_factory):
+    program = Path(__file__).parents[1] / "ranks" / "toys.py"
+    return json.loads(mpirun(2, [program, parts, tmp_path_factory.mktemp("toys")]).stdout)
+
+
+def test_the_command_and_python_train_the_same(found):
+    assert found["command"] == found["python"] == found["again"]
+    assert found["command"][-1] < found["command"][0]
+
+
+def test_the_toy_policies_decide(found):
+    assert found["bits"] == [["8"], ["2"]] * 3
+    assert found["stale"] == [False, True] * 3
+    assert all(seen.keys() == {"seconds"} for seen in found["observed"])  # as one of them needs a clock
+
+
+def test_the_run_folder_and_the_help_have_their_settings(found):
+    toys = {
+        "model": "toy",
+        "blend": 0.5,
+        "bits": "alternating",
+        "few_bits": 2,
+        "staleness": "now-and-then",
+        "fresh_every": 2,
+    }
+    assert toys.items() <= found["config"].items()
+    assert "teleport" not in found["config"]
+    for told in (
+        "toy: share of the neighbours",
+        "toy: dense layers that mix in",
+        "alternating: has 8 and fewer by turns",
+    ):
+        assert told in found["help"]
+    assert "now-and-then: epochs from one fresh one to the next. [default: 3; x>=1]" in found["help"]
+
+
+def test_others_refuse_their_settings(found):
+    assert found["refused"] == [
+        "--blend is not used by sage: toy uses it",
+        "--few-bits is not used by fixed bits with --staleness off: --bits alternating uses it",
+        "blend is not used by gcn: toy uses it",
+        "fresh_every is not used by fixed bits with --staleness pipeline: --staleness now-and-then uses it",
+        "blend must be at least 0 and at most 1, not 1.5",
+    ]
