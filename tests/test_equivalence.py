@@ -171,7 +171,9 @@ def in_node_orders(files):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ORDERED)
 @pytest.mark.parametrize("graph", [*GRAPHS, "cut"])
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    "ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_no_node_order_changes_what_is_found(in_node_orders, ranks, graph, model, method):
     """Also where a part is empty, in the random graphs, or has no edge of its own, in the cut one."""
     found = in_node_orders(graph, ranks)[model][method]

@@ -90,6 +90,7 @@ def test_fingerprints_tell_results_apart():
     assert abs(fingerprint(other)[0] - value) > 1e-3 * size
 
 
+@pytest.mark.slow
 def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
     place = Place(graph, WIDTH, 1, warm=True)
     entries = [Entry(name, name, place) for name in ("ours", "torch.mm", "torch.mm.kept", "ceiling.gather")]
@@ -103,6 +104,7 @@ def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
     assert all(len(timing.rounds) == 2 for outcome in outcomes.values() for timing in outcome.timings.values())
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_one_sentence(graph):
     (graph / "indices.npy").unlink()
     with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
@@ -158,6 +160,7 @@ def test_another_order_is_the_same_graph(tmp_path, order):
     assert csr.num_entries == usual.num_entries
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_object_and_draws_the_picture(tmp_path, monkeypatch):
     require_module("matplotlib")
     picture = tmp_path / "roofline.svg"
