@@ -75,6 +75,8 @@ def mpi_ranks() -> Iterator[Callable[[int], RankPool]]:
     pools: dict[int, RankPool] = {}
     yield lambda size: pools.setdefault(size, RankPool(size))
     for pool in pools.values():
+        pool.let_go()  # all, before any is waited for
+    for pool in pools.values():
         pool.close()
 
 

@@ -100,12 +100,7 @@ class RankPool:
         Fails the test with the traceback of the lowest rank that raised, and with the values there.
         """
         answers = self._everyones(Work(program=program, arguments=arguments), program.__name__, seconds)
-        failed = {rank: answer.problem for rank, answer in enumerate(answers) if answer is None or answer.problem}
-        if failed:
-            self.close(kill=None in answers)
-            told = [f"rank {rank}: {problem}" for rank, problem in _told(answers)]
-            pytest.fail(f"{program.__name__} on {self.size} MPI ranks\n" + "\n".join(told[:2]), pytrace=False)
-        return [answer.value for answer in answers if answer is not None]
+        return [answer.value for answer in answers]
 
     def command(
         self,
@@ -118,27 +113,19 @@ class RankPool:
     ) -> Completed:
         """``hpcgnn *words`` on all ranks, as ``mpirun`` would start it; with ``check``, the test fails where it fails."""
         line = tuple(map(str, words))
-        place = None if folder is None else str(folder)
-        answers = self._everyones(
-            Work(line, None, (), environment, place, threads), f"hpcgnn {' '.join(line)}", seconds
-        )
-        if None in answers or any(answer.problem for answer in answers if answer is not None):
-            self.close(kill=True)
-            told = [f"rank {rank}: {problem}" for rank, problem in _told(answers)]
-            pytest.fail(f"hpcgnn {' '.join(line)} on {self.size} MPI ranks\n" + "\n".join(told), pytrace=False)
-        found = [answer for answer in answers if answer is not None]
-        output, problems = ("".join(getattr(answer, name) for answer in found) for name in ("stdout", "stderr"))
-        completed = Completed([answer.code for answer in found], output, problems)
+        work = Work(line, None, (), environment, None if folder is None else str(folder), threads)
+        answers = self._everyones(work, f"hpcgnn {' '.join(line)}", seconds)
+        output, problems = ("".join(getattr(answer, name) for answer in answers) for name in ("stdout", "stderr"))
+        completed = Completed([answer.code for answer in answers], output, problems)
         if check and completed.returncode:
             pytest.fail(f"exit codes {completed.codes}: hpcgnn {' '.join(line)}\n{output}\n{problems}", pytrace=False)
         return completed
 
     def close(self, *, kill: bool = False) -> None:
-        """Let the ranks go; with ``kill``, those too that wait for others. The next thing to do starts new ones."""
+        """Wait for the end of the ranks; with ``kill``, also of those that wait for others. The next work starts new ones."""
+        self.let_go()
         if self._launcher is None:
             return
-        for rank in self._ranks:
-            rank.close()  # which each takes as its end
         if kill:
             stop(self._launcher)
         else:
@@ -146,8 +133,14 @@ class RankPool:
                 self._launcher.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 stop(self._launcher)
-        self._launcher, self._ranks = None, []
+        self._launcher = None
         self._log.close()
+
+    def let_go(self) -> None:
+        """Nothing more is to be done, which each rank takes as its end."""
+        for rank in self._ranks:
+            rank.close()
+        self._ranks = []
 
     def _start(self) -> None:
         folder = tempfile.mkdtemp(prefix="ranks")  # a socket's address must be short
@@ -189,8 +182,8 @@ class RankPool:
         self._log.seek(0)
         return self._log.read()
 
-    def _everyones(self, work: Work, what: str, seconds: float) -> list[Answer | None]:
-        """Answers by rank; None of those that had none when the time was over, or shortly after another's problem."""
+    def _everyones(self, work: Work, what: str, seconds: float) -> list[Answer]:
+        """Answers by rank. Fails the test, and ends the ranks, where one has a problem or none when the time is over."""
         if self._launcher is None:
             self._start()
         for rank in self._ranks:
@@ -206,7 +199,12 @@ class RankPool:
                 answer = answers[number] = self._received(link, f"{what}: rank {number} of {self.size} has ended")
                 if answer.problem:
                     deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-        return answers
+        found = [answer for answer in answers if answer is not None and not answer.problem]
+        if len(found) < self.size:
+            self.close(kill=None in answers)
+            told = [f"rank {rank}: {problem}" for rank, problem in _told(answers)]
+            pytest.fail("\n".join([f"{what} on {self.size} MPI ranks", *told]), pytrace=False)
+        return found
 
     def _received(self, rank: connection.Connection, what_if_ended: str) -> Answer:
         with contextlib.suppress(EOFError, ConnectionError):

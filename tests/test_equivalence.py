@@ -19,8 +19,8 @@ from hpcgnn.data import plan_store
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
-GRAPHS = ("multigraph", "weighted", "cora")
-RANDOM_GRAPHS = GRAPHS[:2]  # where the last of three or more ranks is empty
+RANDOM_GRAPHS = ("multigraph", "weighted")  # where the last of three or more ranks is empty
+GRAPHS = (*RANDOM_GRAPHS, pytest.param("cora", marks=pytest.mark.slow))
 RANKS = (1, 2, 3, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 

@@ -196,7 +196,9 @@ def _quantization(found: dict[str, Any]) -> list[str]:
         table.append(_row([name, f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", rate, share]))
     about = (
         f"{found['rows']:,} rows of {found['width']} float32, buffers made in advance. Bytes that must be read or written count "
-        "once: the rows on one side, payload and parameters on the other; a copy reads and writes. The number is the bits."
+        "once: the rows on one side, payload and parameters on the other; a copy reads and writes. The number is the bits. "
+        "`encode`, `decode` and `aggregate` are the kernels of messages. What was measured before the command timed those has "
+        "lines `quantize` and `dequantize` instead: of whole matrices, by kernels that training never ran and that are gone."
     )
     return ["## Quantization", "", about, "", *table, ""]
 

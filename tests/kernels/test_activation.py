@@ -185,6 +185,7 @@ def digest():
     return run("")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", library.isas())
 def test_instruction_sets_give_the_same_bits(digest, isa):
     assert run(isa) == [[isa], digest]

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from quantized_rows import dequantize, quantize
 
 from hpcgnn import kernels
 from hpcgnn.kernels import backend as dispatcher
 from hpcgnn.kernels import contract
 from hpcgnn.kernels.backend import FEATURES, Backend, choose, resolve
 from hpcgnn.kernels.contract import OPERATORS, SPMM, Operators
+from hpcgnn.kernels.messages import spmm_rows
 from hpcgnn.kernels.native import library
 from hpcgnn.kernels.rows import ROWS
 
@@ -100,6 +102,7 @@ mistyped = Operators(narrow=Narrow())
 """
 
 
+@pytest.mark.slow
 def test_mypy_checks_modules_against_the_protocols(tmp_path):
     (tmp_path / "checked.py").write_text(MISTYPED)
     kept = ROOT / ".mypy_cache"  # what others have looked at needs no second look
@@ -272,6 +275,45 @@ def test_tensors_of_a_device_choose_the_backend_that_takes_it(registered):
             choose(ROWS, x=first, weight=None, out=second)
     with pytest.raises(ValueError, match=r"^x must be on meta for backend 'ghost', not on cpu$"):
         choose(ROWS, "ghost", x=torch.ones(1))
+
+
+def every_operator(backend: str, csr: kernels.Csr) -> None:
+    """Each function of hpcgnn.kernels that takes a backend, forward and backward."""
+    x, scores = torch.ones(2, 4, requires_grad=True), torch.ones(3, requires_grad=True)
+    index, ids = torch.tensor([1, 0]), torch.arange(2)
+    norm = kernels.Norm(torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True), 1e-5)
+    mask = kernels.DropoutMask(ids, 1, 0.5)
+    results = [
+        kernels.spmm(csr, x, scores, "mean", backend=backend),
+        kernels.sddmm(csr, x, x, "dot", backend=backend),
+        kernels.sddmm(csr, x, x, "add", backend=backend),
+        kernels.edge_softmax(csr, scores, backend),
+        kernels.edge_sum(csr, scores, backend),
+        kernels.attention_weights(csr, x, x, 0.2, backend),
+        kernels.gather_rows(x, index, backend),
+        kernels.scatter_rows(index, x, 3, backend),
+        kernels.dense_product(
+            x, torch.ones(4, 2, requires_grad=True), torch.ones(2, requires_grad=True), backend=backend
+        ),
+        kernels.activation(x, norm, mask, backend),
+    ]
+    torch.autograd.backward([result.sum() for result in results])
+    kernels.dropout(x.detach(), ids, 1, 0.5, backend)
+    kernels.unpack_bf16(kernels.pack_bf16(x, backend=backend), backend=backend)
+    payload, params = quantize(x.detach(), 2, 1, backend)
+    dequantize(payload, params, 2, 4, backend)
+    buffer = torch.zeros(32, dtype=torch.uint8)
+    spmm_rows(csr, buffer, torch.tensor([0, 16]), None, 32, 4, torch.zeros(2, 4), backend)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
+    """Nothing else may be chosen: ``auto`` has nothing to choose from here."""
+    CSR.transpose().transpose_order  # noqa: B018  # made once, by whichever backend is best
+    monkeypatch.setattr(dispatcher, "_ranked", tuple)
+    with pytest.raises(ValueError, match="a tensor must be on"):
+        kernels.resolve()
+    every_operator(name, CSR)
 
 
 def test_without_a_library_native_is_refused_in_one_sentence(monkeypatch):

@@ -110,6 +110,7 @@ print(test_dense.digest(), library.last_isa())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", library.isas())
 def test_instruction_sets_have_the_same_bits(isa):
     path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])

@@ -288,6 +288,7 @@ print(library.last_isa(), digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_bits_for_any_number_of_threads_and_any_instruction_set():
     digests = {}
     for isa in library.isas():

@@ -11,6 +11,8 @@ import pytest
 
 from hpcgnn.kernels.native import library
 
+pytestmark = pytest.mark.slow  # a process for each instruction set
+
 PROGRAM = """
 import hashlib, json, torch
 from hpcgnn import kernels

@@ -123,6 +123,7 @@ def test_decodes_to_any_rows(backend, width, bits, accumulate):
     assert_same(out, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", BITS)
 def test_many_rows_there_and_back(backend, bits):
     """Enough of them for several threads, and for stores that go past the caches."""
@@ -233,6 +234,7 @@ def test_without_a_key_everyone_writes_the_same_bytes(width, bits):
         assert torch.equal(wire.buffer, expected.buffer)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     npst.arrays(np.float32, npst.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=140)),
@@ -263,6 +265,7 @@ def test_without_a_key_what_becomes_of_unusual_rows(backend, bits):
     assert decoded(0.0, 1e-40) == [2.0**-111] * 2  # half of the smallest scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 100])
 @pytest.mark.parametrize("width", [40, 256])
 @pytest.mark.parametrize(("bits", "rounds"), [(1, 40), (2, 20), (4, 12), (8, 8)])

@@ -58,6 +58,7 @@ def call(loaded: library.Library, **changes: object) -> torch.Tensor:
     return out
 
 
+@pytest.mark.builds
 def test_arguments_are_those_of_the_header(sources):
     built, said = build(sources)
     assert built is not None, said
@@ -78,6 +79,7 @@ def test_arguments_are_those_of_the_header(sources):
             call(loaded, x=tensor)
 
 
+@pytest.mark.builds
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -96,6 +98,7 @@ def test_a_definition_that_is_not_what_was_declared_does_not_compile(sources, be
     assert "conflicting declaration" in said
 
 
+@pytest.mark.builds
 def test_a_kernel_that_was_not_declared_does_not_compile(sources):
     change(sources / "dropout.h", "HPCGNN_KERNEL(void, dropout_f64)", "HPCGNN_KERNEL(void, dropout_f16)")
     built, said = build(sources)
@@ -103,6 +106,7 @@ def test_a_kernel_that_was_not_declared_does_not_compile(sources):
     assert "no previous declaration" in said
 
 
+@pytest.mark.builds
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -139,6 +143,7 @@ def test_a_library_of_another_header_is_not_loaded_and_if_it_were_calls_would_ra
         call(loaded)
 
 
+@pytest.mark.builds
 def test_a_struct_whose_size_is_another_one_is_not_loaded(sources):
     change(sources / "isa.cpp", "sizeof(hpcgnn_csr)", "sizeof(hpcgnn_csr) + 8")
     built, said = build(sources)

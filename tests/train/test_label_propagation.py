@@ -24,13 +24,13 @@ from hpcgnn.nn.layers import linear_first
 from hpcgnn.nn.linear import matmul
 from hpcgnn.train.label_propagation import LabelPropagationConfig, drawn_nodes
 
-GRAPHS = ("plain", "few", "multi-label", "cora")
+GRAPHS = ("plain", "few", "multi-label", pytest.param("cora", marks=pytest.mark.slow))
 RANKS = (1, 2, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 CASES = [  # graph/model/draw/precision
     *(f"plain/{m}/{draw}/{p}" for m in ("gcn", "gcn-narrow", "sage") for draw in ("epoch", "once") for p in TOLERANCE),
     *(f"{graph}/{m}/epoch/float64" for graph in ("few", "multi-label") for m in ("gcn", "sage")),
-    *(f"cora/sage/epoch/{p}" for p in TOLERANCE),
+    *(pytest.param(f"cora/sage/epoch/{p}", marks=pytest.mark.slow) for p in TOLERANCE),
 ]
 
 # -- which labels -----------------------------------------------------------------------------------------------------

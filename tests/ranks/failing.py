@@ -1,0 +1,29 @@
+"""Programs of ranks that fail, for the test of what is told then."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from hpcgnn.comm import World
+
+
+def one_is_wrong(world: World, wrong: int) -> None:
+    """The others wait for it."""
+    numbers = {"found": world.rank, "wanted": 0}
+    if world.rank == wrong:
+        assert numbers["found"] == numbers["wanted"], "not what was wanted"
+    world.allreduce(np.zeros(1))
+
+
+def one_dies(world: World) -> int:
+    """Without a word."""
+    if world.rank == 1:
+        os._exit(3)
+    return int(world.allreduce(np.ones(1))[0])
+
+
+def rank_squared(world: World) -> int:
+    """What tells the ranks apart."""
+    return world.rank**2

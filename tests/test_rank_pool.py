@@ -1,0 +1,45 @@
+"""What a test is told of programs on the ranks of a pool."""
+
+from __future__ import annotations
+
+import pytest
+from rank_pool import RankPool, ThreadPool
+from ranks import failing
+
+
+@pytest.fixture(scope="module")
+def pool(mpi_ranks):
+    """Ranks of its own, as they do not survive this."""
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.mpi
+def test_a_wrong_rank_is_named_with_the_values_there_and_nobody_waits_for_it(pool):
+    with pytest.raises(pytest.fail.Exception) as told:
+        pool.run(failing.one_is_wrong, 1)
+    text = str(told.value)
+    assert text.startswith("one_is_wrong on 2 MPI ranks\nrank 1: Traceback")
+    assert "AssertionError: not what was wanted" in text
+    assert "numbers = {'found': 1, 'wanted': 0}" in text
+    assert "rank 0: did not come to an end" in text
+    assert pool.run(failing.rank_squared) == [0, 1]
+
+
+@pytest.mark.mpi
+def test_a_rank_that_ends_is_told(pool):
+    with pytest.raises(pytest.fail.Exception, match=r"one_dies: rank [01] of 2 has ended"):
+        pool.run(failing.one_dies)
+
+
+@pytest.mark.mpi
+def test_a_failing_command_has_its_codes_and_words(mpi_ranks):
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)exit codes \[1, 1\]: hpcgnn train no.h5.*does not exist"):
+        mpi_ranks(2).command("train", "no.h5", "--out", "run")
+
+
+def test_an_assertion_on_a_thread_is_the_tests_own():
+    with pytest.raises(AssertionError, match="not what was wanted"):
+        ThreadPool(2).run(failing.one_is_wrong, 1)
+    assert ThreadPool(3).run(failing.rank_squared) == [0, 1, 4]
