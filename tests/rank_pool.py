@@ -56,8 +56,6 @@ class Work:
     command: tuple[str, ...] | None = None
     program: Callable[..., Any] | None = None
     arguments: tuple[Any, ...] = ()
-    environment: Mapping[str, str] | None = None
-    folder: str | None = None
     threads: int = 1
 
 
@@ -92,7 +90,8 @@ class RankPool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._launcher: subprocess.Popen[str] | None = None
-        self._ranks: list[connection.Connection] = []
+        self._ranks: list[connection.Connection] = []  # by rank
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # what the launcher and the ranks print
 
     def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = LONGEST_SECONDS) -> list[Any]:
         """What ``program(world, *arguments)``, a function of a module in tests/, returns on each rank.
@@ -103,18 +102,11 @@ class RankPool:
         return [answer.value for answer in answers]
 
     def command(
-        self,
-        *words: object,
-        check: bool = True,
-        threads: int = 1,
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        seconds: float = LONGEST_SECONDS,
+        self, *words: object, check: bool = True, threads: int = 1, seconds: float = LONGEST_SECONDS
     ) -> Completed:
         """``hpcgnn *words`` on all ranks, as ``mpirun`` would start it; with ``check``, the test fails where it fails."""
         line = tuple(map(str, words))
-        work = Work(line, None, (), environment, None if folder is None else str(folder), threads)
-        answers = self._everyones(work, f"hpcgnn {' '.join(line)}", seconds)
+        answers = self._everyones(Work(line, threads=threads), f"hpcgnn {' '.join(line)}", seconds)
         output, problems = ("".join(getattr(answer, name) for answer in answers) for name in ("stdout", "stderr"))
         completed = Completed([answer.code for answer in answers], output, problems)
         if check and completed.returncode:
@@ -134,7 +126,6 @@ class RankPool:
             except subprocess.TimeoutExpired:
                 stop(self._launcher)
         self._launcher = None
-        self._log.close()
 
     def let_go(self) -> None:
         """Nothing more is to be done, which each rank takes as its end."""
@@ -144,7 +135,6 @@ class RankPool:
 
     def _start(self) -> None:
         folder = tempfile.mkdtemp(prefix="ranks")  # a socket's address must be short
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         try:
             with socket.socket(socket.AF_UNIX) as server:
                 server.bind(f"{folder}/socket")
@@ -175,6 +165,7 @@ class RankPool:
             except TimeoutError:
                 if self._launcher.poll() is not None or time.monotonic() > deadline:
                     stop(self._launcher)
+                    self._launcher = None
                     pytest.fail(f"{self.size} MPI ranks did not start\n{self._said()}", pytrace=False)
         return [found[rank] for rank in range(self.size)]
 

@@ -14,7 +14,6 @@ import reprlib
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -57,7 +56,8 @@ def ran(work: Work) -> Answer:
     torch.manual_seed(0)
     torch.set_num_threads(work.threads)
     output, problems = io.StringIO(), io.StringIO()
-    with _surroundings(work), contextlib.redirect_stdout(output), contextlib.redirect_stderr(problems):
+    os.environ["OMP_NUM_THREADS"] = str(work.threads)
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(problems):
         answer = _done(work)
     gc.collect()  # now and on all ranks alike, what belongs to a communicator
     return Answer(answer.value, answer.problem, answer.code, output.getvalue(), problems.getvalue())
@@ -73,20 +73,6 @@ def _done(work: Work) -> Answer:
         return Answer(code=end.code if isinstance(end.code, int) else int(end.code is not None))
     except BaseException as error:
         return Answer(problem=described(error))
-
-
-@contextlib.contextmanager
-def _surroundings(work: Work) -> Iterator[None]:
-    """Environment and working directory."""
-    before, place = dict(os.environ), os.getcwd()
-    os.environ.update({"OMP_NUM_THREADS": str(work.threads)} | dict(work.environment or {}))
-    os.chdir(work.folder or place)
-    try:
-        yield
-    finally:
-        os.chdir(place)
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def main(address: str) -> None:
