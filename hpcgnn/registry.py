@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -21,7 +22,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, package: str) -> None:
         self._kind, self._package = kind, package
         self._found: dict[str, T] = {}
-        self._is_scanned = False
+        self._is_scanned, self._scanning = False, threading.RLock()
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator of a class that is chosen by ``name``."""
@@ -36,10 +37,11 @@ class Registry(Generic[T]):
         return add
 
     def _all(self) -> dict[str, T]:
-        if not self._is_scanned:
-            self._is_scanned = True
-            for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-                importlib.import_module(f"{self._package}.{module.name}")
+        with self._scanning:  # ranks may be threads; a module of the package may ask for names while it is imported
+            if not self._is_scanned:
+                self._is_scanned = True
+                for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
+                    importlib.import_module(f"{self._package}.{module.name}")
         return self._found
 
     def __getitem__(self, name: str) -> T:

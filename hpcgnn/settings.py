@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from hpcgnn.errors import HpcgnnError
 
@@ -161,22 +161,27 @@ class Composed(Checked):
     """
 
     own: tuple[Any, ...]
+    by_place: ClassVar[int]  # so many fields, the first ones, may be given without their names
 
     def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
         common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
+        if len(values) > self.by_place:
+            raise TypeError(f"{type(self).__name__} takes {self.by_place} settings by their place; name the others")
         given |= dict(zip((each.name for each in common), values, strict=False))
         for each in common:
             object.__setattr__(self, each.name, given.pop(each.name, each.default))
         made: list[Any] = []
-        for section in self.sections():
+        sections = self.sections()
+        for each in own:  # where `dataclasses.replace` made another choice
+            if type(each) not in sections:
+                default = type(each)()
+                given = {name: value for name, value in vars(each).items() if value != getattr(default, name)} | given
+        for section in sections:
             before: Any = next((each for each in own if type(each) is section), section())
             changes = {
                 each.attribute: given.pop(each.attribute) for each in settings_of(section) if each.attribute in given
             }
             made.append(dataclasses.replace(before, **changes))
-        for each in own:  # of what `dataclasses.replace` made another choice
-            if type(each) not in map(type, made) and each != type(each)():
-                given |= dataclasses.asdict(each)
         for name in given:
             self._refuse(name)
         object.__setattr__(self, "own", tuple(made))

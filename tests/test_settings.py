@@ -55,6 +55,9 @@ def test_a_model_has_its_own_settings_and_no_others():
         hpcgnn.ModelConfig("gcn", teleport=0.1)
     with pytest.raises(HpcgnnError, match=r"^heads is not used by gcn"):
         replace(config, model="gcn")
+    assert replace(hpcgnn.ModelConfig("sgc", hops=3), model="appnp") == hpcgnn.ModelConfig("appnp", hops=3)
+    with pytest.raises(TypeError, match="takes 1 settings by their place"):
+        hpcgnn.ModelConfig("gcn", 2)
     with pytest.raises(TypeError, match="no setting 'headz'"):
         hpcgnn.ModelConfig("gat", headz=3)
     with pytest.raises(HpcgnnError, match=r"^model must be one of appnp, .*, not 'gcm'"):

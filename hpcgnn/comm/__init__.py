@@ -7,7 +7,7 @@ from hpcgnn.comm.links import choose_links
 from hpcgnn.comm.messages import MessageConfig, Messages
 from hpcgnn.comm.mpi_world import MpiWorld
 from hpcgnn.comm.timings import PHASES, Timings
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import Segments, World
 
 __all__ = [
     "PHASES",
@@ -16,6 +16,7 @@ __all__ = [
     "MessageConfig",
     "Messages",
     "MpiWorld",
+    "Segments",
     "Timings",
     "World",
     "choose_links",

@@ -11,7 +11,7 @@ import numpy as np
 from hpcgnn.comm.agreement import together
 from hpcgnn.comm.buffer import Buffer, Values, contiguous, empty
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.world import MOST_ROWS, Neighbours
+from hpcgnn.comm.world import MOST_ROWS, Neighbours, Segments
 from hpcgnn.errors import HpcgnnError
 
 
@@ -47,13 +47,7 @@ class Collectives(ABC):
 
     @abstractmethod
     def start_alltoallv(
-        self,
-        send: Buffer,
-        send_rows: np.ndarray,
-        received: Buffer,
-        received_rows: np.ndarray,
-        what: str,
-        neighbours: Neighbours | None = None,
+        self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """Start moving whole rows."""
 
@@ -118,5 +112,6 @@ class Collectives(ABC):
         received = empty(rows, int(received_counts.sum()), *rows.shape[1:])
         what = "redistributed rows"
         self.check_counts(counts, received_counts, what)
-        self.wait(self.start_alltoallv(Buffer.of(rows), counts, Buffer.of(received), received_counts, what))
+        segments = Segments(Buffer.of(rows), counts), Segments(Buffer.of(received), received_counts)
+        self.wait(self.start_alltoallv(*segments, what))
         return received, received_counts

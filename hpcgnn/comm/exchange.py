@@ -181,7 +181,7 @@ class Exchange:
             message.codec.add_ranges(message.sent, self.ranges)
         messages.traffic.started(self.id, message.sent.numel(), trouble=trouble > 0)
         neighbours = None if self.links is None else self.links.there
-        message.pending = messages.world.start_alltoallv(*message.route, self.name, neighbours)
+        message.pending = messages.world.start_alltoallv(*message.segments, self.name, neighbours)
         messages.depart(message.pending)
         if box is not None and box.arrived is not None and self.freshness == STALE:
             box.in_flight, message = message, box.arrived

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.world import Neighbours, World
+from hpcgnn.comm.world import Neighbours, Segments, World
 
 COLLECTIVES = ("auto", "alltoallv", "neighbour")
 _ROUNDS = 5
@@ -57,14 +57,15 @@ def _is_faster(
 ) -> bool:
     """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
     world.check_counts(send_counts, receive_counts, "a trial exchange")
-    send = Buffer.of(torch.zeros(int(send_counts.sum()), row_bytes, dtype=torch.uint8))
-    received = Buffer.of(torch.empty(int(receive_counts.sum()), row_bytes, dtype=torch.uint8))
+    send, received = (
+        Segments(Buffer.of(torch.zeros(int(counts.sum()), row_bytes, dtype=torch.uint8)), counts)
+        for counts in (send_counts, receive_counts)
+    )
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
         for over_neighbours, times in seconds.items():
-            pending = world.start_alltoallv(
-                send, send_counts, received, receive_counts, "a trial exchange", there if over_neighbours else None
-            )
+            linked = there if over_neighbours else None
+            pending = world.start_alltoallv(send, received, "a trial exchange", linked)
             world.wait(pending)
             times.append(float(world.allreduce(np.array([pending.seconds]), "max")[0]))
     return statistics.median(seconds[True]) < statistics.median(seconds[False])

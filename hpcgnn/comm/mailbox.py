@@ -16,6 +16,7 @@ from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.codecs import Codec, CodecTools, Differences, restored
 from hpcgnn.comm.codecs.choice import plain_rows
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.world import Segments
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 
@@ -39,10 +40,12 @@ class Message:
     pending: Pending | None = None
 
     @property
-    def route(self) -> tuple[Buffer, np.ndarray, Buffer, np.ndarray]:
+    def segments(self) -> tuple[Segments, Segments]:
         """What :meth:`hpcgnn.comm.world.World.start_alltoallv` is given."""
         codec = self.codec
-        return Buffer.of(self.sent), codec.send_counts, Buffer.of(self.received), codec.receive_counts
+        return Segments(Buffer.of(self.sent), codec.send_counts), Segments(
+            Buffer.of(self.received), codec.receive_counts
+        )
 
     def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, r) times what has come."""

@@ -18,7 +18,7 @@ from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.progress import PROGRESS
-from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, Neighbours
+from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, Neighbours, Segments
 from hpcgnn.errors import HpcgnnError, StalledError
 
 if TYPE_CHECKING:
@@ -137,24 +137,17 @@ class MpiWorld(Collectives):
         return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
 
     def start_alltoallv(
-        self,
-        send: Buffer,
-        send_rows: np.ndarray,
-        received: Buffer,
-        received_rows: np.ndarray,
-        what: str,
-        neighbours: Neighbours | None = None,
+        self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """``Ialltoallv``, or ``Ineighbor_alltoallv``, whose datatype is a row."""
         start = self._comm.Ialltoallv  # first of all, as this takes MPI back
-        row_type = self._row_type(send.row_bytes)
-        there = (send_rows, _displacements(send_rows))
-        back = (received_rows, _displacements(received_rows))
+        row_type = self._row_type(send.buffer.row_bytes)
+        there, back = ((each.counts, _displacements(each.counts)) for each in (send, received))
         if neighbours is not None:
             start = neighbours.handle.Ineighbor_alltoallv
             there = tuple(each[neighbours.destinations] for each in there)
             back = tuple(each[neighbours.sources] for each in back)
-        request = start([self._memory(send), there, row_type], [self._memory(received), back, row_type])
+        request = start([self._memory(send.buffer), there, row_type], [self._memory(received.buffer), back, row_type])
         return Pending.started(request, what, send, received)
 
     # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------

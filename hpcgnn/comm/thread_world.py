@@ -13,7 +13,7 @@ from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.world import MpiHandle, Neighbours
+from hpcgnn.comm.world import MpiHandle, Neighbours, Segments
 
 T = TypeVar("T")
 _LONGEST_SECONDS = 60.0
@@ -96,20 +96,14 @@ class ThreadWorld(Collectives):
         return Pending.done(what)
 
     def start_alltoallv(
-        self,
-        send: Buffer,
-        send_rows: np.ndarray,
-        received: Buffer,
-        received_rows: np.ndarray,
-        what: str,
-        neighbours: Neighbours | None = None,
+        self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """Copy this rank's pieces of everyone's."""
-        pieces = np.split(send.on_host()[: int(send_rows.sum())], np.cumsum(send_rows)[:-1])
+        pieces = np.split(send.buffer.on_host()[: int(send.counts.sum())], np.cumsum(send.counts)[:-1])
         theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
-        if [len(piece) for piece in theirs] != list(received_rows):
-            raise ValueError(f"{what}: rank {self.rank} expects {list(received_rows)} rows of the ranks")
-        received.on_host()[: int(received_rows.sum())] = np.concatenate(theirs)
+        if [len(piece) for piece in theirs] != list(received.counts):
+            raise ValueError(f"{what}: rank {self.rank} expects {list(received.counts)} rows of the ranks")
+        received.buffer.on_host()[: int(received.counts.sum())] = np.concatenate(theirs)
         return Pending.done(what)
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:

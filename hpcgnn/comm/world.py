@@ -31,6 +31,14 @@ class Neighbours:
     destinations: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """A buffer whose rows are those for, or from, one rank after the other. counts: (size,) int64 rows of each."""
+
+    buffer: Buffer
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class MpiHandle:
     """A communicator for a C library: a pointer (Open MPI) or an int (MPICH). num_bytes: of ``MPI_Comm``."""
@@ -87,20 +95,13 @@ class World(Protocol):
         ...
 
     def start_alltoallv(
-        self,
-        send: Buffer,
-        send_rows: np.ndarray,
-        received: Buffer,
-        received_rows: np.ndarray,
-        what: str,
-        neighbours: Neighbours | None = None,
+        self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """Start moving whole rows: the first ``send_rows[0]`` rows of ``send`` go to rank 0, the next to rank 1, ...
+        """Start moving whole rows: the first segment of ``send`` goes to rank 0, the next to rank 1, ...
 
-        ``send`` and ``received`` have the same size of a row; ``send_rows`` and ``received_rows`` are ``(size,)`` counts. Counts
-        and displacements are in rows, so 2**31 rows, not bytes, is the limit, which :meth:`check_counts` checks: here it would
-        be found by one rank alone. With ``neighbours``, only ranks that are linked there look at each other; all others' counts
-        must be 0.
+        ``send`` and ``received`` have the same size of a row. Counts and displacements are in rows, so 2**31 rows, not bytes, is
+        the limit, which :meth:`check_counts` checks: here it would be found by one rank alone. With ``neighbours``, only ranks
+        that are linked there look at each other; all others' segments must be empty.
         """
         ...
 

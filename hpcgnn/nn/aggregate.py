@@ -301,7 +301,7 @@ def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.nda
 
 
 def _scaled(x: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
-    return torch.mul(x, diagonal, out=buffers.empty(x.shape[0], x.shape[1], x.dtype))
+    return torch.mul(x, diagonal, out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device))
 
 
 def _cast(csr: Csr, dtype: torch.dtype) -> Csr:

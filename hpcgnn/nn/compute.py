@@ -54,7 +54,7 @@ class Rounded:
         """``x.T @ dy`` (F, H), from dy (n, H)."""
         arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)
         if arithmetic == "torch":
-            return _multiply(self._by_torch().T, _round(dy))
+            return _multiply(self._by_torch().T, pack_bf16(dy))
         return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
@@ -65,7 +65,7 @@ class Rounded:
 
     def _by_torch(self) -> torch.Tensor:
         if self._rounded is None:
-            self._rounded = _round(self.x)
+            self._rounded = pack_bf16(self.x)
         return self._rounded
 
 
@@ -89,25 +89,21 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        rounded_weight = _round(weight)
+        rounded_weight = pack_bf16(weight)
         ctx.save_for_backward(rounded, rounded_weight)
         return _multiply(rounded, rounded_weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
         rounded, rounded_weight = ctx.saved_tensors
-        dy = _round(gradients[0])
+        dy = pack_bf16(gradients[0])
         dx = _multiply(dy, rounded_weight.T) if ctx.needs_input_grad[0] else None
         dweight = _multiply(rounded.T, dy) if ctx.needs_input_grad[2] else None
         return dx, None, dweight
 
 
-def _round(x: torch.Tensor) -> torch.Tensor:
-    return pack_bf16(x, out=buffers.empty(x.shape[0], x.shape[1], torch.bfloat16))
-
-
 def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], torch.bfloat16)))
+    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], a.dtype, a.device)))
 
 
 def check_compute(compute: str, dtype: torch.dtype) -> str | None:

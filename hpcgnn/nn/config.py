@@ -46,6 +46,7 @@ class ModelConfig(Composed):
     label_inputs: bool = setting(False, name=None)
     decoder: str = setting("none", name=None, choices=DECODERS)
     own: tuple[Any, ...] = ()
+    by_place = 1
 
     def sections(self) -> tuple[type, ...]:
         """As :meth:`Composed.sections`."""

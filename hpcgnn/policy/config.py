@@ -52,6 +52,7 @@ class PolicyConfig(Composed):
         choices=lambda: tuple(STALENESS_POLICIES),
     )
     own: tuple[Any, ...] = ()
+    by_place = 2
 
     @property
     def bits_policy(self) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import Buffer, World, together
+from hpcgnn.comm import Buffer, Segments, World, together
 from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 
@@ -161,8 +161,9 @@ def _timed(world: World, ring: Ring, size: int) -> float:
     sent, received = np.zeros((2, world.size), np.int64)
     sent[ring.after(world.rank)] = received[ring.after(world.rank, -1)] = ring.after(world.rank) != world.rank
     rows = torch.zeros(2, size, dtype=torch.uint8)
-    mine, theirs = Buffer.of(rows[: sent.sum()]), Buffer.of(rows[1 : 1 + received.sum()])
+    mine, theirs = rows[: sent.sum()], rows[1 : 1 + received.sum()]
+    segments = Segments(Buffer.of(mine), sent), Segments(Buffer.of(theirs), received)
     world.allreduce(np.zeros(1))  # all start at once
-    pending = world.start_alltoallv(mine, sent, theirs, received, "a timed message")
+    pending = world.start_alltoallv(*segments, "a timed message")
     world.wait(pending)
     return pending.seconds

@@ -99,7 +99,7 @@ class Trainer:
         self._is_resumed = False
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
-        """What of the run's settings this trainer knows: those that a model was built with and no longer has are as ever."""
+        """The run's settings; those that were needed to build the model, and that it does not tell, have their defaults."""
         model = self.model
         return RunConfig(
             task="node" if links is None else "link",

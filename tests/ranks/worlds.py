@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcgnn.byte_sink import LocalFile
-from hpcgnn.comm import Buffer, World, together
+from hpcgnn.comm import Buffer, Segments, World, together
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.errors import HpcgnnError
 
@@ -77,9 +77,8 @@ def moves_rows_among_neighbours(world: World, folder: Path) -> None:
     linked = world.neighbours(received_rows > 0, send_rows > 0)
     for neighbours in (None, linked):
         send, received = torch.full((1, 5), float(world.rank)), torch.full((1, 5), -1.0)
-        pending = world.start_alltoallv(
-            Buffer.of(send), send_rows, Buffer.of(received), received_rows, "a row", neighbours
-        )
+        segments = Segments(Buffer.of(send), send_rows), Segments(Buffer.of(received), received_rows)
+        pending = world.start_alltoallv(*segments, "a row", neighbours)
         world.watch(pending)
         world.wait(pending)
         assert world.test(pending)
