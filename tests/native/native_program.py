@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +60,7 @@ def run(
     env = os.environ | {"OMP_WAIT_POLICY": "passive"} | environment
     env.pop("HPCGNN_ISA", None)
     command = [*emulator, str(program), str(library), *isas]
-    result = _started(command, env)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, f"exit code {result.returncode}: {command}\n{result.stdout}{result.stderr}"
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[-1] == ["all", "passed"]
@@ -70,18 +68,6 @@ def run(
     for part, isa, results, digest in lines[1:-1]:
         digests.setdefault(part, {})[isa] = (int(results), digest)
     return Report(lines[0][1:], digests)
-
-
-def _started(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """The run of a program that may have been linked a moment ago: some file systems close a file later than who wrote it."""
-    for _ in range(50):
-        try:
-            return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-        except OSError as error:
-            if error.errno != errno.ETXTBSY:
-                raise
-            time.sleep(0.1)
-    raise TimeoutError(f"{command[0]} stays open for writing")
 
 
 def can_link(compiler: str, flags: str) -> bool:
