@@ -58,19 +58,28 @@ build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-# Two processes share the tests (setup.cfg has the markers by which they are chosen). All tests that start ranks are one
-# group, which one of them runs (tests/conftest.py); it waits much, so that more processes than two would gain little.
-PYTEST := -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
+# Tests that start ranks wait much, and would wait longer for each other's: one process runs them, one by one, and another one
+# all other tests (setup.cfg has the markers). What the latter says is shown when the former has ended.
+STARTS_RANKS := launches or slurm or virtual_cluster
+define both-halves
+	@mkdir -p build; \
+	$(1) -m pytest $(PYTEST_FLAGS) -m "not ($(STARTS_RANKS))" > build/test-without-ranks.log 2>&1 & others=$$!; \
+	trap "kill $$others 2> /dev/null" EXIT; \
+	$(1) -m pytest $(PYTEST_FLAGS) -m "$(STARTS_RANKS)"; ranks=$$?; \
+	wait $$others; others=$$?; cat build/test-without-ranks.log; \
+	exit $$((ranks > others ? ranks : others))
+endef
 
 test: check ## run every check and every test, the rank tests under a real mpirun
-	$(BIN)/python $(PYTEST)
+	$(call both-halves,$(BIN)/python)
 
-test-fast: check ## in less than 3 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
-	$(BIN)/python $(PYTEST) -m "first_launch or not (launches or virtual_cluster or slurm or builds or emulator or slow)"
+test-fast: dev-env ## in less than 3 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS) \
+	    -m "first_launch or not ($(STARTS_RANKS) or builds or emulator or slow)"
 
 coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on ranks: at least 92 %
 	@rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run $(PYTEST)
+	$(call both-halves,$(BIN)/coverage run)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=92
 

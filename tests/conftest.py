@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Before torch, whose threads would otherwise spin while they wait, in each of the processes that share few cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 from hypothesis import settings
@@ -24,28 +27,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(0)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that start ranks are marked by what they use; and, for pytest-xdist, what is to run in one process, one by one.
-
-    Ranks that share few cores with other ranks would wait long for each other, so all that start some are one group, which
-    is begun first; what they are waited for is time for the others: a file each, whose fixtures are made once.
-    """
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start ranks are marked by what they use: the Makefile runs them one by one, beside all others."""
     for item in items:
         if {"mpi_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
-        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else str(item.path)))
-    items.sort(key=lambda item: (_order(item), str(item.path)))
-
-
-def _order(item: pytest.Item) -> int:
-    """The longest groups first."""
-    if any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster")):
-        return 0
-    return 1 if item.get_closest_marker("builds") else 2
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ ASK = "from hpcgnn.cli import console; print(console.is_terminal(1), console.is_
 
 
 @pytest.mark.mpi
+@pytest.mark.launches
 @pytest.mark.parametrize("on_terminal", [False, True])
 def test_under_a_launcher(on_terminal):
     leader, follower = os.openpty()

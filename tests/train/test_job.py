@@ -20,7 +20,7 @@ import torch
 from rank_pool import STARTER, ranks_of, signal_ranks
 from requires import require
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
 HPCGNN = ["-m", "hpcgnn"]
 SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
