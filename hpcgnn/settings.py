@@ -9,6 +9,7 @@ import dataclasses
 import numbers
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -151,7 +152,7 @@ def kind_of(annotated: Any) -> tuple[Any, bool]:
 # -- settings that belong to what others choose ------------------------------------------------------------------------
 
 
-class Composed(Checked):
+class Composed(Checked, ABC):
     """A frozen dataclass without ``__init__`` whose fields choose who else has settings: ``ModelConfig("gat", heads=4)``.
 
     ``own`` has one object of each dataclass that :meth:`sections` names, and their fields are attributes of this one too.
@@ -186,18 +187,18 @@ class Composed(Checked):
             self._refuse(name)
         object.__setattr__(self, "own", tuple(made))
 
+    @abstractmethod
     def sections(self) -> tuple[type, ...]:
         """Dataclasses of settings that what is chosen has, each once."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def all_sections(cls) -> dict[type, list[str]]:
         """Those that anything to be chosen has, and who has them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def chosen(self) -> str:
         """What was chosen, in words."""
-        raise NotImplementedError
 
     def _refuse(self, name: str) -> None:
         users = self.users()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -29,9 +30,9 @@ class Stack(GraphModel):
             if depth < len(widths) - 2:
                 self.norms.append(self.new_norm(next_width))
 
+    @abstractmethod
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
         """The layer of this depth."""
-        raise NotImplementedError
 
     def scores(self, x: Features) -> torch.Tensor:
         """As :meth:`GraphModel.scores`."""
