@@ -41,6 +41,7 @@ class Exchange:
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.id = ExchangeId(layer, is_backward)
         self.freshness = FRESH
+        self._tools = messages.tools(backend)
         self.ranges: RowRanges | None = None
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
@@ -201,7 +202,7 @@ class Exchange:
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
-        message.add_received(matrix, z)
+        message.codec.add_received(message.received, message.differences, matrix, z)
 
     # -- what a message is made of ------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class Exchange:
     def _mailbox(self, slot: Slot) -> Mailbox | None:
         """Where rows of ``slot`` are kept; None in evaluations, and where they are used at once."""
         messages = self.messages
-        return messages.kept.mailbox(slot, messages.tools(self.backend)) if messages.present.is_training else None
+        return messages.kept.mailbox(slot, self._tools) if messages.present.is_training else None
 
     def _settle(self, box: Mailbox) -> None:
         """What is in flight comes into use."""
@@ -243,7 +244,7 @@ class Exchange:
         if key not in self._codecs:
             counts = self.send_counts, self.receive_counts
             self._codecs[key] = make_codec(
-                messages.world, self.name, counts, bits, width, dtype, messages.tools(self.backend),
+                messages.world, self.name, counts, bits, width, dtype, self._tools,
                 is_delta=messages.is_delta,
             )  # fmt: skip
         return self._codecs[key]

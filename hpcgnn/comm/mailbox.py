@@ -47,10 +47,6 @@ class Message:
             Buffer.of(self.received), codec.receive_counts
         )
 
-    def add_received(self, matrix: Csr, z: torch.Tensor) -> None:
-        """``z`` (n, F) += ``matrix`` (n, r) times what has come."""
-        self.codec.add_received(self.received, self.differences, matrix, z)
-
     def become(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """(r, F) numbers take the place of what has come."""
         self.codec, self.received = plain_rows(rows, tools)
