@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcgnn import kernels
     from hpcgnn.graph import load
     from hpcgnn.nn import ModelConfig, build_model
-    from hpcgnn.nn.pyg import distribute
+    from hpcgnn.nn.pyg.distribute import distribute
     from hpcgnn.policy import PolicyConfig
     from hpcgnn.train import RunConfig, TrainConfig, Trainer
     from hpcgnn.train.gradients import sum_gradients

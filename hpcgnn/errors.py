@@ -20,6 +20,20 @@ class HpcgnnError(Exception):
         self.agreed = agreed
 
 
+class WrongValueError(HpcgnnError, ValueError):
+    """An argument or a setting that Python gave, of the right type, whose value cannot be."""
+
+
+class WrongTypeError(HpcgnnError, TypeError):
+    """An argument or a setting that Python gave, of another type than it has."""
+
+
+def again(error: HpcgnnError, message: str) -> HpcgnnError:
+    """An error of the same kind as ``error``, which all ranks raise with the same ``message``."""
+    kinds = (WrongValueError, WrongTypeError)
+    return next((kind for kind in kinds if isinstance(error, kind)), HpcgnnError)(message, agreed=True)
+
+
 class StalledError(HpcgnnError):
     """A wait ran into its deadline.
 

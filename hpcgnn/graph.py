@@ -10,11 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import MpiWorld, World, together
+from hpcgnn.arguments import check_path, check_world
+from hpcgnn.comm import MpiWorld, World, same_everywhere, together
 from hpcgnn.data import plan_store
+from hpcgnn.data.checks import in_range
 from hpcgnn.data.graph_file import MASKS, GraphMeta
+from hpcgnn.data.h5 import damaged
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
 from hpcgnn.node_order import NodeOrder, node_order
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
@@ -163,7 +168,8 @@ class LocalGraph:
         """(n, n) ones: the edges inside this part, in the file's order."""
         inside = self._is_inside
         indptr = np.concatenate(([0], np.cumsum(inside)))[self.indptr - self.indptr[0]]
-        return Csr(indptr, self.indices[inside] - self.first, self.num_nodes, check=False)
+        # Checked: a program may have changed them.
+        return Csr(indptr, self.indices[inside] - self.first, self.num_nodes)
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -172,25 +178,62 @@ class LocalGraph:
 
         ``weighted`` gives the matrices the graph's edge weights instead of ones. Nodes are in the file's order.
         """
-        plan = self.stored_plan(strategy) or self.built_plan(strategy)
-        if not weighted or self.edge_weight is None:
+        weighted = weighted and self.edge_weight is not None
+        plan = self.stored_plan(strategy, edges=weighted) or self.built_plan(strategy)
+        if not weighted:
             return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
         sent = self._weights_at_receivers(plan)
         weights = {id(plan.local): self._own_weights(plan.local), id(plan.receive): self._own_weights(plan.receive)}
         weights[id(plan.send)] = sent
         return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
 
-    def stored_plan(self, strategy: str) -> AggregationPlan[SparseMatrix] | None:
-        """This rank's plan in the file, or None where there is none that fits. Collective."""
+    def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
+        """This rank's plan in the file, or None where there is none that fits. Collective.
+
+        ``edges`` asks for which edge each entry is, too: 8 bytes an entry that only edge weights need.
+        """
         if not self.matches_parts:
             return None
+        plan, fingerprint = None, 0
         with together(self.world, f"read the plan in {self.path}"), PartsFile(self.path) as parts:
-            stored = parts.uuid == self.uuid and plan_store.is_stored(parts, strategy)
-            return plan_store.read_plan(parts, strategy, self.world.rank) if stored else None
+            if parts.uuid == self.uuid and plan_store.is_stored(parts, strategy):
+                stored = StoredPlan(parts, strategy)
+                plan, fingerprint = stored.part(self.world.rank, edges=edges), stored.fingerprint
+        same_everywhere(
+            self.world,
+            [plan is not None, fingerprint],
+            f"the ranks read different plans from {self.path}: give each node the same file, or remove the copies",
+        )
+        if plan is not None:
+            self._check_peers(plan)
+        return plan
+
+    def _check_peers(self, plan: AggregationPlan[SparseMatrix]) -> None:
+        """That each pair of ranks means to move the same rows, and that each edge that ends here is counted once. Collective."""
+        world = self.world
+        row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
+        said = np.zeros((world.size, 3), dtype=np.int64)
+        said[plan.send_to.peers, :2] = np.stack((plan.send_to.post, plan.send_to.pre), axis=1)
+        said[:, 2] = np.diff(plan.send.indptr[row_ends]) - said[:, 0]  # an entry of a post row is no edge
+        said, _ = world.alltoallv(said, np.ones(world.size, dtype=np.int64))
+        expected = np.zeros((world.size, 2), dtype=np.int64)
+        expected[plan.receive_from.peers] = np.stack((plan.receive_from.post, plan.receive_from.pre), axis=1)
+        in_received = plan.receive.indices.size - int(plan.receive_from.pre.sum())  # an entry for a pre row is no edge
+        edges = plan.local.indices.size + in_received + int(said[:, 2].sum())
+        with together(world, f"use the plan in {self.path}"):
+            if not np.array_equal(said[:, :2], expected):
+                sender = int(np.flatnonzero((said[:, :2] != expected).any(axis=1))[0])
+                raise damaged(
+                    self.path, f"its plan sends other rows from part {sender} to part {world.rank} than it receives"
+                )
+            if edges != self.indices.size:
+                raise damaged(self.path, f"its plan has {edges} edges for the {self.indices.size} of part {world.rank}")
 
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
         """This rank's plan, made now: each rank plans what it receives and tells its peers what to send. Collective."""
         world = self.world
+        with together(world, "plan what travels"):
+            self._check_edges()
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)
         pairs = np.zeros((world.size, 2), dtype=np.int64)
@@ -205,6 +248,14 @@ class LocalGraph:
         send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
         return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
 
+    def _check_edges(self) -> None:
+        """That the arrays, which a program may change, still are edges between nodes: nobody looks at a plan made of them."""
+        rising = self.indptr.size == self.num_nodes + 1 and bool((self.indptr[1:] >= self.indptr[:-1]).all())
+        if not rising or self.indptr[-1] - self.indptr[0] != self.indices.size:
+            raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")
+        if self.indices.size and not in_range(self.indices, 0, self.meta.num_nodes - 1):
+            raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {self.meta.num_nodes - 1}")
+
     def _own_weights(self, matrix: SparseMatrix) -> np.ndarray:
         """(entries,) float32 weights of a matrix whose edges end on this rank; carrying entries weigh 1."""
         assert self.edge_weight is not None
@@ -215,6 +266,10 @@ class LocalGraph:
         assert self.edge_weight is not None
         row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(self.world.size))))
         asked, counts = self.world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
+        with together(self.world, f"use the plan in {self.path}"):
+            theirs = asked[(asked >= 0) & ((asked < self.indptr[0]) | (asked >= self.indptr[-1]))]
+            if theirs.size:
+                raise damaged(self.path, f"its plan asks part {self.world.rank} for edge {theirs[0]} of another part")
         answers, _ = self.world.alltoallv(_lookup(self.edge_weight, asked - self.indptr[0], asked >= 0), counts)
         return answers
 
@@ -230,6 +285,8 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
     Raises:
         HpcgnnError: the same on every rank, for a missing or damaged file, or a rank count that does not fit.
     """
+    check_path("path", path)
+    check_world(world)
     world = MpiWorld() if world is None else world
     path = Path(path)
     with together(world, f"read {path}"), PartsFile(path) as parts:
@@ -241,18 +298,61 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
                 f"`mpirun -n {parts.num_parts}`, or run `hpcgnn partition ... --parts {world.size}`"
             )
         offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
-        return _read_slab(world, path, parts, offsets, matches)
+        if not matches:  # no rank reads a part as it is: deal them out to be looked at
+            parts.verify(range(world.rank, parts.num_parts, world.size))
+        graph = _read_slab(world, path, parts, offsets, matches)
+        fingerprint = parts.fingerprint
+    _check_alike(graph, fingerprint)
+    return graph
+
+
+def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
+    """That all ranks read the same file, and that their nodes are all nodes: one small collective.
+
+    Each rank has its own ids in range and once (the file's schema). Hashes of 64 bits of all ranks' ids must add up to those of
+    0 to N-1, which ranks that hold others do with a probability of 2**-64; no rank holds O(N).
+    """
+    world, path = graph.world, graph.path
+    nodes, rank = graph.meta.num_nodes, graph.world.rank
+    share = np.arange(rank * nodes // world.size, (rank + 1) * nodes // world.size)
+    ids = index_array(graph.original_ids)
+    said = np.array([fingerprint, _sum_of_hashes(ids), _sum_of_hashes(share)], np.uint64).view(np.int64)
+    found = world.allgather(said).view(np.uint64)
+    other = np.flatnonzero(found[:, 0] != found[0, 0])
+    if other.size:
+        raise HpcgnnError(
+            f"ranks 0 and {other[0]} read different files as {path}: give each node the same one", agreed=True
+        )
+    held, wanted = found[:, 1:].sum(axis=0)
+    if held != wanted:
+        raise HpcgnnError(
+            str(damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")), agreed=True
+        )
+
+
+def _sum_of_hashes(ids: np.ndarray) -> int:
+    """Modulo 2**64, of a mixing of 64 bits (that of splitmix64) of each id."""
+    total = 0
+    for begin in range(0, ids.size, _IDS_AT_A_TIME):
+        mixed = (ids[begin : begin + _IDS_AT_A_TIME].view(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        mixed ^= mixed >> np.uint64(31)
+        total += int(mixed.sum())
+    return total % 2**64
+
+
+_IDS_AT_A_TIME = 1 << 14  # 128 KiB, which stay in the cache
 
 
 def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
     first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
-    indptr, indices = parts.edges(first, last)
-    features = parts.features(first, last)
-    values = features.data if isinstance(features, sp.csr_matrix) else features
-    if values is not None and not np.isfinite(values).all():
-        raise HpcgnnError(f"{path}: features of part {world.rank} contain NaN or Inf: convert the graph anew")
-    labels = parts.labels(first, last)
-    masks = {name: parts.mask(name, first, last) for name in MASKS} if parts.meta.has_masks else {}
+    part = world.rank if matches else None  # has checksums of its own
+    indptr, indices = parts.edges(first, last, part)
+    features = parts.features(first, last, part)
+    labels = parts.labels(first, last, part)
+    masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
     return LocalGraph(
         world=world,
         path=path,
@@ -262,17 +362,17 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         features=_as_features(features),
         y=None if labels is None else torch.from_numpy(labels),
         masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
-        original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last)),
+        original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
         indptr=indptr,
         indices=indices,
-        edge_weight=parts.weights(int(indptr[0]), int(indptr[-1])),
+        edge_weight=parts.weights(int(indptr[0]), int(indptr[-1]), part),
         matches_parts=matches,
     )
 
 
 def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | Csr | None:
     if isinstance(features, sp.csr_matrix):
-        return Csr(features.indptr, features.indices, features.shape[1], features.data)
+        return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
     return None if features is None else torch.from_numpy(features)
 
 

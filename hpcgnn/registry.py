@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongTypeError, WrongValueError
 
 T = TypeVar("T", bound=type)
 
@@ -48,10 +48,11 @@ class Registry(Generic[T]):
         """The class.
 
         Raises:
-            HpcgnnError: where there is none.
+            WrongValueError, WrongTypeError: where there is none.
         """
-        if name not in self._all():
-            raise HpcgnnError(f"{self._kind} must be one of {', '.join(self)}, not {name!r}")
+        if not isinstance(name, str) or name not in self._all():
+            kind = WrongValueError if isinstance(name, str) else WrongTypeError
+            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {name!r}")
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:

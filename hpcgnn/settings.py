@@ -6,6 +6,7 @@ Checks, the command's options and their help, the keys of TOML files and presets
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import types
 import typing
@@ -13,13 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from hpcgnn.errors import HpcgnnError
+import msgspec
+
+from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.typed import MOST_FLOAT, MOST_INT, problem_of
 
 T = TypeVar("T")
 _KEY = "hpcgnn"
 MOST_SEED = 2**63 - 1
+_LONGEST = 200  # characters of a value in a sentence
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class About:
     is neither. choices: what it may be, or what gives that once it is asked for. least, most: bounds of a number, and above,
     below: bounds that it may not reach. metavar: in the help. used_if: of the dataclass's object, whether it uses the setting,
     and users: who does. is_kept: whether a run that is repeated has it as well. is_free: whether a model's parameters may be
-    used with another value. default_in_words: for the help.
+    used with another value. default_in_words: for the help. is_finite: a
+    number that may not be infinite.
     """
 
     help: str | Callable[[], str] = ""
@@ -46,6 +53,7 @@ class About:
     is_kept: bool = True
     is_free: bool = False
     default_in_words: str = ""
+    is_finite: bool = True
 
     def in_words(self) -> str:
         """The help."""
@@ -95,50 +103,118 @@ def _settings_of(config_type: type) -> tuple[Setting, ...]:
 class Checked:
     """A dataclass of settings: :meth:`check` asks whether each may be what it is."""
 
+    def __post_init__(self) -> None:
+        """Numbers of NumPy's become Python's."""
+        for each in settings_of(type(self)):
+            object.__setattr__(self, each.attribute, plain(getattr(self, each.attribute)))
+
     def check(self) -> None:
         """Raise HpcgnnError for a value that its field does not allow."""
+        config_type: type = type(self)
+        for name, kind in _parts_of(config_type).items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                kinds = " or ".join(each.__name__ for each in (typing.get_args(kind) or (kind,)))
+                raise WrongTypeError(f"{name} must be a {kinds}, not {_told(value)}")
         for each in settings_of(type(self)):
             check_value(each, getattr(self, each.attribute))
 
 
-def check_value(setting: Setting, value: Any) -> None:
-    """Raise HpcgnnError unless the setting may have this value."""
-    wanted = _problem(setting, value)
+@cache
+def _parts_of(config_type: type) -> dict[str, Any]:
+    """The fields that are settings' dataclasses themselves."""
+    hints = typing.get_type_hints(config_type)
+    found = {each.name: hints[each.name] for each in dataclasses.fields(config_type) if _KEY not in each.metadata}
+    return {name: kind for name, kind in found.items() if all(map(_is_checked, typing.get_args(kind) or (kind,)))}
+
+
+def _is_checked(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Checked)
+
+
+def check_value(setting: Setting, value: Any, where: str = "") -> None:
+    """Raise the error of a value that the setting may not have. where: the file that it comes from; a program otherwise.
+
+    Raises:
+        WrongTypeError, WrongValueError: of a program's; with ``where``, a HpcgnnError that begins with it.
+    """
+    wanted, is_type = _problem(setting, value)
     if wanted:
         name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
-        raise HpcgnnError(f"{name} must be {wanted}, not {value!r}")
+        sentence = f"{name} must be {wanted}, not {_told(value)}"
+        if where:
+            raise HpcgnnError(f"{where}: {sentence}")
+        raise (WrongTypeError if is_type else WrongValueError)(sentence)
 
 
-def _problem(setting: Setting, value: Any) -> str:
-    """What the value would have to be, in words; nothing where it is that, or where its dataclass sees to it."""
+def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
+    """What the value would have to be, in words, and whether it is of another type; nothing where it is that."""
     about, (kind, may_be_none) = setting.about, kind_of(setting.type)
     if value is None and may_be_none:
-        return ""
+        return "", False
     if choices := about.chosen_from():
-        is_one = any(value == choice and type(value) is type(choice) for choice in choices)
-        return "" if is_one else f"one of {', '.join(map(str, choices))}"
-    if kind is bool:
-        return "" if isinstance(value, bool) else "true or false"
-    if kind not in (int, float):
-        return ""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral if kind is int else numbers.Real):
-        return "a whole number" if kind is int else "a number"
-    return "" if _is_within(about, value) else _bounds(about)
+        is_one = any(type(value) is type(choice) and value == choice for choice in choices)
+        is_type = not isinstance(value, tuple({type(choice) for choice in choices})) or isinstance(value, bool)
+        return ("" if is_one else f"one of {', '.join(map(str, choices))}"), is_type
+    if not _is_of(kind, value):
+        return _TYPES.get(kind, str(kind)), True
+    if kind not in (int, float) or _is_a(value, _bounded(kind, about)):
+        return "", False
+    return _bounds(about, value), False
 
 
-def _is_within(about: About, value: Any) -> bool:
-    """Never so of a NaN where there is a bound."""
-    return (
-        (about.least is None or value >= about.least)
-        and (about.most is None or value <= about.most)
-        and (about.above is None or value > about.above)
-        and (about.below is None or value < about.below)
-    )
+_TYPES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path (pathlib.Path)",
+    tuple[float, float]: "two numbers",
+}
 
 
-def _bounds(about: About) -> str:
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether the value is of the type; numbers may be those of other libraries."""
+    if kind in (int, float) and not isinstance(value, bool):
+        return isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    return isinstance(value, Path) if kind is Path else _is_a(value, kind)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    return not problem_of(plain(value), kind)
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy's as Python's, which files and checkpoints can hold; everything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _bounded(kind: Any, about: About) -> Any:
+    """The type of a number with its bounds, which a NaN never keeps."""
+    most, least = about.most, about.least
+    if most is None and about.below is None and about.is_finite:
+        most = MOST_INT if kind is int else MOST_FLOAT
+    if least is None and about.above is None:
+        least = -MOST_INT if kind is int else -MOST_FLOAT
+    bounds: dict[str, Any] = {"ge": least, "le": most, "gt": about.above, "lt": about.below}
+    return Annotated[kind, msgspec.Meta(**{name: bound for name, bound in bounds.items() if bound is not None})]
+
+
+def _told(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _bounds(about: About, value: Any) -> str:
     words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
-    return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+    told = [f"{word} {bound:g}" for word, bound in words.items() if bound is not None]
+    if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and about.most is None:
+        told.append("below 2^63")
+    elif not told or math.isinf(value):
+        told.append("finite")
+    return " and ".join(told)
 
 
 def kind_of(annotated: Any) -> tuple[Any, bool]:
@@ -167,10 +243,12 @@ class Composed(Checked, ABC):
     def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
         common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
         if len(values) > self.by_place:
-            raise TypeError(f"{type(self).__name__} takes {self.by_place} settings by their place; name the others")
+            raise WrongTypeError(
+                f"{type(self).__name__} takes {self.by_place} settings by their place; name the others"
+            )
         given |= dict(zip((each.name for each in common), values, strict=False))
         for each in common:
-            object.__setattr__(self, each.name, given.pop(each.name, each.default))
+            object.__setattr__(self, each.name, plain(given.pop(each.name, each.default)))
         made: list[Any] = []
         sections = self.sections()
         for each in own:  # where `dataclasses.replace` made another choice
@@ -180,7 +258,9 @@ class Composed(Checked, ABC):
         for section in sections:
             before: Any = next((each for each in own if type(each) is section), section())
             changes = {
-                each.attribute: given.pop(each.attribute) for each in settings_of(section) if each.attribute in given
+                each.attribute: plain(given.pop(each.attribute))
+                for each in settings_of(section)
+                if each.attribute in given
             }
             made.append(dataclasses.replace(before, **changes))
         for name in given:
@@ -203,8 +283,8 @@ class Composed(Checked, ABC):
     def _refuse(self, name: str) -> None:
         users = self.users()
         if name not in users:
-            raise TypeError(f"{type(self).__name__} has no setting {name!r}")
-        raise HpcgnnError(not_used(name, self.chosen(), users[name]))
+            raise WrongTypeError(f"{type(self).__name__} has no setting {name!r}")
+        raise WrongValueError(not_used(name, self.chosen(), users[name]))
 
     @classmethod
     def users(cls) -> dict[str, list[str]]:

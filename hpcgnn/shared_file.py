@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcgnn import whole_file
 from hpcgnn.comm import World, together
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.data import h5
 
 
 @contextlib.contextmanager
-def replacing(world: World, path: str | Path, *, force: bool) -> Iterator[Path]:
-    """:func:`hpcgnn.data.h5.replacing` for all ranks: every rank gets rank 0's temporary name. Collective."""
+def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
+    """:func:`hpcgnn.whole_file.replacing` for all ranks: every rank gets rank 0's temporary name. Collective."""
     with contextlib.ExitStack() as stack:
         name = ""
         with together(world, f"write {path}"):
             if world.rank == 0:
-                name = str(stack.enter_context(h5.replacing(path, force=force)))
+                name = str(stack.enter_context(whole_file.replacing(path, force=force, inputs=inputs)))
         yield Path(world.broadcast(name))
         with together(world, f"write {path}"):
             stack.close()

@@ -28,8 +28,15 @@ usage() {
 
 [[ $# -eq 0 ]] || { usage; [[ $1 == -h ]]; exit; }
 
-graph=$DATA/$(tr -c 'A-Za-z0-9._\n-' _ <<<"$SOURCE").h5
-parts=${graph%.h5}-$RANKS.h5
+# Files are named by what they are made of: another source, other flags, or another file under the source's name are another
+# graph, and stand beside it.
+digest() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }
+file=${SOURCE#*:}
+[[ -e $file ]] || file=${file%%\?*}
+state=$([[ ! -f $file ]] || stat -L -c '%s %.Y' -- "$file")
+name=$(tr -c 'A-Za-z0-9._\n-' _ <<<"$SOURCE")
+graph=$DATA/${name:0:80}-$(digest "$SOURCE" "$CONVERT_FLAGS" "$state").h5
+parts=${graph%.h5}-$RANKS-$(digest "$PARTITION_FLAGS").h5
 
 # Each thread stays on one core of its rank; tools/mpiexec.sh gives each rank its own cores.
 export OMP_PLACES=cores OMP_PROC_BIND=close

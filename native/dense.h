@@ -8,12 +8,13 @@
 
 namespace {
 
-constexpr int64_t kStepsAtOnce = 512;      // of a panel, and
-constexpr int64_t kPanelsAtOnce = 6;       // panels of the weight, stay in the second-level cache
-constexpr int64_t kRowsOfATask = 128;      // of y
-constexpr int64_t kRowsOfAProduct = 1024;  // whose products are summed on their own: a rule of the result
-constexpr int64_t kRowsPacked = 256;       // of a segment at a time
-constexpr int64_t kColumnsPacked = 256;    // of x at a time
+constexpr int64_t kStepsAtOnce = 512;       // of a panel, and
+constexpr int64_t kPanelsAtOnce = 6;        // panels of the weight, stay in the second-level cache
+constexpr int64_t kRowsOfATask = 128;       // of y
+constexpr int64_t kRowsOfAProduct = 1024;   // whose products are summed on their own: a rule of the result
+constexpr int64_t kRowsPacked = 256;        // of a segment at a time
+constexpr int64_t kColumnsPacked = 256;     // of x at a time
+constexpr int64_t kPanelThatStays = 24576;  // bytes of packed rows of dy that the first-level cache holds
 
 template <typename Arithmetic>
 int64_t steps_of(const int64_t terms) {
@@ -194,32 +195,45 @@ struct SegmentSums {
     }
 };
 
-// `rows` rows of dy as panels, whose sums are added to the column sums.
-template <typename Arithmetic>
-void pack_gradient(SegmentSums<Arithmetic>& own, const float* dy, const int64_t rows) {
+// `rows` rows of one panel of dy, whose sums are added to the column sums. All of its vectors at a time: a vector of
+// its own would meet every line of the cache again, and rows whose length is a power of two share few sets of it.
+template <int vectors, typename Arithmetic>
+void pack_gradient_panel(SegmentSums<Arithmetic>& own, const float* dy, const int64_t rows, const int64_t p) {
     using Number = typename Arithmetic::Number;
     constexpr int64_t kTerms = Arithmetic::kTerms;
     const Panels& panels = own.panels;
-    for (int64_t p = 0; p < panels.count; ++p) {
-        const int vectors = panels.vectors_of(p), columns = panels.columns_of(p);
-        Number* to = own.packed_dy.get() + panels.first_column(p) * own.kStepsPacked;
-        for (int v = 0; v < vectors; ++v) {
-            const int count = std::min(columns - v * kFloats, kFloats);
-            const float* from = dy + panels.first_column(p) + v * kFloats;
-            float* sums = own.column_sums.get() + panels.first_column(p) + v * kFloats;
-            Floats sum = load<float, kFloats>(sums);
-            for (int64_t i = 0; i < rows; i += kTerms) {
-                Floats terms[kTerms]{};
-                for (int64_t t = 0; t < kTerms && i + t < rows; ++t) {
-                    const float* row = from + (i + t) * panels.width;
-                    terms[t] = count == kFloats ? load<float, kFloats>(row) : load_first<float, kFloats>(row, count);
-                    sum += terms[t];
-                }
-                store<Number, kFloats>(to + (i / kTerms * vectors + v) * kFloats,
-                                       Arithmetic::template numbers<kFloats>(terms));
+    const int tail = panels.columns_of(p) - (vectors - 1) * kFloats;
+    const int64_t first = panels.first_column(p);
+    const auto read = [&](const float* row, const int v) {
+        return v + 1 < vectors || tail == kFloats ? load<float, kFloats>(row + v * kFloats)
+                                                  : load_first<float, kFloats>(row + v * kFloats, tail);
+    };
+    float* sums = own.column_sums.get() + first;
+    Number* to = own.packed_dy.get() + first * own.kStepsPacked;
+    Floats sum[vectors];
+    for (int v = 0; v < vectors; ++v) sum[v] = load<float, kFloats>(sums + v * kFloats);
+    for (int64_t i = 0; i < rows; i += kTerms, to += vectors * kFloats) {
+        Floats terms[vectors][kTerms]{};
+        for (int64_t t = 0; t < kTerms && i + t < rows; ++t) {
+            const float* row = dy + (i + t) * panels.width + first;
+            for (int v = 0; v < vectors; ++v) {
+                terms[v][t] = read(row, v);
+                sum[v] += terms[v][t];
             }
-            store<float, kFloats>(sums, sum);
         }
+        for (int v = 0; v < vectors; ++v)
+            store<Number, kFloats>(to + v * kFloats, Arithmetic::template numbers<kFloats>(terms[v]));
+    }
+    for (int v = 0; v < vectors; ++v) store<float, kFloats>(sums + v * kFloats, sum[v]);
+}
+
+template <typename Arithmetic>
+void pack_gradient(SegmentSums<Arithmetic>& own, const float* dy, const int64_t rows) {
+    for (int64_t p = 0; p < own.panels.count; ++p) {
+        const int vectors = own.panels.vectors_of(p);
+        if (vectors == 1) pack_gradient_panel<1>(own, dy, rows, p);
+        if (vectors == 2) pack_gradient_panel<2>(own, dy, rows, p);
+        if (vectors == 3) pack_gradient_panel<3>(own, dy, rows, p);
     }
 }
 
@@ -271,20 +285,31 @@ struct Block {
     }
 };
 
+// Adds `steps` packed steps to one tile of the sums; packed_x: its columns.
+template <typename Arithmetic>
+void gradient_panel_tile(SegmentSums<Arithmetic>& own, const typename Arithmetic::Number* packed_x, const int64_t steps,
+                         const int64_t column, const int64_t p) {
+    const int vectors = own.panels.vectors_of(p);
+    if (vectors == 1) gradient_tile<1>(own, packed_x, steps, column, p);
+    if (vectors == 2) gradient_tile<2>(own, packed_x, steps, column, p);
+    if (vectors == 3) gradient_tile<3>(own, packed_x, steps, column, p);
+}
+
 // Adds `steps` packed steps to the sums of `columns` columns from `first` on, while what is next comes to the caches.
+// A panel of dy stays in the first-level cache for all columns of x where it fits; else columns of x stay for all
+// panels.
 template <typename Arithmetic>
 void add_packed(SegmentSums<Arithmetic>& own, const int64_t steps, const int64_t first, const int64_t columns,
                 const Block& next_x, const Block& next_dy) {
-    for (int64_t c = 0; c < columns; c += kTileRows) {
-        const int64_t end = std::min(c + kTileRows, columns);
-        next_x.fetch_share(c, end, columns);
-        next_dy.fetch_share(c, end, columns);
-        const auto* packed_x = own.packed_x.get() + c / kTileRows * own.kPackedTile;
-        for (int64_t p = 0; p < own.panels.count; ++p) {
-            const int vectors = own.panels.vectors_of(p);
-            if (vectors == 1) gradient_tile<1>(own, packed_x, steps, first + c, p);
-            if (vectors == 2) gradient_tile<2>(own, packed_x, steps, first + c, p);
-            if (vectors == 3) gradient_tile<3>(own, packed_x, steps, first + c, p);
+    constexpr bool kPanelStays = kTileVectors * kVectorBytes * SegmentSums<Arithmetic>::kStepsPacked <= kPanelThatStays;
+    const int64_t tiles = (columns + kTileRows - 1) / kTileRows, panels = own.panels.count;
+    const int64_t outer = kPanelStays ? panels : tiles, inner = kPanelStays ? tiles : panels;
+    for (int64_t i = 0; i < outer; ++i) {
+        next_x.fetch_share(i, i + 1, outer);
+        next_dy.fetch_share(i, i + 1, outer);
+        for (int64_t k = 0; k < inner; ++k) {
+            const int64_t t = kPanelStays ? k : i, p = kPanelStays ? i : k;
+            gradient_panel_tile(own, own.packed_x.get() + t * own.kPackedTile, steps, first + t * kTileRows, p);
         }
     }
 }

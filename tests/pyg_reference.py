@@ -28,6 +28,8 @@ def train(
     """
     model = Stack(config, graph.x.shape[1], graph.num_classes).to(dtype)
     model.load_state_dict(to_pyg(config, state), strict=False)
+    for conv in model.layers[:-1] if config.norm == "batch" else ():
+        conv.lin_l.bias.requires_grad_(False)  # as if it had none, which has no gradient but rounding
     x = torch.from_numpy(graph.x.toarray() if sp.issparse(graph.x) else graph.x).to(dtype)
     edge_index = torch.from_numpy(graph.edge_index)
     weight = None if graph.weight is None else torch.from_numpy(graph.weight).to(dtype)
@@ -58,7 +60,9 @@ def train(
         losses.append(loss.item())
         if epoch == 0:
             gradients = {
-                name.replace("embed_labels_", "embed_labels."): p.grad.numpy().copy()
+                name.replace("embed_labels_", "embed_labels."): (torch.zeros_like(p) if p.grad is None else p.grad)
+                .numpy()
+                .copy()
                 for name, p in model.named_parameters()
             }
         optimiser.step()

@@ -13,6 +13,7 @@ from hpcgnn.comm import World
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, SINGLE_LABEL, GraphMeta
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
+from hpcgnn.data.sealing import seal
 from hpcgnn.graph import LocalGraph, load
 
 
@@ -126,6 +127,7 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
         writer = h5.SlabWriter(sink, offsets, schema)
         for name, array in arrays.items():
             writer.write(name, 0, array)
+    seal(path)
 
 
 def _random_masks(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Training in one process where rows of other parts are those of an epoch before, with dense matrices and none of our code.
 
-Which epoch's rows were used is given: what distributed training says of itself. Double precision.
+Which epoch's rows were used is given: what distributed training says of itself. So is how often a part sends what has a node's
+row in it, which goes into the mean by which stale rows are corrected. Double precision.
 """
 
 from __future__ import annotations
@@ -19,17 +20,28 @@ DTYPE = torch.float64
 
 
 class Memory:
-    """What one layer's exchanges sent in each epoch, and the moving averages of what was received."""
+    """What one layer's exchanges sent in each epoch, and the moving averages of what was received.
 
-    def __init__(self, layer: int, ages: Ages, decay: float | None) -> None:
+    means: for both directions (N, N), what gives each node the mean of what its part sends; None: nothing is corrected.
+    """
+
+    def __init__(self, layer: int, ages: Ages, decay: float | None, means: tuple[torch.Tensor, ...] | None) -> None:
         self.names = (f"layer {layer + 1}'s boundary rows", f"layer {layer + 1}'s gradients")
-        self.ages, self.decay = ages, decay
+        self.ages, self.decay, self.means = ages, decay, means
         self.sent: dict[tuple[int, int], torch.Tensor] = {}
         self.average: dict[int, torch.Tensor] = {}
         self.epoch = 0
 
+    def added(self, direction: int, cut: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``cut`` times what the other parts have of ``rows``, in this epoch."""
+        used = self.received(direction, rows)
+        z = cut @ used
+        if self.means is not None and self.decay is None:
+            z = z + cut.sum(1, keepdim=True) * (self.means[direction] @ (rows - used))
+        return z
+
     def received(self, direction: int, rows: torch.Tensor) -> torch.Tensor:
-        """What the other parts have of ``rows``, in this epoch."""
+        """What they have without a correction."""
         age = self.ages[self.epoch].get(self.names[direction], 0)
         self.sent[direction, self.epoch] = rows
         used = self.sent[direction, self.epoch - age]
@@ -46,12 +58,12 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, inside: torch.Tensor, cut: torch.Tensor, memory: Memory) -> torch.Tensor:
         ctx.given = inside, cut, memory
-        return inside @ x + cut @ memory.received(0, x)
+        return inside @ x + memory.added(0, cut, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         inside, cut, memory = ctx.given
-        return inside.T @ gradients[0] + cut.T @ memory.received(1, gradients[0]), None, None, None
+        return inside.T @ gradients[0] + memory.added(1, cut.T, gradients[0]), None, None, None
 
 
 def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
@@ -65,6 +77,24 @@ def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
     return matrix if model == "gcn" else matrix / matrix.sum(1, keepdim=True).clamp(min=1)
 
 
+def means_of_parts(graph: Arrays, model: str, part: np.ndarray, sent: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, N) of features and of gradients: a row has the mean of what its part sends, a scaled row as often as it is sent.
+
+    sent: (2, N) how often, in both directions.
+    """
+    edges = torch.from_numpy(graph.edge_index)
+    degree = torch.bincount(edges[1], minlength=graph.num_nodes).to(DTYPE)
+    if model == "gcn":
+        loops = edges[0] == edges[1]
+        degree = torch.bincount(edges[1][~loops], minlength=graph.num_nodes).to(DTYPE) + 1
+    diagonals = [degree**-0.5] * 2 if model == "gcn" else [torch.ones_like(degree), 1 / degree.clamp(min=1)]
+    found = []
+    for count, diagonal in zip(torch.from_numpy(sent).to(DTYPE), diagonals, strict=True):
+        shares = torch.from_numpy(part[:, None] == part[None, :]) * (count * diagonal)
+        found.append(shares / shares.sum(1, keepdim=True).clamp(min=1e-30))
+    return found[0], found[1]
+
+
 def train(
     graph: Arrays,
     part: np.ndarray,
@@ -74,12 +104,15 @@ def train(
     ages: Ages,
     lr: float,
     decay: float | None = None,
+    sent: np.ndarray | None = None,
 ) -> list[float]:
-    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing."""
+    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing. sent: see
+    :func:`means_of_parts`; None: stale rows are used as they are."""
     matrix = aggregation_matrix(graph, config.model)
     same = torch.from_numpy(part[:, None] == part[None, :])
     inside, cut = matrix * same, matrix * ~same
-    memories = [Memory(layer, ages, decay) for layer in range(config.layers)]
+    means = None if sent is None else means_of_parts(graph, config.model, part, sent)
+    memories = [Memory(layer, ages, decay, means) for layer in range(config.layers)]
     weights = {name: value.clone().to(DTYPE).requires_grad_() for name, value in state.items()}
     x, y, mask = (
         torch.from_numpy(graph.x).to(DTYPE),

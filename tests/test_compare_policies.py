@@ -126,7 +126,22 @@ def test_methods_of_a_seed_follow_each_other_and_differ_in_nothing_else(
 
 
 def test_every_method_has_a_colour_of_its_own(tool: Any) -> None:
-    assert list(importlib.import_module("compare_policies_plot").COLOURS) == list(tool.METHODS)
+    colours = importlib.import_module("compare_policies_plot").COLOURS
+    assert set(colours) == set(tool.METHODS)
+    assert len(set(colours.values())) == len(colours)
+
+
+def test_default_settings_are_those_of_the_command(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool", "g=digits", "--settings", "defaults", "--hidden", "128"])
+    found = tool.settings(tool.parse())
+    assert found["model"] == {"layers": 3, "hidden": 128, "norm": "layer", "dropout": 0.5}
+    assert (found["train"]["lr"], found["schedule"], found["settings"]) == (0.01, {"schedule": "constant"}, "defaults")
+
+
+def test_messages_over_epochs_count_what_was_sent(tool: Any) -> None:
+    epochs = [{"a": {"8": 3}, "b": {"2": 1}}, {"a": {"2": 5}}, {}]
+    assert tool.messages_over_epochs(epochs) == {"exchanges": [2, 1, 0], "bits": [6.5, 2.0, 0.0]}
+    assert tool.messages_over_epochs([8, 8]) == {}
 
 
 # -- what is said of them ----------------------------------------------------------------------------------------------

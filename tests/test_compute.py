@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -11,11 +12,14 @@ from pathlib import Path
 import pytest
 import small_graphs
 import torch
+from rank_pool import ThreadPool
+from ranks import computes
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense
-from hpcgnn.nn import compute
-from hpcgnn.nn.compute import Rounded, check_compute
+from hpcgnn.nn import bfloat16, compute
+from hpcgnn.nn.bfloat16 import Bfloat16, best_of
+from hpcgnn.nn.compute import AUTO, BF16, EMULATED, FLOAT32, Rounded, check_compute
 from hpcgnn.nn.linear import LateWeight, matmul
 
 HPCGNN = ["-m", "hpcgnn"]
@@ -26,10 +30,9 @@ HALF_STEP = 2.0**-8
 @pytest.fixture(params=["kernels", "torch"])
 def way(request, monkeypatch):
     """Who multiplies bfloat16."""
-    if request.param == "torch":
-        monkeypatch.setattr(dense, "has_bf16", lambda backend="auto": False)
-    elif not dense.has_bf16():
+    if request.param == "kernels" and not dense.has_bf16():
         pytest.skip("this CPU has no AVX512_BF16")
+    monkeypatch.setattr(compute, "bfloat16", lambda backend="auto": Bfloat16(request.param, 2.0))
     return request.param
 
 
@@ -41,7 +44,7 @@ def products(x: torch.Tensor, weight: torch.Tensor, upstream: torch.Tensor, *, r
     return [y.detach(), x.grad, weight.grad]
 
 
-@pytest.mark.parametrize("shape", [(32768, 256, 40), (5000, 128, 256), (16411, 67, 33)])
+@pytest.mark.parametrize("shape", [(32768, 256, 40), (5000, 128, 256), (16411, 67, 43)])
 def test_products_differ_by_what_rounding_allows(shape, way):
     """Two operands, and torch's result, are rounded: by a half step each of the sum of magnitudes, for every element."""
     rows, in_width, out_width = shape
@@ -60,8 +63,8 @@ def test_products_differ_by_what_rounding_allows(shape, way):
 
 def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums(way):
     """Small whole numbers: nothing is rounded, so this is the same product in every way."""
-    x, weight = torch.randint(-2, 3, (32768, 64)).float(), torch.randint(-1, 2, (64, 32)).float()
-    upstream = torch.zeros(32768, 32)
+    x, weight = torch.randint(-2, 3, (32768, 64)).float(), torch.randint(-1, 2, (64, 40)).float()
+    upstream = torch.zeros(32768, 40)
     upstream[::512] = 1
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
     assert wanted[0].abs().max() <= 256
@@ -73,6 +76,7 @@ def test_small_products_stay_float32(way):
     for shape in ((0, 256, 256), (100, 64, 64)):
         assert not compute.pays(*shape)
     assert not compute.pays(10**6, 256, 2)
+    assert compute.pays(10**6, 256, 16) == (way == "kernels")  # torch's conversions take what its products gain
     assert compute.pays(10**6, 8, 8) == compute.pays(1000, 64, 64) == (way == "kernels")
     x, weight, upstream = torch.randn(100, 64), torch.randn(64, 32), torch.randn(100, 32)
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
@@ -93,7 +97,7 @@ def test_what_is_kept_for_the_gradients_is_shared_and_for_torch_half_as_large(wa
 
 
 def test_a_weights_gradient_alone_is_the_one_of_the_product(way):
-    x, weight, upstream = torch.randn(32768, 64), torch.randn(64, 32), torch.randn(32768, 32)
+    x, weight, upstream = torch.randn(32768, 64), torch.randn(64, 40), torch.randn(32768, 40)
     wanted = products(x, weight, upstream, rounded=True)[2]
     assert torch.equal(Rounded(x).weight_gradient(upstream), wanted)
     assert not torch.equal(dense.weight_gradient(x, upstream)[0], wanted)
@@ -112,17 +116,103 @@ def test_a_late_weights_operand_is_gone_with_its_gradient(way):
     assert weight.grad is not None
 
 
-def test_a_cpu_without_it_is_refused_and_an_emulating_one_warned(monkeypatch):
-    assert check_compute("float32", torch.float64) is None
-    with pytest.raises(HpcgnnError, match="for models in float32"):
-        check_compute("bf16", torch.float64)
+# -- what is chosen ----------------------------------------------------------------------------------------------------
+
+AVX2 = {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+@pytest.fixture
+def worth(monkeypatch):
+    """Sets what bfloat16 is measured to be worth; 0 is emulation."""
+
+    def set_speedup(speedup: float) -> None:
+        monkeypatch.setattr(compute, "bfloat16", lambda backend="auto": Bfloat16("torch", speedup))
+        monkeypatch.setattr(compute, "is_native", lambda: speedup > 0)
+
+    return set_speedup
+
+
+@pytest.mark.parametrize(("speedup", "chosen", "said"), [
+    (3.0, BF16, None),
+    (1.0, FLOAT32, None),  # no gain that is sure, and no loss either
+    (0.5, FLOAT32, "2.0 times as long"),
+    (0.0, FLOAT32, "no bfloat16 arithmetic"),
+])  # fmt: skip
+def test_auto_takes_what_is_faster_and_bf16_is_refused_where_it_is_slower(worth, speedup, chosen, said):
+    worth(speedup)
+    choose = ThreadPool(2).run
+    assert choose(computes.choose, AUTO) == [chosen] * 2
+    assert choose(computes.choose, FLOAT32) == [FLOAT32] * 2
+    assert choose(computes.choose, EMULATED) == [EMULATED] * 2
+    if said is None:
+        assert choose(computes.choose, BF16) == [BF16] * 2
+        return
+    for sentence in choose(computes.refused, BF16):
+        assert said in sentence
+        assert "--compute bf16-emulated" in sentence
+
+
+def test_auto_is_float32_for_models_in_float64(worth):
+    worth(3.0)
+    assert ThreadPool(1).run(computes.choose, AUTO, torch.float64) == [FLOAT32]
+
+
+def test_names_and_types_that_cannot_be_are_refused(monkeypatch):
+    check_compute(FLOAT32, torch.float64)
+    for name in (BF16, EMULATED):
+        with pytest.raises(HpcgnnError, match="for models in float32"):
+            check_compute(name, torch.float64)
     with pytest.raises(HpcgnnError, match="must be one of"):
         check_compute("int4", torch.float32)
-    monkeypatch.setattr(compute, "is_native", lambda: False)
-    assert "emulates" in check_compute("bf16", torch.float32)
     monkeypatch.setattr(compute, "_multiplies", lambda: False)
     with pytest.raises(HpcgnnError, match="no bfloat16 products"):
-        check_compute("bf16", torch.float32)
+        check_compute(EMULATED, torch.float32)
+
+
+@pytest.mark.parametrize(("mine", "chosen"), [((True, True, True), BF16), ((True, False, True), FLOAT32)])
+def test_a_mixed_cluster_agrees(mine, chosen):
+    """One rank's CPU is not faster at it: all compute in float32."""
+    assert ThreadPool(3).run(computes.agree, mine) == [chosen] * 3
+
+
+def test_the_kernels_are_left_only_for_what_is_far_ahead():
+    """What is near could be the other way round the next time, and the run would not repeat bit for bit."""
+    assert best_of({"kernels": 1.8, "torch": 1.9}) == Bfloat16("kernels", 1.8)
+    assert best_of({"kernels": 0.6, "torch": 2.6}) == Bfloat16("torch", 2.6)
+    assert best_of({"kernels": 0.6, "torch": 0.7}) == Bfloat16("kernels", 0.6)
+    assert best_of({"torch": 0.5}) == Bfloat16("torch", 0.5)
+
+
+@pytest.mark.parametrize(("kernels", "torchs", "found"), [
+    (0.5, 0.9, Bfloat16("kernels", 2.0)),  # seconds, where float32 takes 1
+    (2.0, 0.25, Bfloat16("torch", 4.0)),
+    (2.0, 1.9, Bfloat16("kernels", 0.5)),
+    (None, 1.25, Bfloat16("torch", 0.8)),  # None: this CPU has not got it
+    (None, None, Bfloat16("torch", 0.0)),
+])  # fmt: skip
+def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, found):
+    spent = []
+    by_kernels = {"float32": 1.0, "bf16": kernels}
+    monkeypatch.setattr(bfloat16, "_by_kernels", lambda x, weight, backend, name: spent.append(by_kernels[name]))
+    monkeypatch.setattr(bfloat16, "_by_torch", lambda x, weight: spent.append(torchs))
+    monkeypatch.setattr(bfloat16, "_timed", lambda call: (call(), spent[-1])[1])
+    monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
+    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto": kernels is not None)
+    assert bfloat16.bfloat16.__wrapped__() == found
+
+
+def told(code: str, **variables: str) -> str:
+    """What a Python process of its own prints with these variables set."""
+    environment = os.environ | variables
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return run.stdout.strip()
+
+
+def test_without_the_instructions_nothing_is_measured_and_nothing_is_native():
+    """Whatever the CPU has: kernels and oneDNN are kept from it."""
+    code = "from hpcgnn.nn.bfloat16 import bfloat16, is_native; print(is_native(), bfloat16())"
+    assert told(code, **AVX2) == "False Bfloat16(way='torch', speedup=0.0)"
+    assert told(code, **AVX2 | {"ONEDNN_MAX_CPU_ISA": "avx512_core"}).startswith("False")
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -145,21 +235,23 @@ def last_checkpoint(run: Path) -> dict:
 def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpi_ranks, digits, tmp_path):
     flags = ["--epochs", 30, "--layers", 3, "--hidden", 256, "--quiet"]  # its middle layer is large enough
     summaries = {}
-    for name in compute.COMPUTES:
+    for name in (FLOAT32, EMULATED):
         mpi_ranks(2).command("train", digits, "--out", tmp_path / name, *flags, "--compute", name)
         summaries[name] = json.loads((tmp_path / name / "summary.json").read_text())
         assert summaries[name]["compute"] == name
         assert {value.dtype for value in last_checkpoint(tmp_path / name)["model"].values()} == {torch.float32}
-    assert summaries["bf16"]["test_metric_at_best_val"] > summaries["float32"]["test_metric_at_best_val"] - 0.02
+    assert summaries[EMULATED]["test_metric_at_best_val"] > summaries["float32"]["test_metric_at_best_val"] - 0.02
     losses = [json.loads((tmp_path / n / "metrics.jsonl").read_text().splitlines()[0])["loss"] for n in summaries]
     assert losses[0] != losses[1]  # it did compute otherwise
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
-    mpi_ranks(2).command("train", "--out", tmp_path / "bf16", "--resume", "--epochs", 32, "--compute", "float32")
-    assert last_checkpoint(tmp_path / "bf16")["next_epoch"] == 32
+    mpi_ranks(2).command("train", "--out", tmp_path / EMULATED, "--resume", "--epochs", 32, "--compute", "float32")
+    assert last_checkpoint(tmp_path / EMULATED)["next_epoch"] == 32
+    lines = (tmp_path / EMULATED / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["compute"] for line in lines] == [EMULATED] * 30 + [FLOAT32] * 2
 
 
 def test_a_resumed_bfloat16_run_has_the_same_bytes(mpi_ranks, digits, tmp_path):
-    flags = ["--layers", 3, "--hidden", 256, "--quiet", "--compute", "bf16", "--label-propagation", 0.62]
+    flags = ["--layers", 3, "--hidden", 256, "--quiet", "--compute", EMULATED, "--label-propagation", 0.62]
     for name, epochs in (("whole", [6]), ("broken", [3, 6])):
         for count in epochs:
             resume = ["--resume"] if count == 6 and name == "broken" else []
@@ -168,21 +260,52 @@ def test_a_resumed_bfloat16_run_has_the_same_bytes(mpi_ranks, digits, tmp_path):
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
 
 
-REFUSING = """
+PRETENDING = """
 import sys
 from hpcgnn.nn import compute
 from hpcgnn.comm import MpiWorld
-compute._multiplies = lambda: MpiWorld().rank != 1  # one of the ranks is on another machine
+from hpcgnn.nn.bfloat16 import Bfloat16
+speedup = [float(value) for value in sys.argv.pop(1).split(",")][MpiWorld().rank]  # of each rank's machine
+compute.is_native, compute.bfloat16 = lambda: speedup > 0, lambda backend="auto": Bfloat16("torch", speedup)
 from hpcgnn.cli.main import main
 main()
 """
 
 
-def test_one_rank_without_it_ends_all_with_one_sentence(mpirun, tmp_path):
+@pytest.fixture
+def pretending(mpirun, tmp_path):
+    """Runs ``train`` on ranks whose CPUs are so much faster at bfloat16; the parts are those of a small graph."""
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)
-    command = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", "--compute", "bf16"]
-    result = mpirun(2, ["-c", REFUSING, *command], check=False)
+
+    def train(speedups: str, *flags: object, **how: bool):
+        return mpirun(
+            2, ["-c", PRETENDING, speedups, "train", tmp_path / "parts.h5", "--out", tmp_path / "run", *flags], **how
+        )
+
+    return train
+
+
+def test_one_rank_without_it_ends_all_with_one_sentence(pretending):
+    result = pretending("2,0", "--compute", "bf16", check=False)
     assert result.returncode != 0
-    assert result.stderr.count("no bfloat16 products") == 1
+    assert result.stderr.count("pass --compute bf16-emulated") == 1
     assert "Traceback" not in result.stderr
+
+
+def test_a_resumed_run_keeps_what_auto_chose_as_long_as_it_can(pretending, tmp_path):
+    def chosen() -> tuple[str, str]:
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert 'compute = "auto"' in (tmp_path / "run" / "config.toml").read_text()
+        assert last_checkpoint(tmp_path / "run")["compute"] == {"asked": AUTO, "chosen": summary["compute"]}
+        return summary["compute_asked"], summary["compute"]
+
+    pretending("2,2", "--epochs", 1, "--quiet")
+    assert chosen() == (AUTO, BF16)
+    pretending("1,2", "--epochs", 2, "--resume", "--quiet")  # would take float32, but can go on
+    assert chosen() == (AUTO, BF16)
+    result = pretending("2,0.5", "--epochs", 3, "--resume")
+    assert result.stderr.count("goes on in float32") == 1
+    assert chosen() == (AUTO, FLOAT32)
+    pretending("2,2", "--epochs", 4, "--resume", "--quiet")  # nor does it change back
+    assert chosen() == (AUTO, FLOAT32)

@@ -100,12 +100,40 @@ def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) 
     run_mpirun_job(settings)
     assert read_summary(settings)["finished"] is True
     assert read_summary(settings)["ranks"] == 2
-    graph = Path(settings["DATA"]) / "digits.h5"
-    converted_at = graph.stat().st_mtime_ns
+    made = {path: path.stat().st_mtime_ns for path in Path(settings["DATA"]).iterdir()}
+    assert len(made) == 2
 
     run_mpirun_job(settings | {"TRAIN_FLAGS": "--epochs 5 --hidden 16 --quiet"})
     assert read_epochs(settings) == [0, 1, 2, 3, 4]
-    assert graph.stat().st_mtime_ns == converted_at
+    assert {path: path.stat().st_mtime_ns for path in Path(settings["DATA"]).iterdir()} == made
+
+
+@pytest.mark.mpi
+@pytest.mark.launches
+def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], tmp_path: Path) -> None:
+    """Of sources whose names become alike, of other flags, or of a file that has changed since."""
+    settings = use_stub(settings, tmp_path) | {"RANKS": "1", "PARTITION_RANKS": "1"}
+    sources = {name: tmp_path / name for name in ("a b.npz", "a_b.npz")}
+    for path in sources.values():
+        path.write_text("one")
+    before = {"SOURCE": f"npz:{sources['a b.npz']}"}
+    made = set()
+
+    def files_after(**changes: str) -> int:
+        before.update(changes)
+        run_mpirun_job(settings | before)
+        found = set(Path(settings["DATA"]).iterdir())
+        new = len(found - made)
+        made.update(found)
+        return new
+
+    assert files_after() == 2
+    assert files_after() == 0
+    assert files_after(SOURCE=f"npz:{sources['a_b.npz']}") == 2
+    assert files_after(CONVERT_FLAGS="--undirected") == 2
+    assert files_after(PARTITION_FLAGS="--method block") == 1
+    sources["a_b.npz"].write_text("another")
+    assert files_after() == 2
 
 
 @pytest.mark.mpi

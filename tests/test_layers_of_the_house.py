@@ -15,7 +15,8 @@ from hpcgnn.host import index_array
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
     {"byte_sink", "errors", "host", "memory", "stop", "version"},
-    {"registry", "settings"},
+    {"arguments", "registry", "typed", "whole_file"},
+    {"settings"},
     {"kernels", "plan"},
     {"comm", "data", "node_order"},
     {"shared_file"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcgnn
@@ -20,6 +22,12 @@ class Example(Checked):
     mode: str = setting("a", choices=("a", "b"))
     late: str = setting("a", name="flag_name", choices=lambda: ("a", "c"))
     is_on: bool = setting(True)
+    path: Path | None = setting(None)
+    pair: tuple[float, float] = setting((0.0, 1.0))
+    open_ended: float = setting(1.0, least=0)
+    any_number: float = setting(1.0)
+    many: int = setting(1, least=0)
+    forever: float = setting(1.0, above=0, is_finite=False)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +47,46 @@ class Example(Checked):
 )
 def test_a_value_that_a_field_does_not_allow_is_refused_in_a_sentence(changes, sentence):
     Example().check()
-    Example(count=9, share=0, rate=1, mode="b", late="c", is_on=False).check()
+    Example(count=9, share=0, rate=1, mode="b", late="c", is_on=False, path=Path("x"), forever=float("inf")).check()
     with pytest.raises(HpcgnnError) as refused:
         Example(**changes).check()
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"count": 0}, ValueError), ({"count": 2.5}, TypeError), ({"count": [3]}, TypeError), ({"count": 10**30}, ValueError),
+        ({"count": "3"}, TypeError), ({"share": np.zeros(2)}, TypeError), ({"mode": "c"}, ValueError),
+        ({"mode": ["a"]}, TypeError), ({"mode": np.zeros(2)}, TypeError), ({"is_on": "on"}, TypeError),
+        ({"path": "file"}, TypeError), ({"pair": (1.0, "2")}, TypeError), ({"pair": 3}, TypeError),
+        ({"open_ended": float("inf")}, ValueError), ({"open_ended": float("nan")}, ValueError),
+        ({"any_number": float("nan")}, ValueError), ({"many": 2**63}, ValueError),
+    ],
+)  # fmt: skip
+def test_programs_get_pythons_own_kind_of_error(changes, kind):
+    with pytest.raises(kind, match=f"^{next(iter(changes))} must be ") as refused:
+        Example(**changes).check()
+    assert isinstance(refused.value, HpcgnnError)
+
+
+def test_numbers_of_numpy_become_pythons():
+    example = Example(count=np.int64(4), share=np.float32(0.5))
+    example.check()
+    assert (type(example.count), type(example.share)) == (int, float)
+    assert type(hpcgnn.ModelConfig("gcn", hidden=np.int32(8), layers=np.int64(2)).layers) is int
+
+
+def test_parts_of_a_configuration_are_of_their_type():
+    for wrong in ({"model": "gcn"}, {"train": {}}, {"messages": 8}, {"links": None}):
+        with pytest.raises(TypeError, match=f"^{next(iter(wrong))} must be a "):
+            hpcgnn.RunConfig(**wrong).check()
+    with pytest.raises(TypeError, match=r"^policy must be a PolicyConfig, not 'adaqp'"):
+        hpcgnn.TrainConfig(policy="adaqp").check()
+    with pytest.raises(TypeError, match="settings must be a mapping"):
+        hpcgnn.RunConfig.from_settings([1])
+    with pytest.raises(ValueError, match="there is no setting 1"):
+        hpcgnn.RunConfig.from_settings({1: 2})
 
 
 def test_a_model_has_its_own_settings_and_no_others():

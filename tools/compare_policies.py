@@ -3,6 +3,8 @@
 usage: compare_policies.py NAME=SOURCE|GRAPH.h5|PARTS.h5 [...] [--rate 100mbit --rate unlimited] [--out docs/policies]
        compare_policies.py --report [--target PERCENT] [--out docs/policies]       write the documents again
 
+--settings says what all methods have in common: `defaults` are those of `hpcgnn train`, `study` those under which the other
+studies of accuracy were made (cosine rate, batch normalisation, narrow layers). Options that are given come on top.
 Trains every method for each graph, model and seed: with --rate (root; docs/virtual_cluster.md) on one virtual host a
 rank, else with tools/mpiexec.sh. Runs of one seed have the same split, weights and dropout; the split is made anew for
 each seed, or with `--split parts` it is that of the file. All methods of a seed follow each other, so that what else
@@ -25,11 +27,13 @@ import h5py
 import measure
 import numpy as np
 from ablation import in_parts, launcher
-from compare_policies_plot import curves
+from compare_policies_plot import curves, messages
 from message_accuracy import MODEL, MODELS, SCHEDULE, SPLIT, TRAIN, prepare, run_ranks
 
+import hpcgnn
 from hpcgnn.nn.config import MODELS as ALL_MODELS
 from hpcgnn.train import summary as run_summary
+from hpcgnn.train.schedule import ScheduleConfig
 
 # As train_many takes them.
 METHODS: dict[str, dict[str, Any]] = {
@@ -45,9 +49,16 @@ METHODS: dict[str, dict[str, Any]] = {
         "policy": {"bits": "sylvie", "staleness": "sylvie", "descent_rule": "printed"},
     },
     "pipeline": {"strategy": "hybrid", "messages": {"bits": 32}, "policy": {"staleness": "pipeline"}},
+    "pipeline8": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"staleness": "pipeline"}},
+    "pipeline-uncorrected": {
+        "strategy": "hybrid",
+        "messages": {"bits": 32},
+        "policy": {"staleness": "pipeline", "stale_correction": "none"},
+    },
     "pipeqs": {"strategy": "hybrid", "messages": {"bits": 8}, "policy": {"bits": "pipeqs", "staleness": "pipeqs"}},
 }
 OWN_SPLIT = "parts"
+SETTINGS = ("study", "defaults")
 
 
 def main() -> None:
@@ -65,6 +76,7 @@ def main() -> None:
             train_missing(study, arguments, graph, sources[graph])
         content = study.content
     curves(content["runs"], out)
+    messages(content["runs"], out)
     report.write(content, out, arguments.target)
 
 
@@ -80,19 +92,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(ALL_MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--split", default=SPLIT, help=f"as `hpcgnn convert` takes it, without a seed, or {OWN_SPLIT}")
-    parser.add_argument("--layers", type=int, default=MODEL["layers"])
-    parser.add_argument("--hidden", type=int, default=MODEL["hidden"])
-    parser.add_argument("--norm", default=MODEL["norm"])
-    parser.add_argument("--dropout", type=float, default=MODEL["dropout"])
+    parser.add_argument("--settings", choices=SETTINGS, default=SETTINGS[0])
+    for name, value in MODEL.items():
+        parser.add_argument(f"--{name}", type=type(value))
     parser.add_argument("--compute", default="float32", help="arithmetic of products, in all methods: float32 or bf16")
-    parser.add_argument("--epochs", type=int, default=TRAIN["epochs"], help="the first one is not counted as time")
-    parser.add_argument("--lr", type=float, default=TRAIN["lr"])
-    parser.add_argument(
-        "--eval-every", type=int, default=TRAIN["eval_every"], help="epochs between points of the curves"
-    )
+    parser.add_argument("--epochs", type=int, help="the first one is not counted as time")
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--eval-every", type=int, help="epochs between points of the curves")
     parser.add_argument("--target", type=float, metavar="PERCENT", help=f"accuracy to reach; default: {report.TARGET}")
     parser.add_argument("--out", type=Path, default=measure.DOCS / "policies")
     arguments = parser.parse_args()
+    for name, value in common_settings(arguments.settings).items():
+        if getattr(arguments, name, None) is None:
+            setattr(arguments, name, value)
     if wrong := [graph for graph in arguments.graphs if not re.match(r"[\w.-]+=.", graph)]:
         parser.error(f"{wrong[0]} is no NAME=SOURCE, with a name of letters, digits, dots, hyphens and underscores")
     arguments.graphs = dict(graph.split("=", 1) for graph in arguments.graphs)
@@ -105,13 +117,25 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
+def common_settings(which: str) -> dict[str, Any]:
+    """Those of the model, of training and of the rate: of the studies, or what the command's defaults are."""
+    if which == "study":
+        return {**MODEL, **TRAIN, **SCHEDULE}
+    model, train = hpcgnn.ModelConfig(), hpcgnn.TrainConfig()
+    found = {name: getattr(model, name) for name in MODEL} | {name: getattr(train, name) for name in TRAIN}
+    return found | {"schedule": ScheduleConfig().schedule}
+
+
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What all runs have in common."""
     names = ("ranks", "threads", "split", "compute")
     model = {name: getattr(arguments, name) for name in MODEL}
     train = {name: getattr(arguments, name) for name in TRAIN}
-    common = {"model": model, "train": train, "schedule": SCHEDULE}
-    return {name: getattr(arguments, name) for name in names} | common | {"machine": measure.machine()}
+    common = {"model": model, "train": train, "schedule": {"schedule": arguments.schedule}}
+    chosen = (
+        {} if arguments.settings == SETTINGS[0] else {"settings": arguments.settings}
+    )  # older studies say nothing of it
+    return {name: getattr(arguments, name) for name in names} | chosen | common | {"machine": measure.machine()}
 
 
 # -- what a name stands for --------------------------------------------------------------------------------------------
@@ -234,12 +258,26 @@ def reduced(summary: dict[str, Any]) -> dict[str, Any]:
         "bits": bit_shares(records["bits"]),
         "stale_share": sum(map(bool, stale)) / len(stale),
         "curve": curve(records["seconds"], records["test_metric"]),
+        "messages": messages_over_epochs(records["bits"]),
     }
 
 
 def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float]:
     """As a run's summary has them, in few digits."""
     return {bits: _brief(share) for bits, share in run_summary.bit_shares(epochs).items()}
+
+
+def messages_over_epochs(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, list[float]]:
+    """Of each epoch how many exchanges sent anything, and the mean bits of the rows sent; nothing where bits are fixed."""
+    if not all(isinstance(epoch, dict) for epoch in epochs):
+        return {}
+    found: dict[str, list[float]] = {"exchanges": [], "bits": []}
+    for epoch in epochs:
+        assert isinstance(epoch, dict)
+        rows = np.array([(int(bits), count) for each in epoch.values() for bits, count in each.items()]).reshape(-1, 2)
+        found["exchanges"].append(len(epoch))
+        found["bits"].append(_brief(np.average(rows[:, 0], weights=rows[:, 1])) if rows[:, 1].sum() else 0.0)
+    return found
 
 
 def curve(seconds: list[float], metrics: list[float | None]) -> list[list[float]]:

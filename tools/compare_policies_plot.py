@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 
 POINTS = 100
 # A method has its colour in all pictures, whichever others are beside it.
-COLOURS = ("vanilla", "int8", "int2", "uniform", "adaqp", "sylvie", "sylvie-printed", "pipeline", "pipeqs")
+METHODS = ("vanilla", "int8", "int2", "uniform", "adaqp", "sylvie", "sylvie-printed", "pipeline", "pipeqs")
+COLOURS = {method: f"C{place}" for place, method in enumerate(METHODS)}
+COLOURS |= {"pipeline8": "C9", "pipeline-uncorrected": "black"}
 
 
 def curves(runs: report.Runs, out: Path) -> None:
@@ -30,11 +32,39 @@ def curves(runs: report.Runs, out: Path) -> None:
             figure.savefig(report.picture(out, case), metadata={"Date": None})
 
 
+def messages(runs: report.Runs, out: Path) -> None:
+    """Draw how many exchanges sent anything in each epoch, and in how many bits, where methods choose that."""
+    for case, methods in report.cases(runs).items():
+        chosen = report.adapts(methods)
+        if not chosen:
+            continue
+        with rc_context({"svg.hashsalt": "hpcgnn", "font.size": 7}):
+            figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+            labels = (("exchanges", "exchanges that sent, mean over seeds"), ("bits", "bits of a value, mean"))
+            for number, (name, label) in enumerate(labels, 1):
+                axes = figure.add_subplot(2, 1, number)
+                for method in chosen:
+                    epochs = np.mean([run["messages"][name] for run in methods[method].values()], axis=0)
+                    axes.step(
+                        np.arange(epochs.size),
+                        epochs,
+                        where="mid",
+                        linewidth=0.8,
+                        color=COLOURS.get(method),
+                        label=method,
+                    )
+                axes.set(xlabel="epochs", ylabel=label, ylim=(0, None))
+                axes.grid(visible=True, linewidth=0.3)
+            axes.legend(fontsize=6, frameon=False)
+            figure.suptitle(str(case), fontsize=8)
+            figure.savefig(report.picture(out, case, "messages"), metadata={"Date": None})
+
+
 def _draw(axes: Any, methods: report.Methods, column: int) -> None:
     for method, runs in methods.items():
         x, y = mean_curve([run["curve"] for run in runs.values()], column)
-        colour = f"C{COLOURS.index(method)}" if method in COLOURS else "0.5"
-        axes.plot(x, y, marker="o" if x.size == 1 else None, linewidth=1, color=colour, label=method)
+        marker = "o" if x.size == 1 else None
+        axes.plot(x, y, marker=marker, linewidth=1, color=COLOURS.get(method, "0.5"), label=method)
 
 
 def mean_curve(found: list[list[list[float]]], column: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,11 @@ TARGET = f"{VANILLA}'s mean test accuracy less {TARGET_BELOW_VANILLA:g} point"
 SPEED_UP_AT_LEAST = {"adaqp": 2.2, "sylvie": 8.7, "pipeqs": 5.0}
 POLICY_SHARE_BELOW = {"adaqp": 0.06}
 DIFFERENCE_AT_LEAST = (("adaqp", -0.3), ("adaqp", -0.5), ("sylvie", -0.5), ("pipeqs", -0.5))  # percentage points
+# Of stale rows, on as many pairs; what their correction may cost; and what PipeQS is to save over all rows in 8 bits.
+STALE_DIFFERENCE_AT_LEAST, STALE_PAIRS = -0.5, 5
+UNCORRECTED, CORRECTED, STALE_8_BITS, PIPEQS = "pipeline-uncorrected", "pipeline", "pipeline8", "pipeqs"
+CORRECTION_COSTS_AT_MOST = 1.10
+PIPEQS_SAVES_AT_LEAST, PIPEQS_LOSES_AT_MOST = 1.3, 0.3
 
 Run = dict[str, Any]
 Runs = list[Run]
@@ -118,7 +123,7 @@ def requirements(runs: Runs) -> list[Requirement]:
     return [
         requirement
         for case, methods in cases(runs).items()
-        for of in (_speed, _policy_share, _accuracy, _against_uniform)
+        for of in (_speed, _policy_share, _accuracy, _against_uniform, _stale_rows, _correction, _pipeqs)
         for requirement in of(case, methods)
     ]
 
@@ -131,8 +136,8 @@ def _without_limit(case: Case) -> str:
     return "" if case.is_limited else "not judged: no limit on the network"
 
 
-def _with_few_pairs(pairs: int) -> str:
-    return f"only {pairs} pair{'s' if pairs != 1 else ''}" if pairs < PAIRS else ""
+def _with_few_pairs(pairs: int, wanted: int = PAIRS) -> str:
+    return f"only {pairs} pair{'s' if pairs != 1 else ''}" if pairs < wanted else ""
 
 
 def _speed(case: Case, methods: Methods) -> Iterator[Requirement]:
@@ -179,6 +184,38 @@ def _against_uniform(case: Case, methods: Methods) -> Iterator[Requirement]:
     yield Requirement(case, f"{ADAQP} against {UNIFORM}", measured, required, answer)
 
 
+def _stale_rows(case: Case, methods: Methods) -> Iterator[Requirement]:
+    """Whether stale training is as good as synchronous training."""
+    for method in (CORRECTED, STALE_8_BITS):
+        if result := to_vanilla(methods, method):
+            answer = _answer(result.mean >= STALE_DIFFERENCE_AT_LEAST, _with_few_pairs(result.pairs, STALE_PAIRS))
+            required = f"mean ≥ {STALE_DIFFERENCE_AT_LEAST:g}"
+            yield Requirement(case, f"{method}: accuracy less {VANILLA}'s, points", points(result), required, answer)
+
+
+def _correction(case: Case, methods: Methods) -> Iterator[Requirement]:
+    """What the correction of stale rows costs: paired ratios, which another load of the machine befalls alike."""
+    for what, name in (("time", "epoch_seconds_median"), ("bytes", "bytes_sent_mean")):
+        if found := ratios(methods, CORRECTED, UNCORRECTED, name):
+            ratio = float(np.median(found))
+            answer = _answer(ratio <= CORRECTION_COSTS_AT_MOST)
+            required = f"≤ {CORRECTION_COSTS_AT_MOST:g}"
+            yield Requirement(case, f"{CORRECTED}: {what} over {UNCORRECTED}'s", f"{ratio:.3f}", required, answer)
+
+
+def _pipeqs(case: Case, methods: Methods) -> Iterator[Requirement]:
+    """What PipeQS' rules are worth, beside stale rows of 8 bits in every epoch."""
+    result = difference(accuracies(methods, STALE_8_BITS), accuracies(methods, PIPEQS))
+    if result is None:
+        return
+    saved = float(np.mean(ratios(methods, STALE_8_BITS, PIPEQS, "bytes_sent_mean")))
+    is_reached = saved >= PIPEQS_SAVES_AT_LEAST and result.mean >= -PIPEQS_LOSES_AT_MOST
+    answer = _answer(is_reached, _with_few_pairs(result.pairs, STALE_PAIRS))
+    measured = f"{saved:.2f} times fewer bytes, {points(result)} points"
+    required = f"≥ {PIPEQS_SAVES_AT_LEAST:g} times, mean ≥ -{PIPEQS_LOSES_AT_MOST:g}"
+    yield Requirement(case, f"{PIPEQS} against {STALE_8_BITS}", measured, required, answer)
+
+
 # -- the document ------------------------------------------------------------------------------------------------------
 
 
@@ -190,13 +227,20 @@ def write(content: dict[str, Any], out: Path, target: float | None = None) -> No
     for case, methods in cases(runs).items():
         lines += [f"## {case}", "", *table_of(methods, target), ""]
         lines += [f"![Test accuracy]({picture(out, case).name})", ""]
+        if adapts(methods):
+            lines += [f"![Exchanges and bits over epochs]({picture(out, case, 'messages').name})", ""]
     out.with_suffix(".md").write_text("\n".join(lines))
 
 
-def picture(out: Path, case: Case) -> Path:
-    """The file of a case's curves."""
+def picture(out: Path, case: Case, *what: str) -> Path:
+    """The file of a case's curves, or of ``what`` else is drawn of it."""
     rate = [] if case.rate == NO_CLUSTER else [case.rate]
-    return out.with_name("-".join([out.name, case.graph, case.model, *rate]) + ".svg")
+    return out.with_name("-".join([out.name, case.graph, case.model, *rate, *what]) + ".svg")
+
+
+def adapts(methods: Methods) -> list[str]:
+    """Methods that choose in each epoch what is sent."""
+    return [method for method, runs in methods.items() if all(run.get("messages") for run in runs.values())]
 
 
 def command(about: dict[str, Any], runs: Runs, name: str, target: float | None) -> str:
@@ -215,6 +259,7 @@ def command(about: dict[str, Any], runs: Runs, name: str, target: float | None) 
         "methods": " ".join(distinct("method")),
         "split": about["split"],
         "compute": about["compute"],
+        **({"settings": about["settings"]} if "settings" in about else {}),
     }
     options = {key.replace("_", "-"): value for key, value in (chosen | model | train).items()}
     options |= {} if target is None else {"target": f"{target:g}"}
@@ -257,7 +302,7 @@ def _required(lines: list[Requirement]) -> list[str]:
         return []
     note = (
         "Speeds and shares of time are judged where the network had a limit (`--rate`), accuracies where there are at "
-        f"least {PAIRS} pairs; intervals are shown and the means are judged."
+        f"least {PAIRS} pairs ({STALE_PAIRS} for stale rows and their correction); intervals are shown and the means are judged."
     )
     rows = [[*line.case, *line[1:]] for line in lines]
     header = [*Case._fields, "what", "measured", "required", "reached"]

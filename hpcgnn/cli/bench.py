@@ -220,7 +220,7 @@ def _show_requirements(lines: list[dict[str, Any]]) -> None:
             measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
             required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
             shown.add_row(line["what"], line["mode"], line["direction"], measured, required, answers[line["reached"]])
-        console.stdout().print(shown, markup=False)
+        console.stdout().print(shown)
 
 
 def _table(title: str, *names: str) -> Table:

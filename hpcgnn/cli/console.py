@@ -45,8 +45,8 @@ def _outermost_launcher() -> int | None:
 
 
 def stdout() -> Console:
-    """For results: plain text where stdout does not end on a terminal."""
-    return Console(force_terminal=is_terminal(STDOUT))
+    """For results: plain text where stdout does not end on a terminal. Names of files are no markup, whatever is in them."""
+    return Console(force_terminal=is_terminal(STDOUT), markup=False, emoji=False)
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
     for name, value in rows:
         text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         shown.add_row(name, text)
-    stdout().print(shown, markup=False)
+    stdout().print(shown)
 
 
 def note(text: str) -> None:

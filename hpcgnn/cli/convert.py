@@ -15,11 +15,11 @@ _HELP = """Convert SOURCE to the graph file OUTPUT.
 
 \b
 SOURCE is one of
-  npz:FILE[?split=K]                  numpy arrays (num_nodes, edge_index, x, y, masks)
+  npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
   ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv
   edgelist:FILE[?nodes=N]             text: src dst [weight]
-  metis:FILE   mtx:FILE               METIS .graph, MatrixMarket
+  metis:FILE   mtx:FILE[?nodes=N]      METIS .graph, MatrixMarket
   rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,a=..,b=..,c=..]
   sbm:nodes=10000,blocks=10,degree=16[,homophily=0.8,features=64,seed=0,signal=3]
   digits                              handwritten digits as a nearest-neighbour graph

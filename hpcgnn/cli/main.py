@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -62,6 +63,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; never returns."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # launchers stop ranks with it: leave as on Ctrl-C
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     stop = StopRequest().listen()  # from here on, or an early SIGUSR1 would kill the rank that it reaches
     try:
         code = cli.main(standalone_mode=False, obj=stop)
@@ -71,13 +74,24 @@ def main() -> None:
         _leave_before_mpi(error)
     except HpcgnnError as error:
         _leave_with(error)
-    except Exception:
+    except Exception as error:
+        if sentence := _sentence_of(error):
+            _leave_with(HpcgnnError(sentence))
         sys.excepthook(*sys.exc_info())
         job.abort_if_parallel(1)
         sys.exit(1)
     finally:
         stop.ignore()
     sys.exit(code)
+
+
+def _sentence_of(error: Exception) -> str:
+    """What is to be told of an error that no code of ours has made; nothing where it is a bug, which keeps its traceback."""
+    if said := job.mpi_problem(error):
+        return f"MPI failed: {said}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's RuntimeError
+        return f"out of memory ({str(error).splitlines()[0] if str(error) else 'no more was said'}): use more ranks or less width"
+    return ""
 
 
 def _say(sentence: str) -> None:

@@ -53,19 +53,21 @@ def predict(
     from hpcgnn.graph import load
     from hpcgnn.train import checkpoint
     from hpcgnn.train import predict as prediction
+    from hpcgnn.train.run_folder import RunFolder
 
     world = MpiWorld(timeout_seconds=timeout)
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True)
     content = checkpoint.read(world, path, None)
+    inputs = [path, *RunFolder(run).files(), *filter(None, [pairs])]
     if pairs is not None:
         scores = prediction.score_pairs(graph, content, prediction.read_pairs(world, pairs))
-        prediction.write_pair_scores(graph, scores, out, force=force)
+        prediction.write_pair_scores(graph, scores, out, force=force, inputs=inputs)
     else:
         scores = prediction.predict(graph, content)
         what = "scores" if content["model_config"].get("decoder", "none") == "none" else "embeddings"
-        prediction.write_predictions(graph, scores, out, force=force, what=what)
+        prediction.write_predictions(graph, scores, out, force=force, what=what, inputs=inputs)
     facts = {
         "checkpoint": str(path),
         "trained_epochs": content["next_epoch"],

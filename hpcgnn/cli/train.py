@@ -7,10 +7,12 @@ import logging
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
+from hpcgnn import typed
 from hpcgnn.cli import console, train_options
 from hpcgnn.comm import MpiWorld, together
 from hpcgnn.errors import HpcgnnError
@@ -20,7 +22,7 @@ from hpcgnn.policy.adaqp import AdaQPSettings
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.links import split_links
-from hpcgnn.train.run_config import LINK, RunConfig
+from hpcgnn.train.run_config import LINK, RunConfig, check_file
 from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
 from hpcgnn.train.trainer import Trainer
 
@@ -43,16 +45,30 @@ SIGUSR1 writes a checkpoint and stops cleanly after the current epoch (Slurm: --
 """
 
 
+class _BesideSettings(msgspec.Struct, kw_only=True):
+    """What a file may say beside the settings of a run."""
+
+    parts: str | None = None
+    quiet: bool = False
+    as_json: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+
+
 def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     """Settings of a TOML file, which become defaults, so that flags on the command line win."""
+    text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
     try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
         raise HpcgnnError(f"cannot read {path}: {error}") from error
     unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.get_params(ctx)})
     if unknown:
-        raise click.UsageError(f"{path} has settings that do not exist: {', '.join(unknown)}")
+        raise HpcgnnError(f"{path} has settings that do not exist: {', '.join(unknown)}")
+    for name in sorted(values.keys() & {"out", "config", "preset", "resume"}):
+        raise HpcgnnError(f"{path}: {name} is given on the command line, not in a file")
+    typed.checked(values, _BesideSettings, str(path))
+    check_file(values, str(path))
     return values
 
 
@@ -123,6 +139,7 @@ def train(
     hidden = quiet or as_json or world.rank != 0
     with together(world, "check the settings"):
         config = train_options.run_config(ctx, settings, ctx.meta[_MAY_BE_UNUSED])
+    _compare(world, config)
     trainer = _make_trainer(world, parts, out, config, ctx.obj, resume=resume)
     keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
@@ -144,6 +161,19 @@ def train(
         print(json.dumps(summary))
     elif not hidden:
         _show(summary, out)
+
+
+def _compare(world: World, config: RunConfig) -> None:
+    """Raise HpcgnnError, on all ranks, where one has other settings than rank 0: a file of each node's own. Collective."""
+    mine = {name: str(value) for name, value in config.settings().items()}
+    wanted = world.broadcast(mine, what="the settings")
+    with together(world, "compare settings"):
+        for name in sorted(mine.keys() | wanted.keys()):
+            if mine.get(name) != wanted.get(name):
+                raise HpcgnnError(
+                    f"rank {world.rank} has {name} {mine.get(name, 'unset')} and rank 0 {wanted.get(name, 'unset')}: "
+                    "all are to read the same --config"
+                )
 
 
 def _make_trainer(
@@ -231,6 +261,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
             )
             for phase, value in largest.items()
         ],
+        ("arithmetic of dense products", summary["compute"]),
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
         *_policy_rows(summary),
         ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),

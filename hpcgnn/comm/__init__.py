@@ -1,6 +1,6 @@
 """Ranks and what moves between them: worlds, and the boundary exchange."""
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import same_everywhere, together
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.exchange import Exchange
 from hpcgnn.comm.links import choose_links
@@ -20,5 +20,6 @@ __all__ = [
     "Timings",
     "World",
     "choose_links",
+    "same_everywhere",
     "together",
 ]

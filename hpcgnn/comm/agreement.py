@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, again
 
 
 class Agreeing(Protocol):
@@ -43,7 +43,19 @@ def together(world: Agreeing, doing: str) -> Iterator[None]:
     failing = np.array([world.size if error is None else world.rank], dtype=np.int64)
     first = int(world.allreduce(failing, "min", f"every rank to {doing}")[0])
     if first < world.size:
-        raise HpcgnnError(world.broadcast(str(error), first, f"rank {first}'s problem"), agreed=True) from error
+        kind = None if error is None else type(again(error, ""))
+        kind, sentence = world.broadcast((kind, str(error)), first, f"rank {first}'s problem")
+        raise kind(sentence, agreed=True) from error
+
+
+def same_everywhere(world: Agreeing, values: Sequence[int], problem: str) -> None:
+    """Raise :class:`HpcgnnError` with ``problem`` on every rank unless all have the same ``values``, 0 to 2**64 - 1.
+
+    Collective."""
+    mine = np.array(list(values), dtype=np.uint64).view(np.int64)
+    most = world.allreduce(np.concatenate((mine, ~mine)), "max", "the ranks to compare what they have read")
+    if not np.array_equal(most[: mine.size], ~most[mine.size :]):
+        raise HpcgnnError(problem, agreed=True)
 
 
 def _named(filename: object) -> str:

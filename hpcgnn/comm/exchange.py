@@ -8,7 +8,7 @@ import torch
 from hpcgnn.comm.agreement import together
 from hpcgnn.comm.codecs import Codec, make_codec
 from hpcgnn.comm.links import Links
-from hpcgnn.comm.mailbox import FRESH, SKIPPED, STALE, Mailbox, Message
+from hpcgnn.comm.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.row_bits import RowBits, RowRanges
@@ -131,10 +131,12 @@ class Exchange:
         pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
-    def holds_rows_of(self, epochs: int) -> bool:
-        """Whether the rows in use are there, and were sent at most so many epochs ago."""
-        arrived, now = [box.arrived for box in self.mailboxes()], self.messages.present.epoch
-        return all(message is not None and now - message.epoch <= epochs for message in arrived)
+    def holds_rows_of(self, epochs: int, *, in_flight: bool = False) -> bool:
+        """Whether the rows in use are there, and were sent at most so many epochs ago. in_flight: those that are on their way
+        count as well."""
+        now, boxes = self.messages.present.epoch, self.mailboxes()
+        messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
+        return all(message is not None and now - message.epoch <= epochs for message in messages)
 
     def take_drift(self) -> np.ndarray:
         """(3,) sum of :attr:`Mailbox.drift` of this exchange, which starts again from zero."""
@@ -149,8 +151,10 @@ class Exchange:
     def reused(self, width: int) -> Message | None:
         """The rows of an epoch before where nothing is to be sent in this one, in place of :meth:`start`'s message."""
         box = self._mailbox(self._slot(width))
-        if self.freshness != SKIPPED or box is None or box.arrived is None:
+        if self.freshness not in (REUSED, SKIPPED) or box is None or box.arrived is None:
             return None
+        if self.freshness == REUSED:
+            self._settle(box)
         self.messages.traffic.count_call(self.id)
         return box.arrived
 
@@ -163,8 +167,13 @@ class Exchange:
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
-    def start(self, rows: torch.Tensor) -> Message:
-        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
+    def corrects(self, width: int) -> bool:
+        """Whether stale rows are moved by what the mean of rows has changed: :meth:`start` then is to know the present one."""
+        box = self._mailbox(self._slot(width))
+        return box is not None and box.corrects
+
+    def start(self, rows: torch.Tensor, level: torch.Tensor | None = None) -> Message:
+        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. level: (F,) their mean. Collective.
 
         Returns what to wait for and to add: where stale rows are to be used, the message of an epoch before.
         """
@@ -175,6 +184,7 @@ class Exchange:
         else:
             self._settle(box)
         message = self._new_message(rows, slot, box)
+        message.level = level
         call = messages.traffic.count_call(self.id)
         key = messages.present.noise_key(self.id, call, messages.world.rank)
         trouble = message.codec.encode(rows, message.sent, key, message.differences)

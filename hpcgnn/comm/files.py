@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink
+from hpcgnn.comm.agreement import together
 from hpcgnn.comm.world import World
 
 _MOST_BYTES = 1 << 30  # of one call: MPI-IO's counts are C ints
@@ -21,7 +22,8 @@ def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
 
     Closing is collective and blocks, so a rank that raises leaves it undone: its abort must not wait for the others.
     """
-    sink = world.open_shared(path)
+    with together(world, f"write {path}"):
+        sink = world.open_shared(path)
     yield sink
     sink.close()
 
@@ -44,4 +46,7 @@ class MpiFile:
 
     def close(self) -> None:
         """See :class:`hpcgnn.byte_sink.ByteSink`."""
-        self.handle.Close()
+        try:
+            self.handle.Close()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error

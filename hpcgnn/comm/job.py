@@ -25,6 +25,12 @@ def is_parallel() -> bool:
     return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
 
 
+def mpi_problem(error: BaseException) -> str:
+    """MPI's words for an error that it has raised; nothing for any other."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return error.Get_error_string() if mpi is not None and isinstance(error, mpi.Exception) else ""
+
+
 def abort_if_parallel(exit_code: int) -> None:
     """End every rank of the job at once when there is more than one and MPI runs; return otherwise."""
     if is_parallel():

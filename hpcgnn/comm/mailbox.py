@@ -20,7 +20,10 @@ from hpcgnn.comm.world import Segments
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 
-FRESH, STALE, SKIPPED = "fresh", "stale", "skipped"
+# Of an exchange in an epoch. FRESH: a message is sent and waited for. STALE: one is sent, and that of an epoch before is used.
+# REUSED: none is sent, and the last one is used. SKIPPED: none is sent, and the last one that had come is used, whether or not
+# a later one is on its way.
+FRESH, STALE, REUSED, SKIPPED = "fresh", "stale", "reused", "skipped"
 
 
 @dataclass(eq=False)
@@ -29,6 +32,7 @@ class Message:
 
     sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: when they were sent. differences: what delta coding
     keeps of these rows. mailbox: where they are kept; None: they are used at once. pending: None once they have come.
+    level: (F,) mean of the rows that this rank sent, where stale rows are moved by what it changes.
     """
 
     codec: Codec
@@ -38,6 +42,7 @@ class Message:
     differences: Differences | None = None
     mailbox: Mailbox | None = None
     pending: Pending | None = None
+    level: torch.Tensor | None = None
 
     @property
     def segments(self) -> tuple[Segments, Segments]:
@@ -55,19 +60,22 @@ class Message:
 @dataclass(frozen=True)
 class Keeping:
     """How received rows are kept. smooths_features, smooths_gradients: use a moving average of stale rows, of which ``decay``
-    is from before (PipeGCN's smoothing). compares: sum up how far each message is from the one before (PipeQS' Eq. 6)."""
+    is from before (PipeGCN's smoothing). compares: sum up how far each message is from the one before (PipeQS' Eq. 6).
+    corrects: move stale rows by what the mean of rows has changed (:mod:`hpcgnn.nn.correction`), where they are no average."""
 
     smooths_features: bool = False
     smooths_gradients: bool = False
     decay: float = 0.95
     compares: bool = False
+    corrects: bool = False
 
 
 class Mailbox:
     """Of one exchange and width. in_flight: to be waited for in a later epoch. arrived: the rows in use.
 
     drift: (3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
-    n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent.
+    n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent. corrects:
+    whether rows that are used late are moved by what the mean of rows has changed.
     """
 
     def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
@@ -76,6 +84,7 @@ class Mailbox:
         self.drift = np.zeros(3)
         self.apart = 1
         self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
+        self.corrects = keeping.corrects and not self._smooths
         self._keeping, self._tools = keeping, tools
         self._last: torch.Tensor | None = None
         self._average: torch.Tensor | None = None
@@ -128,6 +137,7 @@ class Mailbox:
             if message is not None
         }
         rows = {"last": self._last, "average": self._average}
+        rows |= {f"{name}_level": message.level for name, message in messages.items() if message is not None}
         return state | {name: values.clone() for name, values in rows.items() if values is not None}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -136,7 +146,8 @@ class Mailbox:
             if name in state:
                 content, epoch = state[name]
                 codec, received = restored(content, self._tools)
-                setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self))
+                level = state.get(f"{name}_level")
+                setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, level=level))
         self._last, self._average = state.get("last"), state.get("average")
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.become(self._average, self._tools)

@@ -14,7 +14,7 @@ from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.traffic import Traffic
 from hpcgnn.comm.world import World
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.settings import Checked, setting
 
@@ -53,11 +53,11 @@ class MessageConfig(Checked):
         """Raise HpcgnnError for settings that do not exist or do not go together."""
         super().check()
         if self.message_coding == "delta" and self.bits == 32:
-            raise HpcgnnError(
+            raise WrongValueError(
                 "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"
             )
         if self.message_coding == "delta" and self.eval_precision == "training":
-            raise HpcgnnError("an evaluation sends no differences: leave --eval-precision float32 with delta")
+            raise WrongValueError("an evaluation sends no differences: leave --eval-precision float32 with delta")
 
 
 class Messages:

@@ -6,13 +6,16 @@ that stopped answering becomes an error that names what was waited for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
+from hpcgnn.comm import job
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.files import MpiFile
@@ -76,9 +79,30 @@ class MpiWorld(Collectives):
     def test(self, pending: Pending) -> bool:
         """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
         PROGRESS.take_over()
-        is_complete = pending.test()
+        is_complete = self._tested(pending)
         self._watch_on()
         return is_complete
+
+    def _tested(self, pending: Pending) -> bool:
+        try:
+            return pending.test()
+        except self._mpi.Exception as error:
+            raise self._failed(pending.what, error) from error
+
+    def _failed(self, what: str, error: Exception) -> HpcgnnError:
+        """The sentence for what MPI has raised."""
+        problem = " ".join(job.mpi_problem(error).split())  # MPICH's goes over several lines
+        return HpcgnnError(
+            f"MPI failed on rank {self.rank} of {self.size} in {what}: {problem} (do all ranks read the same files, and run "
+            "the same version?)"
+        )
+
+    @contextlib.contextmanager
+    def _starting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._mpi.Exception as error:
+            raise self._failed(what, error) from error
 
     def watch(self, pending: Pending) -> None:
         """From the thread of :mod:`hpcgnn.comm.progress`."""
@@ -96,7 +120,7 @@ class MpiWorld(Collectives):
         """Test with back-off."""
         started = time.perf_counter()
         PROGRESS.take_over()
-        while not pending.test():
+        while not self._tested(pending):
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -115,26 +139,31 @@ class MpiWorld(Collectives):
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
         """``Iallreduce``."""
         mpi_op = {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[op]
-        request = self._comm.Iallreduce(self._typed(mine), self._typed(result), op=mpi_op)
+        with self._starting(what):
+            request = self._comm.Iallreduce(self._typed(mine), self._typed(result), op=mpi_op)
         return Pending.started(request, what, mine, result)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
         """``Iexscan``, which leaves rank 0's result undefined: it is given another one."""
         kept = result if self.rank else Buffer.of(result.on_host().copy())
         spec = [self._memory(kept), self._type(result)]
-        return Pending.started(self._comm.Iexscan(self._typed(mine), spec, op=self._mpi.SUM), what, mine, kept)
+        with self._starting(what):
+            return Pending.started(self._comm.Iexscan(self._typed(mine), spec, op=self._mpi.SUM), what, mine, kept)
 
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
         """``Iallgather``."""
-        return Pending.started(self._comm.Iallgather(self._bytes(mine), self._bytes(result)), what, mine, result)
+        with self._starting(what):
+            return Pending.started(self._comm.Iallgather(self._bytes(mine), self._bytes(result)), what, mine, result)
 
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
         """``Ialltoall``."""
-        return Pending.started(self._comm.Ialltoall(self._bytes(mine), self._bytes(result)), what, mine, result)
+        with self._starting(what):
+            return Pending.started(self._comm.Ialltoall(self._bytes(mine), self._bytes(result)), what, mine, result)
 
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
         """``Ibcast``."""
-        return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
+        with self._starting(what):
+            return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
@@ -147,7 +176,10 @@ class MpiWorld(Collectives):
             start = neighbours.handle.Ineighbor_alltoallv
             there = tuple(each[neighbours.destinations] for each in there)
             back = tuple(each[neighbours.sources] for each in back)
-        request = start([self._memory(send.buffer), there, row_type], [self._memory(received.buffer), back, row_type])
+        with self._starting(what):
+            request = start(
+                [self._memory(send.buffer), there, row_type], [self._memory(received.buffer), back, row_type]
+            )
         return Pending.started(request, what, send, received)
 
     # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
@@ -202,7 +234,8 @@ class MpiWorld(Collectives):
         """By MPI-IO, where there is more than one rank."""
         if self.size == 1:
             return LocalFile(path)
-        return MpiFile(self._mpi.File.Open(self._comm, path, self._mpi.MODE_WRONLY))
+        with self._starting(f"opening {path} for writing"):
+            return MpiFile(self._mpi.File.Open(self._comm, os.fsencode(path), self._mpi.MODE_WRONLY))
 
 
 def _displacements(counts: np.ndarray) -> np.ndarray:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from hpcgnn.kernels import keyed
 
 _EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
+
+
+# What ExchangeId.name says, in files.
+ExchangeName = Annotated[str, msgspec.Meta(pattern=r"^layer [1-9][0-9]*'s (boundary rows|gradients)$")]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,16 @@ import scipy.sparse as sp
 from hpcgnn.data.graph_file import MULTI_LABEL, NO_TASK, SINGLE_LABEL
 from hpcgnn.errors import HpcgnnError
 
+# Each column is a row of a model's weights, so a matrix may not just say that it has them.
+_COLUMNS_PER_VALUE, _ALWAYS_COLUMNS = 8, 1 << 16
+_EXACT = 2.0**53  # whole numbers up to here are exact in float64
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """``values`` as float32; those that are too large become infinite, which the checks of values then tell."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
+
 
 def feature_array(x: Any, num_nodes: int, where: str) -> Any:
     """``x`` as (N, F) float32, an array, or a ``csr_matrix`` with sorted columns, each once."""
@@ -22,12 +32,12 @@ def feature_array(x: Any, num_nodes: int, where: str) -> Any:
             raise HpcgnnError(f"{where}: x has dtype {x.dtype}, it should be numbers")
     if x.ndim != 2 or x.shape[0] != num_nodes:
         raise HpcgnnError(f"{where}: x has shape {x.shape}, it should be ({num_nodes}, F), a row for each node")
-    return x if sp.issparse(x) else x.astype(np.float32, copy=False)
+    return x if sp.issparse(x) else as_float32(x)
 
 
 def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str) -> sp.csr_matrix:
     """CSR parts as a matrix, after the checks that scipy leaves out: a wrong index there is a crash, not an error."""
-    rows, columns = (int(size) for size in shape)
+    rows, columns = _two_sizes(shape, where)
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr)
     problem = None
     if data.ndim != 1 or indices.shape != data.shape or indptr.shape != (rows + 1,):
@@ -40,7 +50,20 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
         problem = f"x_indices run from {indices.min()} to {indices.max()}, outside of 0 to {columns - 1}"
     if problem:
         raise HpcgnnError(f"{where}: {problem}, which is no CSR matrix of shape ({rows}, {columns})")
-    return sp.csr_matrix((data.astype(np.float32), indices, indptr), shape=(rows, columns))
+    if columns > max(_ALWAYS_COLUMNS, _COLUMNS_PER_VALUE * data.size):
+        raise HpcgnnError(
+            f"{where}: x_shape has {columns:,} columns for {data.size:,} values, of which the largest is in column "
+            f"{indices.max() if indices.size else -1}: leave out the columns that hold nothing"
+        )
+    return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
+
+
+def _two_sizes(shape: Any, where: str) -> tuple[int, int]:
+    sizes = np.asarray(shape)
+    if sizes.size != 2 or sizes.dtype.kind not in "iu" or sizes.min() < 0:
+        raise HpcgnnError(f"{where}: x_shape is {sizes.dtype} of shape {sizes.shape}, it should be two whole numbers")
+    rows, columns = sizes.reshape(-1).tolist()
+    return rows, columns
 
 
 def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int]:
@@ -59,14 +82,25 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
         )
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
-    if (y != np.trunc(y)).any():
-        raise HpcgnnError(f"{where}: y holds {y[y != np.trunc(y)][0]}: labels should be whole numbers")
+        is_whole = (y == np.trunc(y)) & (np.abs(y) < _EXACT)
+        if not is_whole.all():
+            raise HpcgnnError(f"{where}: y holds {y[~is_whole][0]}: labels should be whole numbers")
     if y.ndim == 1:
-        y = y.astype(np.int64)
-        return y, SINGLE_LABEL, int(y.max(initial=-1)) + 1
-    if not ((y == 0) | (y == 1)).all():
+        return _classes(y, where)
+    if not ((y == 0) | (y == 1)).all() or not y.shape[1]:
         raise HpcgnnError(f"{where}: y has {y.shape[1]} columns, so that all values should be 0 or 1")
     return y.astype(np.uint8), MULTI_LABEL, y.shape[1]
+
+
+def _classes(y: np.ndarray, where: str) -> tuple[np.ndarray, str, int]:
+    """What :func:`label_array` gives for one class a node. A counter is made for each class, so their number is checked."""
+    classes = max(int(y.max()) + 1, 0) if y.size else 0
+    if classes > y.size:
+        raise HpcgnnError(
+            f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
+            "from 0 without gaps"
+        )
+    return y.astype(np.int64), SINGLE_LABEL, classes
 
 
 def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
@@ -74,7 +108,8 @@ def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
     if mask is None:
         return np.zeros(num_nodes, np.bool_)
     mask = np.asarray(mask)
-    if mask.shape != (num_nodes,) or not (mask.dtype == np.bool_ or np.isin(mask, (0, 1)).all()):
+    is_number = mask.shape == (num_nodes,) and mask.dtype.kind in "biuf"
+    if not is_number or not (mask.dtype == np.bool_ or np.isin(mask, (0, 1)).all()):
         raise HpcgnnError(
             f"{where}: {name} is {mask.dtype} of shape {mask.shape}, it should be bool of shape ({num_nodes},)"
         )

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn import whole_file
 from hpcgnn.byte_sink import LocalFile
-from hpcgnn.data import h5
+from hpcgnn.data import h5, sealing
 from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.data.features import Features, make_features, parse_features, row_normalised
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
@@ -72,8 +73,8 @@ def convert(
 ) -> ConvertSummary:
     """Write the graph that ``source`` names to ``output``.
 
-    Memory is bounded, whatever the number of edges and the width of x, for generators and edge lists; about 30 bytes a
-    node are needed to make a split, and files that their libraries read whole (npz, mtx, PyG, OGB) take their size.
+    Memory is bounded, whatever the number of edges and the width of x, for generators and text files; about 30 bytes a
+    node are needed to make a split, and files that are read whole (npz, PyG, OGB) take their size.
     Raises :class:`HpcgnnError` with one sentence for anything wrong with the source, the options or the disk; then
     nothing is left behind.
     """
@@ -82,11 +83,12 @@ def convert(
     for text, parse in ((options.split, parse_split), (options.features, parse_features)):
         if text is not None:
             parse(text)
-    with h5.replacing(output, force=options.force) as temporary:
+    with whole_file.replacing(output, force=options.force, inputs=_files_of(source)) as temporary:
         graph = open_source(source, temporary.parent)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
             checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
             notes = checker.finish(meta.has_masks)
+        sealing.seal(temporary)
     return ConvertSummary(
         path=str(output),
         meta=meta,
@@ -98,11 +100,23 @@ def convert(
     )
 
 
+def _files_of(source: str) -> list[str]:
+    """What may be the source's file, with and without options behind it; of other sources, no file at all."""
+    name = source.partition(":")[2]
+    return list(filter(None, (name, name.partition("?")[0])))
+
+
 def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, progress: Progress) -> SortedEdges:
     info = graph.info
     edge_options = EdgeOptions(options.undirected, options.self_loops, options.drop_duplicates)
     with progress("edges", info.num_edges) as advance:
-        return sort_edges(graph.edges(), info.num_nodes, info.weighted, edge_options, folder, where, advance)
+        edges = sort_edges(graph.edges(), info.num_nodes, info.weighted, edge_options, folder, where, advance)
+    if info.both_ways and not edges.symmetric:
+        edges.close()
+        raise HpcgnnError(
+            f"{where} has an edge at one of its ends only, or with another weight there: the format wants both"
+        )
+    return edges
 
 
 def _write(

@@ -1,7 +1,7 @@
 """From edges in any order to CSR by destination, in bounded memory: an external bucket sort.
 
 Chunks of edges are checked, sorted and appended to one spool, each with a table of where every range of destinations
-begins in it. Neighbouring ranges are then gathered from all chunks until a memory limit is reached, sorted by
+begins in it. Neighbouring ranges are then gathered from all chunks until a limit of edges and nodes is reached, sorted by
 (destination, source), and appended to the result. An edge travels as one int64, ``destination * num_nodes + source``.
 Memory depends on the limit, on the node with the most in-edges, and on nothing else.
 """
@@ -106,6 +106,7 @@ def _drain(spill: _Spill, result: SortedEdges, options: EdgeOptions, group_edges
     for first, last, keys, weight in spill.groups(group_edges):
         if merge:
             keys, weight = _merge_equal(keys, weight)
+            spill.check_sums(keys, weight)
         if options.self_loops:
             keys, weight = _add_loops(keys, weight, first, last, spill.num_nodes)
         dst = keys // spill.num_nodes
@@ -146,14 +147,22 @@ class _Spill:
             self._weights.append(weight)
 
     def groups(self, limit: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
-        """``(first node, last node, sorted keys, weights)`` with at most ``limit`` keys where one range allows it."""
-        sizes = np.zeros(self._starts.size - 1, np.int64)
+        """``(first node, last node, sorted keys, weights)`` with at most ``limit`` keys and nodes where one range allows it."""
+        sizes = np.diff(self._starts)
         for bounds in self._bounds:
             sizes += np.diff(bounds)
         for first, last in _pack(sizes, limit):
             keys = self._gather(self._keys, first, last)
             weight = None if self._weights is None else self._gather(self._weights, first, last)
             yield int(self._starts[first]), int(self._starts[last]), *_sorted(keys, weight)
+
+    def check_sums(self, keys: np.ndarray, weight: np.ndarray | None) -> None:
+        """Refuse merged edges whose weights add up to more than float32 can hold."""
+        if weight is not None and not np.isfinite(weight).all():
+            dst, src = divmod(int(keys[~np.isfinite(weight)][0]), self.num_nodes)
+            raise HpcgnnError(
+                f"{self._where}: the weights of the edges {src} -> {dst} add up to more than float32 holds"
+            )
 
     def close(self) -> None:
         self._keys.close()
@@ -210,7 +219,8 @@ def _merge_equal(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarra
         return keys, weight
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     if weight is not None:
-        weight = np.add.reduceat(weight.astype(np.float64), first).astype(np.float32)
+        with np.errstate(over="ignore"):  # the caller checks the sums
+            weight = np.add.reduceat(weight.astype(np.float64), first).astype(np.float32)
     return keys[first], weight
 
 

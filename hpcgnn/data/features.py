@@ -39,7 +39,7 @@ def parse_features(text: str) -> FeatureRule:
     kind, _, rest = text.partition(":")
     words = rest.split(",") if rest else []
     takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2)}.get(kind)
-    if takes and takes[0] <= len(words) <= takes[1] and all(word.isdigit() for word in words):
+    if takes and takes[0] <= len(words) <= takes[1] and all(word.isdecimal() for word in words):
         numbers = [int(word) for word in words] + [0, 0]
         if kind == "onehot" or 0 < numbers[0] <= _LARGEST_WIDTH:
             return FeatureRule(kind, numbers[0], numbers[1])

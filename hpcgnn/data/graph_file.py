@@ -5,13 +5,16 @@
     /nodes/y (N) int64, -1 = no label,  or (N, C) uint8 multi-label, an all-zero row = no label
     /nodes/train_mask, val_mask, test_mask (N) bool
 
-Arrays a graph does not have are absent. ``parts.h5`` holds the same arrays in part order (:mod:`hpcgnn.data.parts_file`).
+    /checksums (arrays, blocks) uint64   of each block of nodes of each array (:mod:`hpcgnn.data.checksums`); not in version 1
+
+Arrays a graph does not have are absent; :mod:`hpcgnn.data.schema` says what values they hold. ``parts.h5`` holds the same arrays
+in part order (:mod:`hpcgnn.data.parts_file`).
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,79 +22,99 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data import h5
+from hpcgnn.data import checksums, h5
+from hpcgnn.data.schema import (
+    ATTRIBUTES,
+    BORDERS,
+    MASKS,
+    MULTI_LABEL,
+    NO_TASK,
+    NODES,
+    SINGLE_LABEL,
+    WHOLE,
+    GraphMeta,
+    Rules,
+    check_counts,
+    graph_rules,
+)
+from hpcgnn.data.stored import ByteSource, StoredArray, look
 from hpcgnn.errors import HpcgnnError
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 1
-SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
-MASKS = ("train_mask", "val_mask", "test_mask")
+__all__ = [
+    "GRAPH_KIND",
+    "GRAPH_VERSION",
+    "MASKS",
+    "MULTI_LABEL",
+    "NO_TASK",
+    "SINGLE_LABEL",
+    "GraphFile",
+    "GraphMeta",
+    "SlabReader",
+]
+
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 2
 
 
-@dataclass(frozen=True)
-class GraphMeta:
-    """What a graph holds; ``x_nnz`` is None for dense features, else the number of stored feature values."""
+class SlabReader(ABC):
+    """Rows ``[first, last)`` of the arrays of a graph file or a parts file: all that is read is looked at here, once.
 
-    num_nodes: int
-    num_edges: int
-    num_features: int = 0
-    num_classes: int = 0
-    task: str = NO_TASK
-    directed: bool = True
-    weighted: bool = False
-    x_nnz: int | None = None
-    has_masks: bool = False
-    provenance: dict[str, Any] = field(default_factory=dict)
+    A slab is a part, or in a graph file a block of nodes: what has a checksum. Where a method is told the ``slab`` that the
+    rows are, it compares that as well. Without ``sealed`` the file may lack its checksums yet.
 
-    def attributes(self) -> dict[str, Any]:
-        """As HDF5 attributes."""
-        stored_nnz = -1 if self.x_nnz is None else self.x_nnz
-        return asdict(self) | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
+    All methods raise :class:`HpcgnnError` naming the file and the dataset for damage, whatever part of it h5py stumbles upon.
+    """
 
-    @classmethod
-    def from_attributes(cls, attributes: Any) -> GraphMeta:
-        """The inverse of :meth:`attributes`."""
-        values = {name: _plain(attributes[name]) for name in cls.__dataclass_fields__}
-        values["provenance"] = json.loads(values["provenance"])
-        values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
-        return cls(**values)
+    KIND: str
+    VERSIONS: tuple[int, ...]
+    SLAB: str  # what users call one
 
-    def schema(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Dataset names with shapes and dtypes."""
-        nodes, edges = self.num_nodes, self.num_edges
-        arrays: dict[str, tuple[tuple[int, ...], Any]] = {
-            "edges/indptr": ((nodes + 1,), np.int64),
-            "edges/indices": ((edges,), np.int64),
-        }
-        if self.weighted:
-            arrays["edges/weight"] = ((edges,), np.float32)
-        if self.x_nnz is not None:
-            arrays["nodes/x_indptr"] = ((nodes + 1,), np.int64)
-            arrays["nodes/x_indices"] = ((self.x_nnz,), np.int32)
-            arrays["nodes/x_data"] = ((self.x_nnz,), np.float32)
-        elif self.num_features:
-            arrays["nodes/x"] = ((nodes, self.num_features), np.float32)
-        if self.task == SINGLE_LABEL:
-            arrays["nodes/y"] = ((nodes,), np.int64)
-        elif self.task == MULTI_LABEL:
-            arrays["nodes/y"] = ((nodes, self.num_classes), np.uint8)
-        if self.has_masks:
-            arrays.update({f"nodes/{mask}": ((nodes,), np.bool_) for mask in MASKS})
-        return {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in arrays.items()}
-
-
-class SlabReader:
-    """Rows ``[first, last)`` of the arrays of a graph file or a parts file."""
-
-    def __init__(self, file: h5py.File) -> None:
-        self.file = file
+    def __init__(self, path: str | Path, mode: str = "r", *, sealed: bool = True) -> None:
+        self.path = path
+        self.file: h5py.File = h5.open_checked(path, self.KIND, self.VERSIONS, mode)
+        self.source: ByteSource | None = None
         try:
-            self.meta = GraphMeta.from_attributes(file.attrs)
+            self._look_at_header(sealed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look_at_header(self, sealed: bool) -> None:
+        self.attributes = {name: h5.attribute(self.file, name, kind) for name, kind in self._attribute_types().items()}
+        try:
+            self.meta = GraphMeta.from_attributes(self.attributes)
         except (KeyError, ValueError) as error:
-            raise damaged(file, f"an attribute is missing or wrong: {error}") from error
-        self.uuid = str(file.attrs["uuid"])
+            raise h5.damaged(self.path, f"an attribute is missing or wrong: {error}") from error
+        self.uuid: str = self.attributes["uuid"]
+        self.source = ByteSource(self.path)
+        try:
+            check_counts(self.meta, self.source.size)
+        except HpcgnnError as error:
+            raise h5.damaged(self.path, str(error)) from error
+        self.rules = self._rules()
+        self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
+        self.bounds = self._bounds()
+        self.checksums: Mapping[str, np.ndarray] | None = None
+        if sealed and self.attributes["version"] > 1:
+            self.checksums = checksums.stored(self.file, self.source, self.rules, self.num_slabs, self.attributes)
+            for name in (name for name, rule in self.rules.items() if rule.rows == WHOLE):
+                self.scan(name, 0)
+
+    def _attribute_types(self) -> dict[str, type]:
+        return {"format": str, "version": int, "uuid": str} | ATTRIBUTES
+
+    @abstractmethod
+    def _rules(self) -> Rules:
+        """The arrays that the file holds."""
+
+    @abstractmethod
+    def _bounds(self) -> np.ndarray:
+        """(slabs + 1,) first node of each slab."""
 
     def close(self) -> None:
         """Close the file."""
+        if self.source is not None:
+            self.source.close()
+            self.source = None
         self.file.close()
 
     def __enter__(self) -> Any:
@@ -100,68 +123,108 @@ class SlabReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, name: str, first: int, last: int) -> np.ndarray:
+    @property
+    def fingerprint(self) -> int:
+        """The same for all who read the same file: of what it says it is, and of its checksums."""
+        tables = {} if self.checksums is None else self.checksums
+        arrays = [self.bounds, *(tables[name] for name in sorted(tables))]
+        return checksums.of_attributes(self.attributes) ^ checksums.of_arrays(arrays)
+
+    # -- slabs --------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_slabs(self) -> int:
+        """Parts, or blocks of nodes."""
+        return self.bounds.size - 1
+
+    def slab_rows(self, name: str, slab: int) -> tuple[int, int]:
+        """The rows ``[first, last)`` of dataset ``name`` that belong to ``slab``."""
+        rows = self.rules[name].rows
+        if rows == WHOLE:
+            return 0, self.rules[name].shape[0]
+        first, last = (int(node) for node in self.bounds[slab : slab + 2])
+        if rows == NODES:
+            return first, last
+        if rows == BORDERS:
+            return first, last + 1
+        return self._border(rows, first), self._border(rows, last)
+
+    def _border(self, name: str, node: int) -> int:
+        return int(self.read(name, node, node + 1)[0])
+
+    def verify(self, slabs: Iterable[int]) -> None:
+        """Look at every value and every checksum of some slabs, in bounded memory; costs the reading of them."""
+        for slab in slabs:
+            for name, rule in self.rules.items():
+                if rule.rows != WHOLE:
+                    self.scan(name, slab)
+
+    def scan(self, name: str, slab: int) -> None:
+        """As :meth:`verify`, one array of one slab."""
+        look(self.arrays[name], self.slab_rows(name, slab), None, self.rules[name], *self._seal(name, slab))
+
+    def _seal(self, name: str, slab: int) -> tuple[str, int | None]:
+        """What a slab is called, and its checksum."""
+        called = "all parts" if self.rules[name].rows == WHOLE else f"{self.SLAB} {slab}"
+        return called, None if self.checksums is None else int(self.checksums[name][slab])
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray:
         """Rows ``[first, last)`` of dataset ``name``."""
-        return h5.read_rows(self.file, name, first, last)
+        array = self.arrays[name]
+        out = array.empty(last - first)
+        called, expected = ("", None) if slab is None else self._seal(name, slab)
+        look(array, (first, last), out, self.rules[name], called, expected)
+        return out
 
-    def indptr(self, first: int, last: int, name: str = "edges/indptr") -> np.ndarray:
-        """Offsets ``[first, last]`` (n+1) int64 of ``edges/indptr`` or ``nodes/x_indptr``, not rebased; checked to rise."""
-        entries = self.meta.num_edges if name == "edges/indptr" else self.meta.x_nnz or 0
-        indptr = self.read(name, first, last + 1)
-        if indptr.size != last - first + 1 or indptr[0] < 0 or indptr[-1] > entries or (np.diff(indptr) < 0).any():
-            raise damaged(self.file, f"{name} is not a rising list of offsets between nodes {first} and {last}")
-        return indptr
+    def indptr(self, first: int, last: int, name: str = "edges/indptr", slab: int | None = None) -> np.ndarray:
+        """Offsets ``[first, last]`` (n+1) int64 of ``edges/indptr`` or ``nodes/x_indptr``, not rebased to 0."""
+        return self.read(name, first, last + 1, slab)
 
-    def sources(self, first_edge: int, last_edge: int) -> np.ndarray:
+    def sources(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray:
         """Sources of edges ``[first_edge, last_edge)``, (m,) int64, checked to be nodes."""
-        sources = self.read("edges/indices", first_edge, last_edge)
-        if sources.size and not 0 <= sources.min() <= sources.max() < self.meta.num_nodes:
-            raise damaged(
-                self.file,
-                f"one of the edges {first_edge} to {last_edge - 1} comes from a node outside 0 to {self.meta.num_nodes - 1}",
-            )
-        return sources
+        return self.read("edges/indices", first_edge, last_edge, slab)
 
-    def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    def edges(self, first: int, last: int, slab: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``, as :meth:`indptr` and :meth:`sources` give them."""
-        indptr = self.indptr(first, last)
-        return indptr, self.sources(int(indptr[0]), int(indptr[-1]))
+        indptr = self.indptr(first, last, slab=slab)
+        return indptr, self.sources(int(indptr[0]), int(indptr[-1]), slab)
 
-    def weights(self, first_edge: int, last_edge: int) -> np.ndarray | None:
+    def weights(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
         """Weights of edges ``[first_edge, last_edge)``, or None for an unweighted graph."""
-        return self.read("edges/weight", first_edge, last_edge) if self.meta.weighted else None
+        return self.read("edges/weight", first_edge, last_edge, slab) if self.meta.weighted else None
 
-    def features(self, first: int, last: int) -> np.ndarray | sp.csr_matrix | None:
+    def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32 dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
-            indptr = self.indptr(first, last, "nodes/x_indptr")
+            indptr = self.indptr(first, last, "nodes/x_indptr", slab)
             begin, end = int(indptr[0]), int(indptr[-1])
-            columns, data = self.read("nodes/x_indices", begin, end), self.read("nodes/x_data", begin, end)
-            if columns.size and not 0 <= columns.min() <= columns.max() < self.meta.num_features:
-                raise damaged(self.file, f"nodes/x_indices leaves [0, {self.meta.num_features})")
+            columns, data = (self.read(f"nodes/x_{name}", begin, end, slab) for name in ("indices", "data"))
             return sp.csr_matrix((data, columns, indptr - begin), shape=(last - first, self.meta.num_features))
-        return self.read("nodes/x", first, last) if self.meta.num_features else None
+        return self.read("nodes/x", first, last, slab) if self.meta.num_features else None
 
-    def labels(self, first: int, last: int) -> np.ndarray | None:
+    def labels(self, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
         """``y`` of nodes ``[first, last)``, or None."""
-        return None if self.meta.task == NO_TASK else self.read("nodes/y", first, last)
+        return None if self.meta.task == NO_TASK else self.read("nodes/y", first, last, slab)
 
-    def mask(self, name: str, first: int, last: int) -> np.ndarray | None:
+    def mask(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
         """``train_mask``, ``val_mask`` or ``test_mask`` of nodes ``[first, last)``, or None."""
-        return self.read(f"nodes/{name}", first, last) if self.meta.has_masks else None
+        return self.read(f"nodes/{name}", first, last, slab) if self.meta.has_masks else None
 
 
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(h5.open_checked(path, GRAPH_KIND, GRAPH_VERSION))
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, GRAPH_VERSION), "block"
+
+    def _rules(self) -> Rules:
+        return graph_rules(self.meta)
+
+    def _bounds(self) -> np.ndarray:
+        nodes = self.meta.num_nodes
+        blocks = -(-nodes // _BLOCK_NODES) or 1
+        return np.arange(blocks + 1) * nodes // blocks
 
 
-def damaged(file: h5py.File, what: str) -> HpcgnnError:
-    """The error for a file whose contents contradict each other."""
-    return HpcgnnError(f"{file.filename} is damaged ({what}): make it anew")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+_BLOCK_NODES = 1 << 18

@@ -1,8 +1,7 @@
 """HDF5 files that every rank can read and write by byte offset.
 
 All arrays are contiguous datasets allocated when the file is created, so that each has a byte offset at which slabs can
-be written with plain ``pwrite`` or MPI-IO: no parallel HDF5 is needed. A file appears under its final name only when it
-is whole.
+be written with plain ``pwrite`` or MPI-IO: no parallel HDF5 is needed.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ _MADE_BY = {
     "hpcgnn-graph": "a graph file, made by `hpcgnn convert`,",
     "hpcgnn-parts": "a parts file, made by `hpcgnn partition`,",
 }
+# HDF5 has checksums of its own for its metadata, but not in the oldest format, which is the default.
+_LIBVER = ("v108", "v108")
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
@@ -52,7 +53,7 @@ def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> d
     free = shutil.disk_usage(folder).free
     if total > free:
         raise HpcgnnError(f"disk full: {folder} has {free:,} bytes left, and the file to write needs {total:,}")
-    with h5py.File(path, "w", locking=False) as file:
+    with h5py.File(path, "w", locking=False, libver=_LIBVER) as file:
         file.attrs.update(attributes)
         return add_datasets(file, schema)
 
@@ -80,65 +81,118 @@ def new_header(kind: str, version: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path, *, force: bool = True) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``; rename it to ``path`` on success, delete it on any failure."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise HpcgnnError(f"cannot write {path}: folder {path.parent} does not exist")
-    if path.exists() and not force:
-        raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator[None]:
+    """Make one sentence of whatever h5py raises where a file is damaged: it depends on which of its bytes are.
+
+    For a few calls of h5py at a time, or it would hide mistakes of this program.
+    """
     try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HpcgnnError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except (OSError, *DAMAGE) as error:
+        path = path if isinstance(path, str | Path) else path.file.filename
+        raise damaged(path, f"cannot read {what}: {_first_line(error)}") from error
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+@contextlib.contextmanager
+def writing(path: str | Path, what: str) -> Iterator[None]:
+    """As :func:`reading` where a file that has been read is added to; an OSError stays one, for the disk may be full."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except DAMAGE as error:
+        raise damaged(path, f"cannot add {what}: {_first_line(error)}") from error
 
 
-def open_checked(path: str | Path, kind: str, version: int, mode: str = "r") -> h5py.File:
-    """Open an hpcgnn file after checking that it exists, is whole, and has the expected ``kind`` and ``version``."""
+# Text that is not UTF-8 is a ValueError, a number that fits nowhere an OverflowError.
+DAMAGE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+)
+
+
+def damaged(path: str | Path, what: str) -> HpcgnnError:
+    """The error for a file whose contents contradict each other."""
+    return HpcgnnError(f"{path} is damaged ({what}): make it anew")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r") -> h5py.File:
+    """Open an hpcgnn file after checking that it exists, is whole, and has the expected ``kind`` and one of ``versions``."""
     path = Path(path)
     if not path.is_file():
         raise HpcgnnError(f"{path} does not exist or is not a file")
     try:
         # Locks fail on many parallel file systems, and readers here never race with a writer: files are renamed in whole.
-        file = h5py.File(path, mode, locking=False)
-    except OSError as error:
-        raise HpcgnnError(f"{path} is not a whole HDF5 file (truncated, or another format): {error}") from error
-    found = file.attrs.get("format")
-    problem = None
-    if found != kind:
-        problem = f"{path} is HDF5, but no {kind} file"
-        if found:
-            problem = f"{path} is a {found} file where {_MADE_BY.get(kind, kind)} is wanted"
-    elif int(file.attrs.get("version", -1)) != version:
-        problem = (
-            f"{path} has {kind} version {file.attrs.get('version')}, this hpcgnn reads version {version}: make it anew"
-        )
-    elif "uuid" not in file.attrs:
-        problem = f"{path} has no uuid: it was not written by hpcgnn"
-    if problem:
+        file = h5py.File(path, mode, locking=False, libver=_LIBVER)
+    except (OSError, *DAMAGE) as error:
+        raise HpcgnnError(
+            f"{path} is not a whole HDF5 file (truncated, or another format): {_first_line(error)}"
+        ) from error
+    try:
+        _check_header(file, path, kind, versions)
+    except BaseException:
         file.close()
-        raise HpcgnnError(problem)
+        raise
     return file
 
 
-def read_rows(file: h5py.File, name: str, first: int, last: int) -> np.ndarray:
-    """Rows ``[first, last)`` of a dataset as a new array; damage on disk becomes an :class:`HpcgnnError`."""
-    try:
-        return file[name][first:last]
-    except (KeyError, OSError) as error:
-        raise HpcgnnError(
-            f"{file.filename}: cannot read {name} ({error}): the file is damaged, make it anew"
-        ) from error
+def kind_of(path: str | Path) -> str:
+    """The ``format`` of an hpcgnn file, or an empty string."""
+    with reading(path, "its format"), h5py.File(path, locking=False) as file:
+        return str(file.attrs.get("format", ""))
+
+
+def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...]) -> None:
+    with reading(path, "its format"):
+        found = file.attrs.get("format")
+    if not isinstance(found, str):
+        raise HpcgnnError(f"{path} is HDF5, but no {kind} file")
+    if found != kind:
+        raise HpcgnnError(f"{path} is a {found} file where {_MADE_BY.get(kind, kind)} is wanted")
+    version = attribute(file, "version", int)
+    if version not in versions:
+        readable = " and ".join(map(str, versions))
+        raise HpcgnnError(f"{path} has {kind} version {version}, this hpcgnn reads version {readable}: make it anew")
+    if not attribute(file, "uuid", str):
+        raise HpcgnnError(f"{path} has no uuid: it was not written by hpcgnn")
+
+
+def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
+    """An attribute as a Python value of ``kind``: int, bool or str, one of them, not an array of them."""
+    with reading(item, f"attribute {name} of {item.name}"):
+        value = item.attrs[name]
+    found = value.item() if isinstance(value, np.generic) else value
+    if type(found) is not kind:
+        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {_shown(value)}, not {_KINDS[kind]}")
+    return found
+
+
+_KINDS = {int: "a whole number", bool: "true or false", str: "text"}
+
+
+def _shown(value: object) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) and value.ndim else repr(value)[:40]
+
+
+def child(group: h5py.Group, name: str) -> Any:
+    """The dataset or group ``a/b/c`` in ``group``, or None; every step is a hard link, so that it is in this very file."""
+    with reading(group, name):
+        found: Any = group
+        for step in name.split("/"):
+            if not isinstance(found, h5py.Group):
+                raise damaged(group.file.filename, f"{step} of {name} is in no group")
+            link = found.get(step, getlink=True)
+            if link is None:
+                return None
+            if not isinstance(link, h5py.HardLink):
+                raise damaged(group.file.filename, f"{name} is a link to somewhere else")
+            found = found[step]
+        return found

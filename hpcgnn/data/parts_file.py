@@ -5,40 +5,55 @@ nodes in ascending original id); edge endpoints are positions. Beside them:
 
     /parts/node_offsets (P+1) int64      part p owns positions [node_offsets[p], node_offsets[p+1])
     /nodes/original_ids (N) int64        position -> original id
+    /checksums (arrays, P) uint64        of each part's slab of each array (:mod:`hpcgnn.data.checksums`); not in version 1
     /plan/STRATEGY/...                   see :mod:`hpcgnn.data.plan_store`
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from hpcgnn.data import h5
-from hpcgnn.data.graph_file import GraphMeta, SlabReader, damaged
+from hpcgnn.data.graph_file import GraphMeta, SlabReader
+from hpcgnn.data.schema import Rules, layout, parts_rules
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 1
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 2
 
 
-def parts_schema(meta: GraphMeta, num_parts: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Dataset names with shapes and dtypes of a parts file without plans."""
-    return meta.schema() | {
-        "parts/node_offsets": ((num_parts + 1,), np.dtype(np.int64)),
-        "nodes/original_ids": ((meta.num_nodes,), np.dtype(np.int64)),
-    }
+def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
+    """Dataset names with shapes and dtypes of a parts file without plans and checksums."""
+    return layout(parts_rules(meta, num_parts))
 
 
 class PartsFile(SlabReader):
-    """An open ``parts.h5``."""
+    """An open ``parts.h5``; its slabs are the parts."""
 
-    def __init__(self, path: str | Path, mode: str = "r") -> None:
-        super().__init__(h5.open_checked(path, PARTS_KIND, PARTS_VERSION, mode))
-        self.num_parts = int(self.file.attrs.get("num_parts", 0))
-        self.node_offsets: np.ndarray = self.read("parts/node_offsets", 0, self.num_parts + 1)
-        ends = self.node_offsets[[0, -1]].tolist() if self.node_offsets.size == self.num_parts + 1 else None
-        if self.num_parts < 1 or ends != [0, self.meta.num_nodes] or (np.diff(self.node_offsets) < 0).any():
-            raise damaged(self.file, "parts/node_offsets does not divide the nodes")
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, PARTS_VERSION), "part"
+
+    @property
+    def num_parts(self) -> int:
+        """Parts."""
+        return self.num_slabs
+
+    @property
+    def node_offsets(self) -> np.ndarray:
+        """(P + 1,) int64 first position of each part."""
+        return self.bounds
 
     def part(self, part: int) -> tuple[int, int]:
         """The positions ``[first, last)`` that ``part`` owns."""
         return int(self.node_offsets[part]), int(self.node_offsets[part + 1])
+
+    def _attribute_types(self) -> dict[str, type]:
+        made_by = {"graph_uuid": str, "method": str, "objective": str, "balance": str, "seed": int}
+        told = {name: kind for name, kind in made_by.items() if name in self.file.attrs}  # nothing else goes by them
+        return super()._attribute_types() | {"num_parts": int} | told
+
+    def _rules(self) -> Rules:
+        num_parts = self.attributes["num_parts"]
+        if num_parts < 1:
+            raise h5.damaged(self.path, f"attribute num_parts is {num_parts}")
+        return parts_rules(self.meta, num_parts)
+
+    def _bounds(self) -> np.ndarray:
+        return self.arrays["parts/node_offsets"].read()

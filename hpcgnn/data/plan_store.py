@@ -5,6 +5,8 @@
         M_offsets (P+1, 2) int64          where each part's slab begins in M_indptr and in M_indices / M_edges
         D_offsets (P+1) int64, D_peers, D_post, D_pre (pairs) int64      for D in send, recv: the sparse table of pairs
 
+        checksums (arrays, P) uint64      see :mod:`hpcgnn.data.checksums`
+
 ``indptr`` slabs start at 0. Columns are local: owned nodes for L and S, received rows for R.
 """
 
@@ -17,41 +19,33 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcgnn.data import h5
+from hpcgnn import whole_file
+from hpcgnn.data import checksums, h5
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.schema import PAIR_ARRAYS
 from hpcgnn.data.spool import Spool
-from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+from hpcgnn.data.stored_plan import PLAN_VERSION, StoredPlan, plan_attributes
+from hpcgnn.plan import STRATEGIES, AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 
-PLAN_VERSION = 1
 _INDEX_DTYPES = {"indptr": np.int64, "indices": np.int32, "edges": np.int64}
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
     """Whether a plan for ``strategy`` is in the file and belongs to this version of plans and of the partition."""
-    group = parts.file.get(f"plan/{strategy}")
-    return (
-        group is not None
-        and int(group.attrs.get("plan_version", -1)) == PLAN_VERSION
-        and str(group.attrs.get("parts_uuid", "")) == parts.uuid
-    )
+    group = h5.child(parts.file, f"plan/{strategy}")
+    if group is None:
+        return False
+    return plan_attributes(group) == {"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid}
 
 
 def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[SparseMatrix]:
     """The stored plan of one part."""
-    prefix = f"plan/{strategy}"
-    send_to, receive_from = (_read_pairs(parts, f"{prefix}/{name}", part) for name in ("send", "recv"))
-    first, last = parts.part(part)
-    columns = {"L": last - first, "S": last - first, "R": receive_from.total}
-    local, send, receive = (_read_matrix(parts, f"{prefix}/{name}", part, columns[name]) for name in "LSR")
-    return AggregationPlan(local, send, receive, send_to, receive_from)
+    return StoredPlan(parts, strategy).part(part)
 
 
 def read_all_pairs(parts: PartsFile, strategy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64; for reports."""
-    offsets = parts.read(f"plan/{strategy}/recv_offsets", 0, parts.num_parts + 1)
-    receiver = np.repeat(np.arange(parts.num_parts), np.diff(offsets))
-    sender, post, pre = (parts.read(f"plan/{strategy}/recv_{name}", 0, int(offsets[-1])) for name in _PAIR_ARRAYS)
-    return sender, receiver, post, pre
+    return StoredPlan(parts, strategy).pairs()
 
 
 def store_plans(
@@ -67,7 +61,7 @@ def store_plans(
         missing = [strategy for strategy in strategies if not is_stored(parts, strategy)]
     if not missing:
         return []
-    with h5.replacing(path) as temporary:
+    with whole_file.replacing(path) as temporary:
         shutil.copyfile(path, temporary)
         add_plans(temporary, missing, advance)
     return missing
@@ -88,7 +82,7 @@ def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int]
     starts = []  # per receiver: where its wanted rows, and their entries, begin in the spools of `wanted`
     for part in range(parts.num_parts):
         first, last = parts.part(part)
-        plan = plan_receiver(*parts.edges(first, last), parts.node_offsets, part, strategy)
+        plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy)
         _append(spools, "L", plan.local)
         _append(spools, "R", plan.receive)
         received.append(plan.receive_from)
@@ -109,7 +103,6 @@ def _make(parts: PartsFile, strategy: str, folder: Path, advance: Callable[[int]
 
 
 _WANTED_DTYPES = {"lengths": np.int64, "sources": np.int32, "edges": np.int64}
-_PAIR_ARRAYS = ("peers", "post", "pre")
 _Bounds = tuple[int, int, int, int]  # first and last row, first and last entry, in the spools of wanted rows
 _Piece = tuple[int, _Bounds, tuple[int, int]]  # receiver, where its rows are, (post, pre)
 
@@ -168,24 +161,49 @@ def _slab_offsets(folder: Path, spools: dict[str, Spool], matrix: str, row_count
 
 
 def _pair_spools(folder: Path, direction: str, tables: list[PeerRows]) -> dict[str, Spool]:
-    spools = {name: Spool(folder, np.int64) for name in ("offsets", *_PAIR_ARRAYS)}
+    spools = {name: Spool(folder, np.int64) for name in ("offsets", *PAIR_ARRAYS)}
     spools["offsets"].append(np.concatenate(([0], np.cumsum([table.peers.size for table in tables]))))
     for table in tables:
-        for name in _PAIR_ARRAYS:
+        for name in PAIR_ARRAYS:
             spools[name].append(getattr(table, name))
     return {f"{direction}_{name}": spool for name, spool in spools.items()}
 
 
 def _write(parts: PartsFile, strategy: str, spools: dict[str, Spool]) -> None:
-    plans = parts.file.require_group("plan")
-    if strategy in plans:
-        del plans[strategy]
-    group = plans.create_group(strategy)
-    group.attrs.update({"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid})
-    h5.add_datasets(group, {name: (_shape(name, spool), spool.dtype) for name, spool in spools.items()})
-    for name, spool in spools.items():
-        _copy(spool, group[name])
-        spool.close()
+    with h5.writing(parts.path, f"plan/{strategy}"):
+        plans = parts.file.require_group("plan")
+        if strategy in plans:
+            del plans[strategy]
+        group = plans.create_group(strategy)
+        group.attrs.update({"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid})
+        h5.add_datasets(group, {name: (_shape(name, spool), spool.dtype) for name, spool in spools.items()})
+        for name, spool in spools.items():
+            _copy(spool, group[name])
+            spool.close()
+    _seal(parts, strategy)
+
+
+def seal_plans(parts: PartsFile) -> None:
+    """Make the checksums of all plans in a file that is open for writing, from what is in them now."""
+    for strategy in STRATEGIES:
+        if is_stored(parts, strategy):
+            _seal(parts, strategy)
+
+
+def _seal(parts: PartsFile, strategy: str) -> None:
+    """Read back what was written, which is in memory still: a plan takes as long to look at as to load."""
+    parts.file.flush()
+    plan = StoredPlan(parts, strategy, sealed=False)
+    table = {name: np.zeros(parts.num_parts, np.uint64) for name in plan.arrays}
+    for name, of_parts in table.items():
+        if name in plan.offsets:
+            of_parts[0] = checksums.of_arrays([plan.offsets[name]])
+            continue
+        for part in range(parts.num_parts):
+            of_parts[part] = checksums.of_pieces(plan.arrays[name].pieces(*plan.slab_rows(name, part)))
+    with h5.writing(parts.path, f"checksums of plan/{strategy}"):
+        group = parts.file[f"plan/{strategy}"]
+        checksums.store(group, table, plan_attributes(group))
 
 
 def _copy(spool: Spool, dataset: h5py.Dataset) -> None:
@@ -198,16 +216,3 @@ def _copy(spool: Spool, dataset: h5py.Dataset) -> None:
 
 def _shape(name: str, spool: Spool) -> tuple[int, ...]:
     return (spool.size // 2, 2) if name in ("L_offsets", "S_offsets", "R_offsets") else (spool.size,)
-
-
-def _read_matrix(parts: PartsFile, prefix: str, part: int, num_cols: int) -> SparseMatrix:
-    (indptr_first, first), (indptr_last, last) = parts.read(f"{prefix}_offsets", part, part + 2).tolist()
-    indptr = parts.read(f"{prefix}_indptr", indptr_first, indptr_last)
-    indices, edges = (parts.read(f"{prefix}_{name}", first, last) for name in ("indices", "edges"))
-    return SparseMatrix(indptr, indices, edges, num_cols)
-
-
-def _read_pairs(parts: PartsFile, prefix: str, part: int) -> PeerRows:
-    first, last = parts.read(f"{prefix}_offsets", part, part + 2).tolist()
-    peers, post, pre = (parts.read(f"{prefix}_{name}", first, last) for name in _PAIR_ARRAYS)
-    return PeerRows(peers, post, pre)

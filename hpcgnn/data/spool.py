@@ -19,7 +19,7 @@ _PIECE_BYTES = 16 << 20
 class Spool:
     """A growing one-dimensional array of ``dtype`` in an unnamed file in ``folder``.
 
-    A full disk raises ``OSError``, which :func:`hpcgnn.data.h5.replacing` turns into one sentence.
+    A full disk raises ``OSError``, which :func:`hpcgnn.whole_file.replacing` turns into one sentence.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype | type) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.arguments import check_given, check_type
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels.autograd import end_sums
 from hpcgnn.kernels.csr import Csr
@@ -18,6 +19,9 @@ def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, 
 
     It keeps the (entries, H) result alone; scores are made again in backward. slope: of negative scores, positive.
     """
+    check_type("csr", csr, Csr)
+    check_given(a=a, b=b)
+    check_type("slope", slope, float, int)
     return _AttentionWeights.apply(a, b, csr, slope, backend)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.arguments import check_given, check_tensors, check_type, check_whole
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
@@ -42,6 +43,9 @@ def spmm(
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    check_type("csr", csr, Csr)
+    check_given(x=x)
+    check_tensors(weight=weight, out=out, scale=scale)
     weight = None if weight is None else weight.contiguous()
     stored = csr.weight if weight is None else None
     if not _tracked(x, weight, stored, out, scale):
@@ -57,6 +61,7 @@ def spmm(
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.rows.gather_rows`, differentiable in ``x`` if that is float32 or float64."""
+    check_given(x=x, index=index)
     if not _tracked(x):
         return plain_rows.gather_rows(x, index, backend)
     _check_differentiable("x", x)
@@ -65,6 +70,8 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> 
 
 def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
+    check_given(index=index, src=src)
+    check_whole("num_rows", num_rows)
     if not _tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
     return _ScatterRows.apply(src, index, num_rows, backend)
@@ -74,6 +81,8 @@ def sddmm(
     csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.edges.sddmm`, differentiable in ``a`` and ``b``."""
+    check_type("csr", csr, Csr)
+    check_given(a=a, b=b)
     if not _tracked(a, b):
         return plain_edges.sddmm(csr, a, b, op, heads, backend)
     return _Sddmm.apply(a, b, csr, op, heads, backend)
@@ -92,6 +101,8 @@ def dense(
     ``plus`` (n, H) is added, and its memory may become the result's: its values are not to be used afterwards. torch refuses
     the gradients of anything that has kept it for them.
     """
+    check_given(x=x, weight=weight)
+    check_tensors(bias=bias, plus=plus)
     if not _tracked(x, weight, bias, plus):
         return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend, compute)
     return _Dense.apply(x, weight, bias, plus, backend, compute)
@@ -99,6 +110,8 @@ def dense(
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.edges.edge_softmax`, differentiable in ``scores``."""
+    check_type("csr", csr, Csr)
+    check_given(scores=scores)
     if not _tracked(scores):
         return plain_edges.edge_softmax(csr, scores, backend)
     return _EdgeSoftmax.apply(scores, csr, backend)
@@ -106,6 +119,8 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
 
 def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.edges.edge_sum`, differentiable in ``values``."""
+    check_type("csr", csr, Csr)
+    check_given(values=values)
     if not _tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
     return _EdgeSum.apply(values, csr, backend)
@@ -121,6 +136,9 @@ def activation(
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    check_given(x=x)
+    check_type("norm", norm, Norm, type(None))
+    check_type("mask", mask, DropoutMask, type(None))
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not _tracked(x, weight, bias):
         return activate(x, norm, mask, backend)[0]

@@ -168,7 +168,7 @@ def _named(
     dtype: torch.dtype | None,
     tensors: dict[str, torch.Tensor | None],
 ) -> Backend:
-    backend = _found().get(name)
+    backend = _found().get(name) if isinstance(name, str) else None
     if backend is None:
         raise ValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {name!r}")
     reason = backend.missing()

@@ -30,12 +30,16 @@ class HotColumns:
 class Csr:
     """A CSR matrix of ones, or of ``weight``, that caches its transpose. All of it is on one device.
 
+    Kernels read its arrays without looking at them, so they are its own: a matrix that is checked copies what is given, unless
+    converting has copied it, and later changes to what was given change nothing. Its attributes are to be read only.
+
     Args:
         indptr: (num_rows + 1,) int64, monotone, from 0 to the number of entries.
         indices: (entries,) int32 column of each entry.
         num_cols: number of columns.
         weight: (entries,) float values, or None for all ones.
-        check: validate the arrays (O(entries)); False only for arrays that are right by construction.
+        check: validate and copy the arrays (O(entries)); False only for arrays that are right by construction, and that
+            nobody else writes to.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -47,11 +51,13 @@ class Csr:
         self.indptr = torch.as_tensor(indptr)
         self.indices = torch.as_tensor(indices)
         self.num_cols = int(num_cols)
-        self.weight = None if weight is None else torch.as_tensor(weight).contiguous()
+        self.weight = None if weight is None else torch.as_tensor(weight)
         if check:
             self._check()
-        self.indptr = self.indptr.to(torch.int64).contiguous()
-        self.indices = self.indices.to(torch.int32).contiguous()
+        self.indptr = _converted(self.indptr, torch.int64, own=check)
+        self.indices = _converted(self.indices, torch.int32, own=check)
+        if self.weight is not None:
+            self.weight = _converted(self.weight, self.weight.dtype, own=check)
         self.num_rows = self.indptr.numel() - 1
         self._transpose: Csr | None = None
         self._transpose_order: torch.Tensor | None = None
@@ -83,8 +89,10 @@ class Csr:
             raise ValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
         if self.indptr.numel() > 2**31:
             raise ValueError(f"indptr must have at most 2**31 - 1 rows, not {self.indptr.numel() - 1}")
-        if self.indices.numel() and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < self.num_cols:
-            raise ValueError(f"indices must lie in [0, {self.num_cols})")
+        if self.indices.numel():
+            least, most = torch.aminmax(self.indices)
+            if not 0 <= int(least) <= int(most) < self.num_cols:
+                raise ValueError(f"indices must lie in [0, {self.num_cols})")
         if self.weight is not None and (self.weight.shape != self.indices.shape or not self.weight.is_floating_point()):
             raise ValueError("weight must have one floating-point value per entry")
 
@@ -246,6 +254,12 @@ class Csr:
             cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
             self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
         return self._blocks[count]
+
+
+def _converted(given: torch.Tensor, dtype: torch.dtype, *, own: bool) -> torch.Tensor:
+    """``given`` contiguous and of ``dtype``; ``own`` asks for memory that is not the caller's (a tensor cannot be frozen)."""
+    converted = given.to(dtype).contiguous()
+    return converted.clone() if own and converted.data_ptr() == given.data_ptr() else converted
 
 
 def as_columns(values: torch.Tensor) -> torch.Tensor:

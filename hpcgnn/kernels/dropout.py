@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_given, check_type
 from hpcgnn.kernels import keyed
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DROPOUT
@@ -17,6 +18,9 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    check_given(x=x, ids=ids)
+    check_type("key", key, int)
+    check_type("probability", probability, float, int)
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
     if ids.shape != x.shape[:1] or ids.dtype != torch.int64:

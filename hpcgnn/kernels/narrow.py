@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_given, check_tensors
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import NARROW
@@ -17,6 +18,7 @@ def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | Non
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    check_tensors(out=out)
     _check_matrix(x, torch.float32)
     kernels = choose(NARROW, backend, x=x, out=out)
     out = _result(out, x, torch.bfloat16)
@@ -30,6 +32,7 @@ def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | N
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    check_tensors(out=out)
     _check_matrix(x, torch.bfloat16)
     kernels = choose(NARROW, backend, x=x, out=out)
     out = _result(out, x, torch.float32)
@@ -38,6 +41,7 @@ def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | N
 
 
 def _check_matrix(x: torch.Tensor, dtype: torch.dtype) -> None:
+    check_given(x=x)
     if x.dim() != 2 or x.dtype != dtype:
         raise ValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
 

@@ -19,6 +19,7 @@ from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.nn.correction import Correction
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.channel import Channel
 
@@ -28,7 +29,7 @@ _LOG = logging.getLogger("hpcgnn")
 class Aggregator:
     """A linear aggregator of one graph: the plan, the exchange and the diagonal scalings.
 
-    left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
+    left, right: (n, 1) diagonals Dl and Dr, or None for the identity. correction: of stale rows, where another layer's is shared.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class Aggregator:
         left: torch.Tensor | None = None,
         right: torch.Tensor | None = None,
         backend: str = "auto",
+        correction: Correction | None = None,
     ) -> None:
         self.plan = plan
         self.exchange = exchange
         self.left = left
         self.right = right
         self.backend = backend
+        counts = exchange.send_counts, exchange.receive_counts
+        self.correction = correction or Correction(plan, exchange.messages.world, counts, left, right, backend)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -60,32 +64,42 @@ class Aggregator:
     @cached_property
     def reverse(self) -> Aggregator:
         """The aggregator of the backward pass."""
-        return Aggregator(self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend)
+        return Aggregator(
+            self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse
+        )
 
     def for_layer(self, layer: int) -> Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
-        return Aggregator(self.plan, self.exchange.for_layer(layer), self.left, self.right, self.backend)
+        exchange = self.exchange.for_layer(layer)
+        return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
 
-    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message]:
-        """The first half of an aggregation, not differentiable: what is sent is under way. Collective."""
+    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message, torch.Tensor | None]:
+        """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
+
+        Returns what :meth:`finish_step` takes.
+        """
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             x = (x if self.right is None else _scaled(x, self.right)).contiguous()
+            level = self.correction.level(x) if exchange.corrects(x.shape[1]) else None
         reused = exchange.reused(x.shape[1])
         if reused is not None:
-            return x, reused
+            return x, reused, level
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
             spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
-        return x, exchange.start(rows)  # encode, start
+        return x, exchange.start(rows, level), level  # encode, start
 
-    def finish_step(self, x: torch.Tensor, message: Message) -> torch.Tensor:
-        """The other half, from what :meth:`start_step` returned. Collective."""
+    def finish_step(self, x: torch.Tensor, message: Message, level: torch.Tensor | None) -> torch.Tensor:
+        """The other half. level: (F,) the mean of the rows that this rank sends, where stale rows are corrected. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             z = spmm(self.plan.local, x, backend=self.backend)  # aggregate locally, while rows travel
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
+        if level is not None and message.level is not None and message.level is not level:  # rows of an epoch before
+            with measure("aggregation_seconds"):
+                self.correction.apply(z, level - message.level)
         return z if self.left is None else z.mul_(self.left)
 
     # -- what policies ask ----------------------------------------------------------------------------------------------
@@ -159,7 +173,7 @@ class Passage:
 
     def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         self.aggregator = aggregator
-        self.under_way: tuple[torch.Tensor, Message] | None = None
+        self.under_way: tuple[torch.Tensor, Message, torch.Tensor | None] | None = None
         self._begun: torch.Tensor | None = _Begin.apply(x, self)
 
     def finish(self) -> torch.Tensor:

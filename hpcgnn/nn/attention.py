@@ -49,6 +49,10 @@ class _Attention(torch.nn.Module):
         self.heads, self.compute, self.backend = heads, compute, backend
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
 
+    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
+        """As :meth:`hpcgnn.nn.layers.EndsWithBias.last_biases`."""
+        return (self.bias,)
+
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """(n, H*C) to (n, H*C), or (n, C), with the bias."""
         heads = self.heads

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours
@@ -22,8 +22,8 @@ from hpcgnn.settings import setting
 class AttentionSettings:
     """Of attention with several heads."""
 
-    heads: int = setting(8, "heads that share --hidden.", least=1)
-    output_heads: int = setting(1, "heads of the last layer, which are averaged.", least=1)
+    heads: int = setting(8, "heads that share --hidden.", least=1, most=1 << 20)
+    output_heads: int = setting(1, "heads of the last layer, which are averaged.", least=1, most=1 << 10)
     attention_dropout: float = setting(0.0, "dropout of the weights of neighbours.", least=0, below=1, is_free=True)
 
 
@@ -48,7 +48,9 @@ class AttentionStack(Stack):
     def check_settings(cls, config: ModelConfig) -> None:
         """As :meth:`GraphModel.check_settings`."""
         if config.hidden % config.heads:
-            raise HpcgnnError(f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}")
+            raise WrongValueError(
+                f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}"
+            )
 
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
         """The layer of this depth."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import torch
 
+from hpcgnn.arguments import check_choice, check_type, check_whole
 from hpcgnn.comm import Messages, together
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr
-from hpcgnn.nn.compute import check_compute
+from hpcgnn.kernels import Csr, backends
+from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import Frame, GraphModel
 from hpcgnn.nn.label_embedding import LabelEmbedding
+from hpcgnn.plan import STRATEGIES
 
-_LOG = logging.getLogger("hpcgnn")
 _DRAWING = threading.Lock()  # torch has one generator a process, and ranks may be threads of one
 
 
@@ -36,23 +36,33 @@ def build_model(
 ) -> GraphModel:
     """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
 
-    ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is.
+    ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is. With
+    ``auto`` ranks agree on one: ``model.compute`` says which.
     ``strategy`` is of no matter to attention over the halo, whose neighbours' rows travel as they are.
     """
+    check_type("graph", graph, LocalGraph)
     with together(graph.world, f"build a model for {graph.path}"):
+        check_type("config", config, ModelConfig)
+        check_type("messages", messages, Messages, type(None))
+        check_type("dtype", dtype, torch.dtype)
+        check_type("keep_input_aggregation", keep_input_aggregation, bool)
+        check_choice("strategy", strategy, STRATEGIES)
+        check_choice("backend", backend, ("auto", *backends()))
+        check_whole("seed", seed)
+        if dtype not in (torch.float32, torch.float64):
+            raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
         config.check()
         check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
         if keep_input_aggregation:
             check_kept_input(config)
             _check_dense(graph)
-        warning = check_compute(compute, dtype)
         if graph.features is None:
             raise HpcgnnError(
                 f"{graph.path} has no node features: convert the graph with --features degree:64 or another"
             )
-    if warning:
-        _LOG.warning(warning)
+    chosen = choose_compute(graph.world, compute, dtype)
     messages = messages or Messages(graph.world)
+    seed = int(seed)  # not one of NumPy's, which overflow
     messages.reseed(seed)
     kind: type[GraphModel] = MODELS[config.model]
     row_bytes = -(-config.hidden * messages.config.bits // 8)
@@ -65,11 +75,11 @@ def build_model(
         connection,
         DropoutKeys(graph.original_ids, seed),
         is_sparse=isinstance(graph.features, Csr),
-        compute=compute,
+        compute=chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
     model = _with_weights(kind, config, frame, seed).to(dtype)
-    model.graph = graph
+    model.graph, model.asked_compute = graph, compute
     return model
 
 

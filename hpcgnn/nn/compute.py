@@ -1,29 +1,38 @@
 """In which arithmetic dense products are done: ``float32``, or ``bf16`` with weights and everything else in float32.
 
 A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. Kernels of our own do so on CPUs with
-AVX512_BF16 (:func:`hpcgnn.kernels.dense.has_bf16`), from float32 matrices to float32 results. Elsewhere torch multiplies
-rounded matrices; its result is rounded once more and widened: with 32768 rows its values differ from float32's by 0.3 % (root
-mean square).
+AVX512_BF16 (:func:`hpcgnn.kernels.dense.has_bf16`), from float32 matrices to float32 results; or torch multiplies rounded
+matrices, whose result is rounded once more and widened: with 32768 rows its values differ from float32's by 0.3 % (root mean
+square). :mod:`hpcgnn.nn.bfloat16` measures which of them is the faster one here, and whether it is faster than float32.
+
+- ``auto``: ``bf16`` where it is faster on every rank's CPU, else ``float32``.
+- ``bf16``: refused where it is slower than float32.
+- ``bf16-emulated``: bfloat16 however slow it is, to see on any CPU what it makes of a training.
 """
 
 from __future__ import annotations
 
-import platform
+import logging
 from typing import Any
 
 import torch
 
+from hpcgnn.arguments import check_choice
+from hpcgnn.comm import World, together
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
+from hpcgnn.kernels import dense, dense_product, pack_bf16
+from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 
-COMPUTES = ("float32", "bf16")
+AUTO, FLOAT32, BF16, EMULATED = "auto", "float32", "bf16", "bf16-emulated"
+COMPUTES = (AUTO, FLOAT32, BF16, EMULATED)
+_LOG = logging.getLogger("hpcgnn")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md: by
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
 # on the number of threads.
 _LEAST_MULTIPLICATIONS = 1 << 20
 _LEAST_WIDTH = 8
 _LEAST_MULTIPLICATIONS_BY_TORCH = 1 << 25
-_LEAST_WEIGHTS_BY_TORCH = 1 << 10
+_LEAST_WIDTH_BY_TORCH = 40
 
 
 class Rounded:
@@ -54,14 +63,14 @@ class Rounded:
         """``x.T @ dy`` (F, H), from dy (n, H)."""
         arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)
         if arithmetic == "torch":
-            return _multiply(self._by_torch().T, pack_bf16(dy))
+            return multiply(self._by_torch().T, pack_bf16(dy))
         return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
         """``float32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
         if not pays(self.x.shape[0], in_width, out_width, backend):
             return "float32"
-        return "bf16" if dense.has_bf16(backend) else "torch"
+        return "bf16" if bfloat16(backend).way == KERNELS else "torch"
 
     def _by_torch(self) -> torch.Tensor:
         if self._rounded is None:
@@ -77,11 +86,11 @@ def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
 
 
 def pays(rows: int, in_width: int, out_width: int, backend: str = "auto") -> bool:
-    """Whether bfloat16 is faster for the product (rows, in_width) x (in_width, out_width) and its two gradients."""
-    weights = in_width * out_width
-    if dense.has_bf16(backend):
-        return min(in_width, out_width) >= _LEAST_WIDTH and rows * weights >= _LEAST_MULTIPLICATIONS
-    return weights >= _LEAST_WEIGHTS_BY_TORCH and rows * weights >= _LEAST_MULTIPLICATIONS_BY_TORCH
+    """Whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
+    narrowest, multiplications = min(in_width, out_width), rows * in_width * out_width
+    if bfloat16(backend).way == KERNELS:
+        return narrowest >= _LEAST_WIDTH and multiplications >= _LEAST_MULTIPLICATIONS
+    return narrowest >= _LEAST_WIDTH_BY_TORCH and multiplications >= _LEAST_MULTIPLICATIONS_BY_TORCH
 
 
 class _Product(torch.autograd.Function):
@@ -91,56 +100,74 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         rounded_weight = pack_bf16(weight)
         ctx.save_for_backward(rounded, rounded_weight)
-        return _multiply(rounded, rounded_weight)
+        return multiply(rounded, rounded_weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
         rounded, rounded_weight = ctx.saved_tensors
         dy = pack_bf16(gradients[0])
-        dx = _multiply(dy, rounded_weight.T) if ctx.needs_input_grad[0] else None
-        dweight = _multiply(rounded.T, dy) if ctx.needs_input_grad[2] else None
+        dx = multiply(dy, rounded_weight.T) if ctx.needs_input_grad[0] else None
+        dweight = multiply(rounded.T, dy) if ctx.needs_input_grad[2] else None
         return dx, None, dweight
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], a.dtype, a.device)))
+def check_compute(compute: str, dtype: torch.dtype) -> None:
+    """Raise HpcgnnError where ``compute`` does not work, or is ``bf16`` and slower than float32."""
+    check_choice("compute", compute, COMPUTES)
+    if compute in (AUTO, FLOAT32):
+        return
+    if dtype != torch.float32:
+        raise HpcgnnError(f"compute {compute} is for models in float32, not in {dtype}: leave out --compute")
+    if not _multiplies():
+        raise HpcgnnError(
+            f"torch {torch.__version__} has no bfloat16 products on this CPU: leave out --compute {compute}"
+        )
+    if compute == BF16 and not is_native():
+        raise HpcgnnError(
+            "this CPU has no bfloat16 arithmetic that may be used (HPCGNN_ISA, ONEDNN_MAX_CPU_ISA), and --compute bf16 would be "
+            "many times slower than float32: leave it out, or pass --compute bf16-emulated if that is wanted"
+        )
+    if compute == BF16 and (found := bfloat16()).is_slower:
+        raise HpcgnnError(
+            f"on this CPU products in bfloat16 take {1 / found.speedup:.1f} times as long as in float32: leave out --compute "
+            "bf16, or pass --compute bf16-emulated to take them nonetheless"
+        )
 
 
-def check_compute(compute: str, dtype: torch.dtype) -> str | None:
-    """A sentence to warn with where ``compute`` works but is slow, else None.
+def choose_compute(world: World, compute: str, dtype: torch.dtype) -> str:
+    """What a model is to compute with, where ``compute`` was asked for: the same on all ranks, none of them ``auto``. Collective.
 
     Raises:
-        HpcgnnError: where it does not work.
+        HpcgnnError: on all ranks, where any rank cannot (:func:`check_compute`).
     """
-    if compute not in COMPUTES:
-        raise HpcgnnError(f"compute must be one of {', '.join(COMPUTES)}, not {compute!r}")
-    if compute == "float32":
-        return None
-    if dtype != torch.float32:
-        raise HpcgnnError(f"compute bf16 is for models in float32, not in {dtype}: leave out --compute")
-    if not _multiplies():
-        raise HpcgnnError(f"torch {torch.__version__} has no bfloat16 products on this CPU: leave out --compute bf16")
-    if not is_native():
-        return "this CPU has no bfloat16 arithmetic: --compute bf16 emulates it and may be slower than float32"
-    return None
+    with together(world, "choose the arithmetic of dense products"):
+        check_compute(compute, dtype)
+        is_faster = compute == AUTO and dtype == torch.float32 and bfloat16().is_faster
+    if compute != AUTO:
+        return compute
+    return BF16 if _on_all(world, is_faster) else FLOAT32
 
 
-def is_native() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware and our kernels or torch's oneDNN use it."""
-    if dense.has_bf16():
-        return True
-    if not torch.backends.mkldnn.is_available():
-        return False
-    if platform.machine() in ("x86_64", "AMD64"):
-        return any(_cpu_has(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # a query without a promise, which may be gone in another torch
-        return False
+def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str] | None) -> str:
+    """What a resumed run goes on with, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint. Collective.
+
+    A choice of ``auto`` is kept as long as it can be, so that the whole run has one arithmetic. before: ``asked`` and
+    ``chosen``; None in checkpoints that are older. The same on all ranks, as is what is returned.
+    """
+    if before is None or {asked, before["asked"]} != {AUTO}:
+        return chosen
+    if before["chosen"] in (chosen, FLOAT32):
+        return before["chosen"]
+    if _on_all(world, is_native() and not bfloat16().is_slower):
+        return before["chosen"]
+    _LOG.warning(
+        "the run was begun with products in bfloat16, which are slower than float32 here: it goes on in float32"
+    )
+    return FLOAT32
 
 
-def _cpu_has(query: str) -> bool:
-    return bool(getattr(torch.cpu, query, bool)())
+def _on_all(world: World, answer: bool) -> bool:
+    return bool(world.allreduce(torch.tensor([int(answer)]), "min", "the arithmetic of dense products")[0])
 
 
 def _multiplies() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongValueError
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Checked, Composed, merged, setting, settings_of
 
@@ -21,7 +21,9 @@ DECODERS = ("none", "dot", "mlp")
 class LayerSettings:
     """Of models with layers that are repeated: all but those that say otherwise."""
 
-    layers: int = setting(3, "Depth; of dagnn and appnp, that of the dense network before they propagate.", least=1)
+    layers: int = setting(
+        3, "Depth; of dagnn and appnp, that of the dense network before they propagate.", least=1, most=10_000
+    )
     dropout: float = setting(0.5, "Before every layer but the first.", least=0, below=1, is_free=True)
     norm: str = setting(
         "layer", "After every layer but the last; batch takes the statistics of all ranks.", choices=NORMS
@@ -41,7 +43,7 @@ class ModelConfig(Composed):
     """
 
     model: str = setting("sage", lambda: f"{MODELS.summaries()}.", choices=lambda: tuple(MODELS))
-    hidden: int = setting(256, "Width of hidden layers; of attention, of all heads together.", least=1)
+    hidden: int = setting(256, "Width of hidden layers; of attention, of all heads together.", least=1, most=1 << 20)
     input_dropout: float = setting(0.0, "Dropout of the features.", least=0, below=1, is_free=True)
     label_inputs: bool = setting(False, name=None)
     decoder: str = setting("none", name=None, choices=DECODERS)
@@ -95,13 +97,13 @@ def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
     }
     for reason, applies in reasons.items():
         if applies:
-            raise HpcgnnError(f"the aggregation of the input cannot be kept: {reason}")
+            raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
 
 
 def check_differences(message_coding: str, drops_rows: float) -> None:
     """Raise HpcgnnError where what is sent would be differences between rows that are masked anew in each epoch."""
     if message_coding == "delta" and drops_rows > 0:
-        raise HpcgnnError(
+        raise WrongValueError(
             f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {drops_rows:g}: masks that are drawn anew in "
             "each epoch would be most of each difference"
         )

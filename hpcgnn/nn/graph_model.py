@@ -17,6 +17,7 @@ from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.label_embedding import LabelEmbedding
+from hpcgnn.nn.layers import EndsWithBias
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.norm import BatchNorm
 from hpcgnn.nn.partial_attention import PartialPlan
@@ -97,6 +98,7 @@ class GraphModel(torch.nn.Module, ABC):
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
         self.graph: LocalGraph | None = None  # what the model was built for
+        self.asked_compute = frame.compute  # or auto, of which self.compute is what was chosen
         self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
@@ -134,11 +136,19 @@ class GraphModel(torch.nn.Module, ABC):
         number = self._num_dropouts - 1
         return tuple(KeyedDropout(self.keys, number, rate, self.backend, ids=each) for each in ids)
 
-    def new_norm(self, width: int) -> torch.nn.Module:
-        """As configured."""
+    def new_norm(self, width: int, layer: torch.nn.Module | None = None) -> torch.nn.Module:
+        """As configured, behind ``layer``, whose bias stays at rest where the norm takes it away again.
+
+        The gradient of such a bias is rounding errors alone. Adam makes steps of full length of them, which differ with the
+        number of ranks: losses do not show it, but running means lag behind, and so do the scores of an evaluation.
+        """
         name = self.config.norm
         if name == "layer":
             return torch.nn.LayerNorm(width)
+        if name == "batch":
+            biases: tuple[torch.nn.Parameter, ...] = layer.last_biases() if isinstance(layer, EndsWithBias) else ()
+            for bias in biases:
+                bias.requires_grad_(False)  # which is a gradient of zeros to the optimiser
         return BatchNorm(width, self.messages.world) if name == "batch" else torch.nn.Identity()
 
     def activated(
@@ -180,6 +190,12 @@ class GraphModel(torch.nn.Module, ABC):
         """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
         sending = [each for each in self.aggregators if isinstance(each, Aggregator)]
         return [channel for each in sending for channel in each.channels(degrees)]
+
+    def use_compute(self, compute: str) -> None:
+        """Products are done in this arithmetic from now on, by all layers that have it as ``compute``."""
+        for module in self.modules():
+            if "compute" in vars(module):
+                vars(module)["compute"] = compute
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """Those that may have a weight decay of their own, as in the model's paper."""

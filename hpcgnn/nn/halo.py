@@ -15,7 +15,7 @@ import torch
 from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.kernels.rows import cluster
+from hpcgnn.kernels.rows import check_index, cluster
 from hpcgnn.nn.aggregate import Aggregator, connected
 from hpcgnn.plan import AggregationPlan
 
@@ -46,10 +46,16 @@ def identity(size: int, above: int = 0, below: int = 0) -> Csr:
     return Csr(indptr, torch.arange(size, dtype=torch.int32), size, check=False)
 
 
-def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int]) -> tuple[Csr, torch.Tensor]:
-    """The matrix of ``shape`` of (2, e) edges, source row first, and (e,) which edge each entry is."""
+def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool) -> tuple[Csr, torch.Tensor]:
+    """The matrix of ``shape`` of (2, e) edges, source row first, and (e,) which edge each entry is.
+
+    Raises:
+        ValueError: for an edge between other nodes, which is looked for with ``check``: edges that come from outside.
+    """
     source, destination = edge_index
-    indptr, order = cluster(destination, shape[0], check=False)
+    if check:
+        check_index(source, shape[1])
+    indptr, order = cluster(destination, shape[0], check=check)
     order = order.long()
     return Csr(indptr, source[order].to(torch.int32), shape[1], check=False), order
 
@@ -73,7 +79,7 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
     nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: nothing else may need it
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, halo_ids(graph)))
-    csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()))
+    csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
     return AttentionEdges(csr, original)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +23,15 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
     return is_sparse or 2 * out_width < aggregate_first_width
 
 
+@runtime_checkable
+class EndsWithBias(Protocol):
+    """A layer that adds biases last of all. One of a user's own need not say so: its biases are then learned."""
+
+    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
+        """What is added to each row of the result, and to nothing else."""
+        ...
+
+
 class LinearLayer(torch.nn.Module, ABC):
     """A layer over a linear aggregator. transform_first: whether what travels is as wide as the result, or as the input."""
 
@@ -38,9 +48,15 @@ class LinearLayer(torch.nn.Module, ABC):
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
         self.add_weights(in_width, out_width)
 
+    bias: torch.nn.Parameter
+
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:
         """Make the parameters."""
+
+    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
+        """As :meth:`EndsWithBias.last_biases`."""
+        return (self.bias,)
 
 
 class GCNLayer(LinearLayer):
@@ -96,6 +112,10 @@ class Dense(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
 
+    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
+        """As :meth:`EndsWithBias.last_biases`."""
+        return (self.bias,)
+
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out)."""
         return matmul(operand(x, self.compute), self.weight, self.backend, bias=self.bias)
@@ -114,6 +134,10 @@ class GINLayer(LinearLayer):
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
         self.out = Dense(out_width, out_width, compute=self.compute, backend=self.aggregator.backend)
+
+    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
+        """As :meth:`EndsWithBias.last_biases`."""
+        return self.out.last_biases()
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""

@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 
 from hpcgnn.kernels import Csr, dense, dense_product, spmm
-from hpcgnn.nn.compute import Rounded, sum_of
+from hpcgnn.nn.compute import FLOAT32, Rounded, sum_of
 
 Features = torch.Tensor | Csr
 
@@ -34,7 +34,7 @@ def operand(x: torch.Tensor, compute: str) -> torch.Tensor | Rounded: ...
 def operand(x: Features | LabelledFeatures, compute: str) -> Operand: ...
 def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
     """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
-    return Rounded(x) if compute == "bf16" and isinstance(x, torch.Tensor) else x
+    return Rounded(x) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
 
 
 def matmul(

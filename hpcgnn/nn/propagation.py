@@ -19,7 +19,7 @@ from hpcgnn.settings import setting
 class HopSettings:
     """Of models that propagate."""
 
-    hops: int = setting(0, "how often to propagate; 0 as in their papers (sgc: 2, others: 10).", least=0)
+    hops: int = setting(0, "how often to propagate; 0 as in their papers (sgc: 2, others: 10).", least=0, most=10_000)
 
     @property
     def num_hops(self) -> int:
@@ -44,7 +44,7 @@ class Propagation(GraphModel):
         widths = self.widths(frame)
         how = {"compute": frame.compute, "backend": self.backend}
         self.dense = torch.nn.ModuleList(Dense(width, next_width, **how) for width, next_width in pairwise(widths))
-        self.norms = torch.nn.ModuleList(self.new_norm(width) for width in widths[1:-1])
+        self.norms = torch.nn.ModuleList(map(self.new_norm, widths[1:-1], self.dense))
         self.dropouts = torch.nn.ModuleList(self.new_dropout(config.dropout) for _ in self.norms)
         self.hops = [self.new_aggregator() for _ in range(config.num_hops)]
 

@@ -28,7 +28,7 @@ class Stack(GraphModel):
             if depth:
                 self.dropouts.append(self.new_dropout(config.dropout))
             if depth < len(widths) - 2:
-                self.norms.append(self.new_norm(next_width))
+                self.norms.append(self.new_norm(next_width, self.layers[-1]))
 
     @abstractmethod
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:

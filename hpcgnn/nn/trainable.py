@@ -22,6 +22,7 @@ class Trainable(Protocol):
     """See :class:`hpcgnn.nn.GraphModel`."""
 
     compute: str
+    asked_compute: str
     keeps_input: bool
     messages: Messages
     keys: DropoutKeys
@@ -62,6 +63,10 @@ class Trainable(Protocol):
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
         """The exchanges that policies decide about. degrees: (n,) int64 in-degrees."""
+        ...
+
+    def use_compute(self, compute: str) -> None:
+        """Another arithmetic of dense products from now on."""
         ...
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:

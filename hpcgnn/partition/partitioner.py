@@ -12,9 +12,9 @@ import numpy as np
 
 from hpcgnn import shared_file
 from hpcgnn.comm import World, together
-from hpcgnn.data import h5, plan_store
+from hpcgnn.data import h5, plan_store, sealing
 from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
+from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, PartsFile, parts_schema
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.partition.balance import Balance
@@ -45,10 +45,9 @@ def partition(
     with contextlib.ExitStack() as stack:
         with together(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
-        with together(world, "write the parts file"):
-            if world.rank == 0 and Path(parts_path).exists() and Path(parts_path).samefile(graph_path):
-                raise HpcgnnError(f"{parts_path} is the graph itself: choose another name for the parts file")
-        temporary = stack.enter_context(shared_file.replacing(world, parts_path, force=options.force))
+            reader.verify(range(world.rank, reader.num_slabs, world.size))
+        replacing = shared_file.replacing(world, parts_path, force=options.force, inputs=[graph_path])
+        temporary = stack.enter_context(replacing)
         slab = Slab.of(world, reader)
         parts, problem, method, reason = _assign(world, reader, slab, options, progress)
         clock.lap("partition")
@@ -111,6 +110,20 @@ def _write(
         progress("writing parts", steps) as advance,
     ):
         Reordering(world, reader, problem.slab, parts, num_parts, writer, advance).run()
+    _seal(world, temporary)
+
+
+def _seal(world: World, temporary: Path) -> None:
+    """Add the checksums: each rank makes those of its share of the parts, from what all ranks have written. Collective."""
+    with together(world, "read the parts that were written"), PartsFile(temporary, sealed=False) as written:
+        mine = range(world.rank, written.num_parts, world.size)
+        table = sealing.slab_checksums(written, mine)
+    # Zeros but for the rank that made one: sums, of bits as they are.
+    table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
+    with together(world, "write the checksums of the parts"):
+        if world.rank == 0:
+            with PartsFile(temporary, "r+", sealed=False) as written:
+                sealing.store(written, table)
 
 
 def _add_plan(world: World, temporary: Path, options: PartitionOptions, progress: Progress) -> None:

@@ -20,7 +20,7 @@ class SparseMatrix:
     """CSR of ones on disk and in messages.
 
     indptr: (rows + 1,) int64; indices: (entries,) int32; edges: (entries,) int64 position in ``parts.h5`` of the edge that
-    an entry stands for, -1 for an entry that only carries a row from S to R.
+    an entry stands for, -1 for an entry that only carries a row from S to R; (0,) where nobody asked for them.
     """
 
     indptr: np.ndarray

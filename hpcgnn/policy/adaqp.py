@@ -13,19 +13,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
+from hpcgnn import typed
 from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.host import index_array
-from hpcgnn.kernels.packing import PARAMS_BYTES
+from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS
-from hpcgnn.policy.link_costs import CLASSES, classes_of, kept_costs, measure_links
+from hpcgnn.policy.link_costs import CLASSES, CostsOfLinks, classes_of, kept_costs, measure_links
 from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
 from hpcgnn.policy.uniform import PeriodSettings
 from hpcgnn.settings import setting
+from hpcgnn.typed import Count
 
 _LOG = logging.getLogger("hpcgnn")
 
@@ -70,6 +74,23 @@ class AdaQPSettings:
     refit_links: bool = setting(False, "measure what messages cost, whatever --link-costs holds.", is_kept=False)
 
 
+class AdaQPState(msgspec.Struct):
+    """Of :class:`AdaQPBits`."""
+
+    due: Count | None
+    costs: CostsOfLinks | None
+
+
+class ChannelState(msgspec.Struct):
+    """Of one exchange, on one rank."""
+
+    sent: torch.Tensor
+    received: torch.Tensor
+    squares: torch.Tensor
+    messages: Count
+    width: Count | None
+
+
 @BITS_POLICIES.register("adaqp")
 class AdaQPBits(BitsPolicy):
     """Bits from {2, 4, 8} by AdaQP's assignment."""
@@ -77,6 +98,7 @@ class AdaQPBits(BitsPolicy):
     summary = "weighs variance against time"
     settings = (PeriodSettings, AdaQPSettings)
     goes_with_delta = False  # what rows look like decides, and differences look otherwise
+    remembers = AdaQPState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -179,6 +201,22 @@ class AdaQPBits(BitsPolicy):
             for channel, ranges in zip(self.channels, self._ranges, strict=True)
             if (bits := channel.exchange.bits) is not None
         }
+
+    def check_rank_state(self, state: dict[str, Any], where: str) -> None:
+        """As :meth:`BitsPolicy.check_rank_state`: a bit-width of each row, and a sum of each row sent."""
+        found = typed.checked(state, dict[str, ChannelState], f"{where}: policies")
+        if found.keys() != {channel.name for channel in self.channels}:
+            raise HpcgnnError(f"{where}: policies are of other exchanges than this model's")
+        for channel in self.channels:
+            kept = found[channel.name]
+            rows = [(int(counts.sum()),) for counts in (channel.exchange.send_counts, channel.exchange.receive_counts)]
+            shapes = [tuple(each.shape) for each in (kept.sent, kept.received, kept.squares)]
+            known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)
+            are_bits = all(
+                bits.dtype == torch.uint8 and bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)
+            )
+            if shapes != [*rows, rows[0]] or not are_bits or kept.squares.dtype != torch.float32:
+                raise HpcgnnError(f"{where}: policies: {channel.name} has other bits and ranges than of its rows")
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from hpcgnn.comm import World
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
 
 
@@ -32,14 +32,18 @@ class Policy:
     summary: what it does, for the command's help. settings: dataclasses with what it can be set. needs_clock: whether it goes
     by the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed; what else it measures it sees
     through ``setup.clock``. compares_rows: whether received rows are to be compared with those of the message before
-    (:attr:`Observation.drift`). goes_with_delta: whether what is sent may be a difference to what the receiver has.
+    (:attr:`Observation.drift`). asks_what_is_late: whether it goes by :attr:`Observation.late`. goes_with_delta: whether what is
+    sent may be a difference to what the receiver has.
+    remembers: the type of :meth:`state`, as msgspec has them, to which that of a checkpoint is held.
     """
 
     summary: ClassVar[str] = ""
     settings: ClassVar[tuple[type, ...]] = ()
     needs_clock: ClassVar[bool] = False
     compares_rows: ClassVar[bool] = False
+    asks_what_is_late: bool = False
     goes_with_delta: ClassVar[bool] = True
+    remembers: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, setup: Setup) -> None:
         """Collective."""
@@ -66,6 +70,9 @@ class BitsPolicy(Policy, ABC):
         """What is this rank's, for a checkpoint: tensors and plain values."""
         return {}
 
+    def check_rank_state(self, state: dict[str, Any], where: str) -> None:
+        """Raise HpcgnnError where it is none of :meth:`rank_state`. where: its file."""
+
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from them; without the latter where it is of other parts."""
 
@@ -73,13 +80,13 @@ class BitsPolicy(Policy, ABC):
 class StalenessPolicy(Policy, ABC):
     """Decides which exchanges are waited for in the epoch of their start. reuses_rows: whether there are any that are not."""
 
-    settings: ClassVar[tuple[type, ...]] = (SmoothingSettings,)
+    settings: ClassVar[tuple[type, ...]] = (CorrectionSettings, SmoothingSettings)
     reuses_rows: ClassVar[bool] = True
     goes_with_delta = False
 
     @abstractmethod
     def begin(self, channels: list[Channel]) -> None:
-        """Set :attr:`Exchange.freshness` of exchanges that are about to be used: forward or backward ones. Collective."""
+        """Set :attr:`Exchange.freshness` of exchanges that are about to be used: forward or backward ones."""
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,10 +36,12 @@ class Observation:
 
     loss: mean over the nodes that it is on. seconds: of the training step on the slowest rank, by the clock. drift: for
     exchanges in which new rows came, d of PipeQS' Eq. 6 over all ranks' rows, and how many epochs apart the two compared
-    messages were sent.
+    messages were sent. late: exchanges with a message of this epoch that had not come to some rank when the gradients were
+    reduced, where a policy asks.
     """
 
     epoch: int
     loss: float
     seconds: float
     drift: dict[str, tuple[float, int]]
+    late: list[str] = field(default_factory=list)

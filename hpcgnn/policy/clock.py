@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hpcgnn import typed
 from hpcgnn.comm import World, together
+from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.policy.link_costs import CostsOfLinks
+from hpcgnn.typed import Count, MessageBits, NotNegative
+
+
+class Observed(msgspec.Struct):
+    """What policies of this package see; others' names are theirs."""
+
+    seconds: NotNegative = 0.0
+    link_costs: CostsOfLinks | None = None
+    late: list[str] = []
+
+
+class Decision(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of ``decisions.jsonl``: what was seen in an epoch, by name. What was decided stands beside it."""
+
+    epoch: Count
+    observed: Observed
+    bits: MessageBits | dict[ExchangeName, dict[str, Count]] = 32
+    stale_epochs: dict[ExchangeName, Count] = {}
+    policy: dict[str, Any] = {}
 
 
 class Clock:
@@ -57,9 +80,8 @@ def read_log(world: World, path: Path) -> dict[int, dict[str, Any]]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        if not all({"epoch", "observed"} <= line.keys() for line in lines):
-            raise ValueError("a line is no decision")
-    except (ValueError, AttributeError) as error:
-        raise HpcgnnError(f"{path} is no decisions.jsonl of a run: {error}") from error
+        lines = typed.read_lines(path, Decision)
+        typed.check_epochs(lines, path)
+    except HpcgnnError as error:
+        raise HpcgnnError(f"{error}: this is no decisions.jsonl of a run") from error
     return lines

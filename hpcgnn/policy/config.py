@@ -13,6 +13,7 @@ BITS_POLICIES: Registry[Any] = Registry("bits", "hpcgnn.policy")
 STALENESS_POLICIES: Registry[Any] = Registry("staleness", "hpcgnn.policy")
 FIXED, OFF = "fixed", "off"
 SMOOTHINGS = ("none", "features", "gradients", "both")
+CORRECTIONS = ("mean", "none")
 SAFE_BITS = 8  # of policies that know nothing yet, or have failed
 
 
@@ -30,6 +31,17 @@ class SmoothingSettings:
         most=1,
         used_if=lambda own: own.smoothing != "none",
         users="--smoothing features, gradients and both use it",
+    )
+
+
+@dataclass(frozen=True)
+class CorrectionSettings:
+    """Of stale rows."""
+
+    stale_correction: str = setting(
+        "mean",
+        "move stale rows by what the mean of a rank's own rows has changed since they were sent (docs/staleness.md).",
+        choices=CORRECTIONS,
     )
 
 

@@ -10,19 +10,28 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 
+from hpcgnn import typed, whole_file
 from hpcgnn.comm import Buffer, Segments, World, together
-from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.typed import NotNegative
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
 _ROUNDS, _LARGE_ROUNDS = 7, 3  # of messages of less than a few blocks of a pipeline, and of more
 _LARGE = 1 << 18
+
+
+class CostsOfLinks(msgspec.Struct, forbid_unknown_fields=True):
+    """As in a file."""
+
+    seconds_per_byte: dict[Literal["node", "network"], NotNegative]
+    seconds_per_message: dict[Literal["node", "network"], NotNegative]
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class LinkCosts:
 
     def save(self, path: Path) -> None:
         """Write to a JSON file. One rank does."""
-        with h5.replacing(path) as temporary:
+        with whole_file.replacing(path) as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
@@ -45,15 +54,15 @@ class LinkCosts:
             HpcgnnError: where that is no such file.
         """
         try:
-            costs = cls(**json.loads(path.read_text()))
-            values = [*costs.seconds_per_byte.values(), *costs.seconds_per_message.values()]
-            if set(costs.seconds_per_byte) != set(costs.seconds_per_message) or not all(value >= 0 for value in values):
-                raise ValueError("costs must be at least 0, of the same links")
-        except (ValueError, TypeError, AttributeError) as error:
+            found = typed.read_json(path, CostsOfLinks)
+            if found.seconds_per_byte.keys() != found.seconds_per_message.keys() or not found.seconds_per_byte:
+                raise HpcgnnError(f"{path}: seconds_per_byte and seconds_per_message must be of the same links")
+        except HpcgnnError as error:
             raise HpcgnnError(
-                f"{path} holds no costs of links ({error}): pass --refit-links to measure them"
+                f"{error}: there are no costs of links in it, pass --refit-links to measure them"
             ) from error
-        return costs
+        both = (found.seconds_per_byte, found.seconds_per_message)
+        return cls(*({str(kind): seconds for kind, seconds in each.items()} for each in both))
 
 
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:

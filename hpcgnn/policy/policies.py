@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn import typed
 from hpcgnn.comm import Messages, World
 from hpcgnn.comm.mailbox import FRESH, Keeping
 from hpcgnn.comm.row_bits import RowBits
@@ -14,7 +15,7 @@ from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import FIXED, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
 
 
@@ -34,12 +35,13 @@ class Policies:
         measure_costs: Callable[[], LinkCosts | None] | None = None,
     ) -> None:
         self.config, self.clock = config, clock or Clock()
-        self._world, self._messages, self._channels = world, messages, channels
+        self._world, self._messages, self.channels = world, messages, channels
         for channel in channels:  # another trainer of the model may have set them
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
         own = config.section(SmoothingSettings)
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
-        keeping = Keeping(features, gradients, own.smoothing_decay, config.compares)
+        corrects = config.section(CorrectionSettings).stale_correction == "mean" and config.staleness_policy.reuses_rows
+        keeping = Keeping(features, gradients, own.smoothing_decay, config.compares, corrects)
         messages.kept.begin(keeping if config.keeps_rows else None)
         setup = Setup(world, channels, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
@@ -62,44 +64,52 @@ class Policies:
             self.clock.epoch = epoch
             self._details = self._bits.begin_epoch(epoch)
             self._count_bits()
-            self._staleness.begin([channel for channel in self._channels if not channel.exchange.is_backward])
+            self._staleness.begin([channel for channel in self.channels if not channel.exchange.is_backward])
 
     def begin_backward(self) -> None:
         """Decide which backward exchanges are fresh. Collective."""
         if self.config.is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
-            self._staleness.begin([channel for channel in self._channels if channel.exchange.is_backward])
+            self._staleness.begin([channel for channel in self.channels if channel.exchange.is_backward])
 
-    def drift_sums(self) -> list[float]:
+    def sums(self) -> list[float]:
         """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
-        if not self.config.compares:
-            return []
-        sums = [channel.exchange.take_drift() for channel in self._channels]
-        return np.concatenate(sums).tolist() if sums else []
+        exchanges = [channel.exchange for channel in self.channels]
+        drift = [exchange.take_drift() for exchange in exchanges] if self.config.compares else []
+        late = [[float(exchange.is_late())] for exchange in exchanges] if self._staleness.asks_what_is_late else []
+        found = [*drift, *late]
+        return np.concatenate(found).tolist() if found else []
 
-    def observe(self, epoch: int, loss: float, seconds: float, drift_sums: list[float]) -> None:
-        """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's. Not collective."""
+    def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
+        """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's, ``sums`` those of :meth:`sums`. Not
+        collective."""
         if self.config.is_off:
             return
         if self.config.needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        seen = Observation(epoch, loss, seconds, self._drift(drift_sums))
+        drift = self._drift(sums[: 3 * len(self.channels)]) if self.config.compares else {}
+        late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.asks_what_is_late else []
+        seen = Observation(epoch, loss, seconds, drift, late)
         self._bits.observe(seen)
         self._staleness.observe(seen)
 
     def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
         found = {}
-        for channel, (dot, before, now) in zip(self._channels, np.reshape(sums, (-1, 3)), strict=False):
+        for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
             if before > 0 and now > 0:
                 found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
         return found
+
+    def _late(self, sums: list[float]) -> list[str]:
+        ranks = sums[-len(self.channels) :]
+        return [channel.name for channel, count in zip(self.channels, ranks, strict=True) if count > 0]
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def _count_bits(self) -> None:
         """Count rows by bits over all ranks, of assignments that are new. Collective."""
-        current = [channel.exchange.bits for channel in self._channels]
+        current = [channel.exchange.bits for channel in self.channels]
         new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
         known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
         if new:
@@ -123,7 +133,7 @@ class Policies:
             return self._messages.config.bits
         return {
             channel.name: self._histograms[channel.exchange.bits]
-            for channel in self._channels
+            for channel in self.channels
             if channel.exchange.bits is not None and channel.exchange.id in self._messages.traffic.exchanges_started
         }
 
@@ -143,6 +153,17 @@ class Policies:
     def rank_state(self) -> dict[str, Any]:
         """What is this rank's."""
         return self._bits.rank_state()
+
+    def check_state(self, state: Any, where: str) -> None:
+        """Raise HpcgnnError unless it is one that :meth:`state` gave to the same policies. where: its file."""
+        for name, policy in (("bits", self._bits), ("staleness", self._staleness)):
+            typed.checked(
+                state.get(name) if isinstance(state, dict) else None, policy.remembers, f"{where}: policies: {name}"
+            )
+
+    def check_rank_state(self, state: Any, where: str) -> None:
+        """The same of :meth:`rank_state`."""
+        self._bits.check_rank_state(typed.checked(state, dict[str, Any], f"{where}: policies"), where)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Go on from them; without the latter where the run was on other parts."""

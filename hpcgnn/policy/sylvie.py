@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcgnn.comm import World
@@ -20,8 +21,15 @@ from hpcgnn.comm.mailbox import FRESH, STALE
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import (
+    BITS_POLICIES,
+    STALENESS_POLICIES,
+    CorrectionSettings,
+    PolicyConfig,
+    SmoothingSettings,
+)
 from hpcgnn.settings import setting
+from hpcgnn.typed import Finite, MessageBits
 
 CHOICES = (1, 2, 4, 8)
 DESCENT_RULES = ("corrected", "printed")
@@ -40,6 +48,20 @@ class DescentSettings:
         "the loss descent rate with the sign that the paper prints, or with that of its text.",
         choices=DESCENT_RULES,
     )
+
+
+class DescentState(msgspec.Struct):
+    """Of :class:`LossDescent`."""
+
+    average: Finite | None
+    rates: list[float]
+
+
+class SylvieState(msgspec.Struct):
+    """Of :class:`SylvieBits`."""
+
+    base: MessageBits
+    descent: DescentState
 
 
 class LossDescent:
@@ -90,6 +112,7 @@ class SylvieBits(BitsPolicy):
     summary = "goes by in-degrees and the loss"
     settings = (DescentSettings,)
     needs_clock = True
+    remembers = SylvieState
     bits_come_back = True
 
     def __init__(self, setup: Setup) -> None:
@@ -126,8 +149,9 @@ class SylvieStaleness(StalenessPolicy):
     """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
 
     summary = "while the loss falls well"
-    settings = (DescentSettings, SmoothingSettings)
+    settings = (DescentSettings, CorrectionSettings, SmoothingSettings)
     needs_clock = True
+    remembers = DescentState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from hpcgnn import whole_file
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.aggregate import gathered_bytes
 from hpcgnn.study.contenders import find
@@ -31,8 +32,10 @@ def roofline(result: dict[str, Any], path: Path) -> None:
         for number, graph in enumerate(graphs):
             _draw(figure.add_subplot(rows, columns, number + 1), graph)
         try:
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except (OSError, ValueError) as error:
+            with whole_file.replacing(path) as temporary:
+                kind = path.suffix.removeprefix(".") or "png"
+                figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        except ValueError as error:
             raise HpcgnnError(f"{path} cannot be written as a picture: {error}") from error
 
 

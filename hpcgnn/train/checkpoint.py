@@ -3,20 +3,96 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
+from hpcgnn import typed, whole_file
 from hpcgnn.comm import World, together
-from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
+from hpcgnn.train import archive
+from hpcgnn.typed import Count, Finite
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2  # 1: without a digest
 LAST, BEST = "last.pt", "best.pt"
 MESSAGES = "messages"  # a folder
+_MESSAGES = re.compile(r"(\d{1,18})-\d+\.pt")
+_MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check_widths`
+
+
+class Checkpoint(msgspec.Struct):
+    """What ``best.pt`` holds. model_config: what the model's ``description()`` says. model: its weights. next_epoch: as many
+    have been trained. The rest: what a run that goes on must have in common with this one, by its task."""
+
+    version: int
+    model_config: dict[str, Any]
+    parts_uuid: str
+    model: dict[str, torch.Tensor]
+    next_epoch: Count
+    task: str | None = None
+    metric: str | None = None
+    link_split: list[Finite] | None = None
+    link_seed: Count | None = None
+
+
+class BestState(msgspec.Struct, forbid_unknown_fields=True):
+    """Of :class:`hpcgnn.train.schedule.Best`."""
+
+    epoch: int
+    val_metric: Finite | None
+    test_metric: Finite | None
+    plateaus: Count
+    plateau_since: int
+    evaluated: int
+    improved: int = -1
+
+
+class Moments(msgspec.Struct):
+    """Adam's, of one parameter."""
+
+    step: torch.Tensor
+    exp_avg: torch.Tensor
+    exp_avg_sq: torch.Tensor
+
+
+class Group(msgspec.Struct):
+    """Of parameters, by their numbers."""
+
+    params: list[Count]
+    lr: Finite
+    betas: tuple[Finite, Finite]
+    eps: Finite
+    weight_decay: Finite
+
+
+class OptimiserState(msgspec.Struct):
+    """Of :class:`hpcgnn.train.adam.Adam`."""
+
+    state: dict[int, Moments]
+    param_groups: list[Group]
+
+
+class PoliciesState(msgspec.Struct):
+    """Of :class:`hpcgnn.policy.policies.Policies`."""
+
+    names: list[str]
+    state: dict[str, Any]
+
+
+class Last(Checkpoint, kw_only=True):
+    """What ``last.pt`` holds beside it. policies: runs from before there were some have none."""
+
+    optimiser: OptimiserState
+    best: BestState
+    best_model: dict[str, torch.Tensor] | None
+    seed: Count
+    policies: PoliciesState | None = None
 
 
 def folder(run: str | Path) -> Path:
@@ -26,29 +102,105 @@ def folder(run: str | Path) -> Path:
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` (tensors and plain values) under ``path``, whole or not at all. Rank 0 alone calls this."""
-    buffer = io.BytesIO()  # torch hides a full disk behind a RuntimeError; models are small beside their graph
-    torch.save(content | {"version": CHECKPOINT_VERSION}, buffer)
-    with h5.replacing(path) as temporary:
-        temporary.write_bytes(buffer.getbuffer())
+    with whole_file.replacing(path, cleans=False) as temporary:
+        archive.write(temporary, content | {"version": CHECKPOINT_VERSION})
 
 
-def read(world: World, path: Path, model: dict[str, Any] | None) -> dict[str, Any]:
+def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Checkpoint] = Checkpoint) -> dict[str, Any]:
     """Read ``path`` on rank 0, give it to every rank, and check that it belongs to ``model``. Collective.
 
-    ``model`` is the model's ``description()``; None accepts any.
+    ``model`` is the model's ``description()``; None accepts any. Weights are of a model only after :func:`check_weights`.
     """
+    content: dict[str, Any] = {}
+    payload = b""
     with together(world, f"read checkpoint {path}"):
-        payload = _read_bytes(path) if world.rank == 0 else b""
-    content = torch.load(io.BytesIO(world.broadcast(payload, what="the checkpoint")), weights_only=True)
+        if world.rank == 0:
+            payload = _read_bytes(path)
+            content = archive.read(io.BytesIO(payload), path)
+            _check_content(content, kind, path)
+    payload = world.broadcast(payload, what="the checkpoint")
     with together(world, f"use checkpoint {path}"):
-        if content.get("version") != CHECKPOINT_VERSION:
-            raise HpcgnnError(f"{path} has version {content.get('version')}, this hpcgnn reads {CHECKPOINT_VERSION}")
+        if world.rank > 0:
+            content = archive.read(io.BytesIO(payload), path)
         content["model_config"] = _with_new_settings(content["model_config"])
         if model is not None and content["model_config"] != model:
             raise HpcgnnError(
                 f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
             )
+        content["path"] = str(path)
     return content
+
+
+def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) -> None:
+    """Raise HpcgnnError unless these are a checkpoint's fields."""
+    version = content.get("version")
+    if isinstance(version, int) and not 1 <= version <= CHECKPOINT_VERSION:
+        raise HpcgnnError(f"{path} has version {version}, this hpcgnn reads 1 to {CHECKPOINT_VERSION}")
+    typed.checked(content, kind, str(path))
+    for name in ("model", "best_model"):
+        _check_finite(content.get(name) or {}, path)
+    _check_widths(content["model_config"], content["model"], path)
+
+
+def _check_finite(weights: Mapping[str, torch.Tensor], path: object) -> None:
+    for name, values in weights.items():
+        if not bool(torch.isfinite(values).all()):
+            raise HpcgnnError(f"{path} has weights {name} that are not finite")
+
+
+def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raise HpcgnnError where a model would be made that is far larger than its weights in the file."""
+    if isinstance(description.get("class"), str):  # of a user's own, whose program makes it
+        return
+    about = typed.checked(description, _Widths, f"{path}: model_config")
+    sizes = {size for values in weights.values() for size in values.shape}
+    shown = {"features": about.features, "hidden": about.hidden if about.layers > 1 else 0}
+    shown |= {"classes": about.classes} if about.decoder == "none" else {}
+    for name, width in shown.items():
+        if width > _MOST_WIDTH and width not in sizes:
+            raise HpcgnnError(f"{path}: model_config has {name} {width}, but no weights are of that width")
+    if about.layers > max(len(weights), 1):
+        raise HpcgnnError(f"{path}: model_config has {about.layers} layers, but there are {len(weights)} weights")
+
+
+class _Widths(msgspec.Struct):
+    model: str
+    features: Count
+    classes: Count
+    hidden: Count
+    layers: Count = 1
+    decoder: str = "none"
+
+
+def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], where: object) -> None:
+    """Raise HpcgnnError unless ``found`` has the names, shapes and types of ``wanted``. where: the file."""
+    for name in [*wanted, *found]:
+        mine, theirs = wanted.get(name), found.get(name)
+        if mine is None or theirs is None:
+            raise HpcgnnError(f"{where} has {'other' if mine is None else 'no'} weights {name} than this model")
+        if theirs.shape != mine.shape or theirs.dtype != mine.dtype:
+            raise HpcgnnError(f"{where} has weights {name} {_shape(theirs)}, where this model has {_shape(mine)}")
+
+
+def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]], where: object) -> None:
+    """Raise HpcgnnError unless ``state`` is of an optimiser of these groups of parameters. where: the file."""
+    numbers = iter(range(sum(map(len, parameters))))
+    if [group["params"] for group in state["param_groups"]] != [[next(numbers) for _ in group] for group in parameters]:
+        raise HpcgnnError(
+            f"{where} has other groups of parameters: --dense-weight-decay was given in one of both runs only"
+        )
+    every = [parameter for group in parameters for parameter in group]
+    for number, moments in state["state"].items():
+        if not 0 <= number < len(every):
+            raise HpcgnnError(f"{where} has an optimiser of more parameters than this model")
+        mine = every[number].detach()
+        wanted = {"step": torch.tensor(0.0), "exp_avg": mine, "exp_avg_sq": mine}
+        check_weights({name: moments[name] for name in wanted}, wanted, f"{where}: optimiser, parameter {number}:")
+        _check_finite({f"of the optimiser, parameter {number}: {name}": moments[name] for name in wanted}, where)
+
+
+def _shape(values: torch.Tensor) -> str:
+    return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
 
 
 def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, Any]) -> None:
@@ -59,42 +211,39 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
     mine = folder(run) / MESSAGES
     with together(world, f"write {mine}"):
         mine.mkdir(exist_ok=True)
-        with h5.replacing(_messages_path(run, epoch, world.rank)) as temporary:
-            torch.save(content, temporary)  # not by way of memory: it may be as much as all rows that travel
-        epochs = {int(path.name.partition("-")[0]) for path in mine.glob(f"*-{world.rank}.pt")}
+        with whole_file.replacing(messages_path(run, epoch, world.rank), cleans=False) as temporary:
+            archive.write(temporary, content)  # not by way of memory: it may be as much as all rows that travel
+        names = (_MESSAGES.fullmatch(path.name) for path in mine.glob(f"*-{world.rank}.pt"))
+        epochs = {int(name[1]) for name in names if name}
         before = max((found for found in epochs if found < epoch), default=epoch)
         for other in epochs - {epoch, before}:
-            _messages_path(run, other, world.rank).unlink()
+            messages_path(run, other, world.rank).unlink()
 
 
 def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
     """What :func:`save_messages` wrote, or None where a rank has no such file. Collective."""
-    path = _messages_path(run, epoch, world.rank)
+    path = messages_path(run, epoch, world.rank)
+    with together(world, f"read {path}"):
+        if path.exists() and not path.is_file():
+            raise HpcgnnError(f"{path} is not a file")
     if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
         return None
     with together(world, f"read {path}"):
-        return _load(path, path)
+        content = archive.read(path, path)
+        if not isinstance(content.get("rows"), torch.Tensor):  # which they have had in all versions
+            raise HpcgnnError(f"{path} is damaged: rows is missing, or no tensor")
+    return content
 
 
-def _messages_path(run: str | Path, epoch: int, rank: int) -> Path:
+def messages_path(run: str | Path, epoch: int, rank: int) -> Path:
+    """Where a rank keeps what its exchanges do, for the checkpoint of ``epoch``."""
     return folder(run) / MESSAGES / f"{epoch}-{rank}.pt"
 
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise HpcgnnError(f"there is no checkpoint {path}")
-    payload = path.read_bytes()
-    _load(io.BytesIO(payload), path)
-    return payload
-
-
-def _load(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
-    try:
-        return torch.load(source, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
-        raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
+    return path.read_bytes()
 
 
 def _with_new_settings(description: dict[str, Any]) -> dict[str, Any]:

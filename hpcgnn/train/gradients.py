@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_type, check_world
 from hpcgnn.comm import Buffer, World
 
 
@@ -58,6 +59,8 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     ranks' (:meth:`hpcgnn.comm.World.allreduce`), the result is the gradient of the whole graph's mean loss. world: None takes
     that of a model from :func:`hpcgnn.distribute`.
     """
+    check_type("model", model, torch.nn.Module)
+    check_world(world)
     if world is None:
         from hpcgnn.nn.pyg.distribution import distribution_of
 

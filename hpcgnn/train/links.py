@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.arguments import check_type
 from hpcgnn.comm import Messages, together
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
@@ -57,7 +58,7 @@ class LinkConfig(Checked):
         """Raise HpcgnnError for values that leave nothing to learn from."""
         super().check()
         if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # nor with a NaN
-            raise HpcgnnError(f"link-split must be two shares below 1 in all, not {self.link_split}")
+            raise WrongValueError(f"link-split must be two shares below 1 in all, not {self.link_split}")
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
 
     A link's side is a function of (link_seed, original ids of its ends), so the shares are those asked for on average.
     """
-    config = config or LinkConfig()
+    check_type("graph", graph, LocalGraph)
+    config = LinkConfig() if config is None else config
     with together(graph.world, "split the links"):
+        check_type("config", config, LinkConfig)
         config.check()
     source, target = _original_ends(graph)
     pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))
@@ -112,7 +115,7 @@ def links_of(graph: LocalGraph) -> Links:
     source, target = _original_ends(graph)
     is_link = source != target
     shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
-    csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape)
+    csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape, check=False)
     return Links(csr, index_array(edge_ids(target, source)[is_link][order]))
 
 

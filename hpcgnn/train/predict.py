@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hpcgnn.host import host_values, index_array
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
+from hpcgnn.train.checkpoint import check_weights
 from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.tasks import with_dtype
 
@@ -58,6 +60,8 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
             check_labels(graph)
     graph = replace(graph, meta=replace(graph.meta, num_classes=classes))  # it may have other labels, or none
     model = build_model(config, graph, strategy=strategy)
+    with together(graph.world, f"use a checkpoint on {graph.path}"):
+        check_weights(content["model"], model.state_dict(), content.get("path", "the checkpoint"))
     model.load_state_dict(content["model"])
     model.eval()
     return model
@@ -87,9 +91,14 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
     with together(world, f"read {path}"):
         try:
             pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, OverflowError) as error:
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+        if (
+            not isinstance(pairs, np.ndarray)
+            or pairs.ndim != 2
+            or pairs.shape[1] != 2
+            or not np.issubdtype(pairs.dtype, np.integer)
+        ):
             raise HpcgnnError(f"{path} must hold two ids a line, or be an .npy file of integers (pairs, 2)")
         bounds = np.arange(world.size + 1) * len(pairs) // world.size
         return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)
@@ -118,32 +127,56 @@ def _rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray
 
 
 def write_predictions(
-    graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False, what: str = "scores"
+    graph: LocalGraph,
+    scores: torch.Tensor,
+    path: Path,
+    *,
+    force: bool = False,
+    what: str = "scores",
+    inputs: Iterable[Path] = (),
 ) -> None:
     """Write ``/scores`` (N, C) float32, or another name as ``what``, in the order of original ids. Collective.
 
-    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores.
+    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores. ``inputs`` are files
+    beside the graph's that it must not replace.
     """
     bounds, slab = _dealt_by_id(graph, scores)
     _write_slab(
-        graph, what, (graph.meta.num_nodes, scores.shape[1]), int(bounds[graph.world.rank]), slab, path, force=force
+        graph,
+        what,
+        (graph.meta.num_nodes, scores.shape[1]),
+        int(bounds[graph.world.rank]),
+        slab,
+        path,
+        force=force,
+        inputs=inputs,
     )
 
 
-def write_pair_scores(graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False) -> None:
+def write_pair_scores(
+    graph: LocalGraph, scores: torch.Tensor, path: Path, *, force: bool = False, inputs: Iterable[Path] = ()
+) -> None:
     """Write ``/pair_scores`` (pairs,) float32 in the order of ranks, which is that of :func:`read_pairs`. Collective."""
     count = np.array([scores.numel()])
     first, total = int(graph.world.exscan(count)[0]), int(graph.world.allreduce(count)[0])
-    _write_slab(graph, "pair_scores", (total,), first, host_values(scores.float()), path, force=force)
+    _write_slab(graph, "pair_scores", (total,), first, host_values(scores.float()), path, force=force, inputs=inputs)
 
 
 def _write_slab(
-    graph: LocalGraph, name: str, shape: tuple[int, ...], first: int, slab: np.ndarray, path: Path, *, force: bool
+    graph: LocalGraph,
+    name: str,
+    shape: tuple[int, ...],
+    first: int,
+    slab: np.ndarray,
+    path: Path,
+    *,
+    force: bool,
+    inputs: Iterable[Path],
 ) -> None:
     world, schema = graph.world, {name: (shape, np.dtype(np.float32))}
     attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | {"parts_uuid": graph.uuid}
     with (
-        shared_file.replacing(world, path, force=force) as temporary,
+        shared_file.replacing(world, path, force=force, inputs=[graph.path, *inputs]) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
         together(world, f"write {path}"),
     ):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.comm import World, same_everywhere, together
+from hpcgnn.comm.kept_state import check_kept, shape_of
 from hpcgnn.nn.trainable import Trainable
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint
@@ -52,6 +53,11 @@ class RankState:
             return
         content = checkpoint.read_messages(self._world, run, epoch) if same_parts else None
         content = content if self._fits(content) else None
+        with together(self._world, f"use {checkpoint.folder(run) / checkpoint.MESSAGES}"):
+            if content is not None:
+                self._check(content, checkpoint.messages_path(run, epoch, self._world.rank))
+        if content is not None:
+            self._compare(content, checkpoint.folder(run) / checkpoint.MESSAGES)
         messages, aggregator = self._model.messages, self._model.aggregator
         if content is None:
             _LOG.warning(
@@ -60,14 +66,32 @@ class RankState:
         else:
             is_delta = messages.config.message_coding == "delta"
             messages.kept.load(content["kept"], messages.tools(aggregator.backend), is_delta=is_delta)
-        policies = last.get("policies", {})
+        policies = last.get("policies") or {}
         if policies.get("names") == self._policies.names:
+            path = checkpoint.folder(run) / checkpoint.LAST
+            with together(self._world, f"use the policies in {path}"):
+                self._policies.check_state(policies["state"], str(path))
             self._policies.load(policies["state"], None if content is None else content["policies"])
         elif not self._policies.config.is_off:
             _LOG.warning("the checkpoint is of other policies of bits or staleness: these start as in epoch 0")
 
+    def _check(self, content: dict[str, Any], where: Path) -> None:
+        """Raise HpcgnnError where it is not of this model's exchanges and these policies."""
+        exchanges = [channel.exchange for channel in self._policies.channels]
+        counts = {each.id: (int(each.send_counts.sum()), int(each.receive_counts.sum())) for each in exchanges}
+        check_kept(content.get("kept"), counts, str(where))
+        self._policies.check_rank_state(content.get("policies"), str(where))
+
+    def _compare(self, content: dict[str, Any], where: Path) -> None:
+        """Raise HpcgnnError where ranks keep different exchanges, as some would then wait for others in vain. Collective."""
+        same_everywhere(
+            self._world, [shape_of(content["kept"])], f"the ranks' files in {where} are not of one checkpoint"
+        )
+
     def _fits(self, content: dict[str, Any] | None) -> bool:
         """The same answer on every rank."""
         rows = self._model.aggregator.exchange.rows_that_travel()
-        fits = content is not None and content.get("format") == _FORMAT and torch.equal(content["rows"], rows)
+        found = {} if content is None or content.get("format") != _FORMAT else content
+        theirs = found.get("rows")
+        fits = isinstance(theirs, torch.Tensor) and theirs.dtype == rows.dtype and torch.equal(theirs, rows)
         return bool(self._world.allreduce(np.array([fits], np.int64), "min")[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.comm import MessageConfig
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.compute import COMPUTES
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
@@ -73,13 +73,14 @@ class RunConfig(Checked):
         "be used on one side of a comparison only.",
     )
     compute: str = setting(
-        "float32",
+        "auto",
         "Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and add in float32; "
-        "weights, optimiser and everything else stay float32, and so do checkpoints.",
+        "weights, optimiser and everything else stay float32, and so do checkpoints. auto: bf16 where every rank's CPU is "
+        "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow.",
         choices=COMPUTES,
     )
     device: str = setting("cpu", choices=("cpu",))
-    timeout: float = setting(1800.0, "Seconds to wait for another rank before giving up.", above=0)
+    timeout: float = setting(1800.0, "Seconds to wait for another rank before giving up.", above=0, is_finite=False)
     replay: Path | None = setting(
         None,
         "decisions.jsonl of another run with these settings: see its times in place of the clock, so that policies decide as "
@@ -108,7 +109,7 @@ class RunConfig(Checked):
         values, known = self._values(), settings_by_name()
         for name, sentence in self.unused().items():
             if name in values and values[name] != known[name].setting.default:
-                raise HpcgnnError(sentence)
+                raise WrongValueError(sentence)
 
     # -- by the names of flags ----------------------------------------------------------------------------------------
 
@@ -122,13 +123,15 @@ class RunConfig(Checked):
         Raises:
             HpcgnnError: for a name that there is not, and for a setting that is given and that nothing uses.
         """
-        unknown = sorted(given.keys() - settings_by_name().keys())
+        if not isinstance(given, Mapping):
+            raise WrongTypeError(f"settings must be a mapping of names to values, not {given!r}")
+        unknown = sorted(map(str, given.keys() - settings_by_name().keys()))
         if unknown:
-            raise HpcgnnError(f"there is no setting {', '.join(unknown)}")
+            raise WrongValueError(f"there is no setting {', '.join(unknown)}")
         unused = _made(cls, given).unused()
         for name in given:
             if name in unused and name not in lenient:
-                raise HpcgnnError(unused[name])
+                raise WrongValueError(unused[name])
         return _made(cls, {name: value for name, value in given.items() if name not in unused})
 
     def settings(self) -> dict[str, Any]:
@@ -186,7 +189,7 @@ def _check_delta(run: RunConfig) -> None:
     }
     for reason, applies in reasons.items():
         if applies:
-            raise HpcgnnError(f"--message-coding delta {reason}")
+            raise WrongValueError(f"--message-coding delta {reason}")
 
 
 def _against_delta() -> list[str]:
@@ -198,15 +201,15 @@ def _check_task(run: RunConfig) -> None:
     metric, is_link = run.train.metric, run.task == LINK
     metrics, learned = (LINK_METRICS, "links") if is_link else (METRICS, "classes of nodes")
     if metric not in ("auto", *metrics):
-        raise HpcgnnError(f"metric must be auto or one of {', '.join(metrics)} for {learned}, not {metric!r}")
+        raise WrongValueError(f"metric must be auto or one of {', '.join(metrics)} for {learned}, not {metric!r}")
     if is_link and run.model.label_inputs:
-        raise HpcgnnError("labels cannot be propagated (--label-propagation) where links are learned")
+        raise WrongValueError("labels cannot be propagated (--label-propagation) where links are learned")
     if is_link and run.model.decoder == "none":
-        raise HpcgnnError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+        raise WrongValueError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
     if not is_link and run.model.decoder != "none":
-        raise HpcgnnError("a model with a decoder learns links: give the trainer what split_links returns")
+        raise WrongValueError("a model with a decoder learns links: give the trainer what split_links returns")
     if run.model.label_inputs != (run.train.labels.rate > 0):
-        raise HpcgnnError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
+        raise WrongValueError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
 
 
 def _unused_across(run: RunConfig) -> dict[str, str]:
@@ -329,6 +332,14 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
     )
 
 
+def check_file(values: Mapping[str, Any], where: str) -> None:
+    """Raise HpcgnnError, which begins with ``where``, for a setting by name that may not be what a file says that it is."""
+    known = settings_by_name()
+    for name, value in values.items():
+        if name in known:
+            check_value(known[name].setting, as_typed(known[name].setting, value), where)
+
+
 def as_typed(setting: Setting, value: Any) -> Any:
     """A value as its field has it, from one as TOML or a program has it."""
     kind, _ = kind_of(setting.type)
@@ -336,7 +347,7 @@ def as_typed(setting: Setting, value: Any) -> Any:
         return value == "on"
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if isinstance(setting.default, tuple):
+    if isinstance(setting.default, tuple) and isinstance(value, list):
         return tuple(value)
     return next((choice for choice in setting.about.chosen_from() if str(choice) == str(value)), value)
 

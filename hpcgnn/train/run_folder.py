@@ -5,15 +5,42 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import tomli_w
 
-from hpcgnn.data import h5
+from hpcgnn import typed, whole_file
+from hpcgnn.comm import PHASES
+from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
+from hpcgnn.typed import Count, Finite, MessageBits
 
 CONFIG, METRICS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
+
+
+_BitsName = Literal["1", "2", "4", "8", "16", "32"]
+_SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]
+_METRICS = ("train_metric", "val_metric", "test_metric")
+# A line of ``metrics.jsonl``. Runs of before may lack some, and later ones have more.
+Record = msgspec.defstruct(
+    "Record",
+    [
+        ("epoch", Count),
+        ("bits", MessageBits | dict[ExchangeName, dict[_BitsName, Count]]),
+        ("stale", bool),
+        ("bytes_sent", Count, 0),
+        ("loss", Finite, 0.0),
+        ("compute", str, ""),
+        ("eval_seconds", Finite, 0.0),
+        ("stale_epochs", dict[ExchangeName, Count], {}),
+        ("policy", dict[str, Any], {}),
+        *((name, Finite | None, None) for name in _METRICS),
+        *((name, Finite, 0.0) for name in _SECONDS),
+    ],
+)
 
 
 class RunFolder:
@@ -27,7 +54,15 @@ class RunFolder:
         has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
         if has_run and not resume:
             raise HpcgnnError(f"{self.path} already holds a run: pass --resume to continue it, or another --out")
-        checkpoint.folder(self.path).mkdir(parents=True, exist_ok=True)
+        checkpoints = checkpoint.folder(self.path)
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, checkpoints, checkpoints / checkpoint.MESSAGES):
+            whole_file.remove_left(folder)
+
+    def files(self) -> list[Path]:
+        """What the folder of a run holds, as far as it is there; nothing where it is no folder."""
+        checkpoints = checkpoint.folder(self.path)
+        return [path for folder in (self.path, checkpoints) if folder.is_dir() for path in folder.iterdir()]
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write ``config.toml``; once the run is known to be able to start, so that a refused one changes nothing.
@@ -65,19 +100,18 @@ class RunFolder:
             raise HpcgnnError(f"cannot write {self.path / name}: {error.strerror}") from error
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
-        lines = (self.path / name).read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]  # a killed run may leave half a line
+        path = self.path / name
         try:
-            return [json.loads(line) for line in whole]
-        except json.JSONDecodeError as error:
-            raise HpcgnnError(
-                f"{self.path / name} is damaged ({error}): remove it to resume without its history"
-            ) from error
+            lines = typed.read_lines(path, Decision if name == DECISIONS else Record)
+            typed.check_epochs(lines, path)
+        except HpcgnnError as error:
+            raise HpcgnnError(f"{error}: the file is damaged, remove it to resume without its history") from error
+        return lines
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        with h5.replacing(self.path / name) as temporary:
-            temporary.write_text(text)
+        with whole_file.replacing(self.path / name, cleans=False) as temporary:
+            temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from hpcgnn.arguments import check_callable, check_type
 from hpcgnn.comm import PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
+from hpcgnn.nn.compute import resumed_compute
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
@@ -64,8 +67,20 @@ class Trainer:
         measure_costs: Callable[[], LinkCosts | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
+        check_type("graph", graph, LocalGraph, LinkSplit)
         links = graph if isinstance(graph, LinkSplit) else None
         graph = graph.train if isinstance(graph, LinkSplit) else graph
+        with together(graph.world, "make a trainer"):
+            check_type("model", model, torch.nn.Module)
+            for name, value, kind in (
+                ("config", config, TrainConfig),
+                ("run", run, RunFolder),
+                ("stop", stop, StopRequest),
+                ("clock", clock, Clock),
+            ):
+                check_type(name, value, kind, type(None))
+            check_callable("on_epoch", on_epoch)
+            check_callable("measure_costs", measure_costs or min)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         messages, keys = self.model.messages, self.model.keys
         self.world, self.timings = graph.world, messages.timings
@@ -86,13 +101,13 @@ class Trainer:
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
         self._rank_state = RankState(self.world, self.model, self.policies)
-        scalars = 3 + len(self.policies.drift_sums())
+        scalars = 3 + len(self.policies.sums())
         self.bucket = GradientBucket(self.world, list(self.model.parameters()), num_scalars=scalars)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
         self._saved_epoch = -1
-        self._drift_sums: list[float] = []
+        self._policy_sums: list[float] = []
         self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
@@ -150,10 +165,10 @@ class Trainer:
             if error.agreed:  # on all ranks: nothing may be in flight when MPI, or the memory that it writes to, ends
                 self.model.messages.drain()
             raise
-        breakdown, (agreed_loss, *drift_sums) = self._over_ranks(mine, [loss, *self._drift_sums])
-        record = {"epoch": epoch, "loss": loss} | breakdown
+        breakdown, (agreed_loss, *policy_sums) = self._over_ranks(mine, [loss, *self._policy_sums])
+        record: dict[str, Any] = {"epoch": epoch, "loss": loss, "compute": self.model.compute} | breakdown
         if self._has_learned:
-            self.policies.observe(epoch, agreed_loss, record["seconds"], drift_sums)
+            self.policies.observe(epoch, agreed_loss, record["seconds"], policy_sums)
         record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()
@@ -194,8 +209,8 @@ class Trainer:
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
             scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.traffic.in_trouble)]
-            sums, count = self.bucket.reduce([*scalars, *self.policies.drift_sums()], learned)
-        (total_loss, stops, troubles), self._drift_sums = sums[:3], sums[3:]
+            sums, count = self.bucket.reduce([*scalars, *self.policies.sums()], learned)
+        (total_loss, stops, troubles), self._policy_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
             raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
@@ -270,6 +285,7 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
+            "compute": {"asked": self.model.asked_compute, "chosen": self.model.compute},
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
@@ -280,16 +296,18 @@ class Trainer:
         self._is_resumed = True
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
-            content = checkpoint.read(self.world, path, self.model.description())
+            content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last)
             with together(self.world, f"resume from {path}"):
                 wanted = {"seed": self.model.keys.seed} | self.task.identity()
                 for name, value in wanted.items():
                     if content.get(name, value) != value:
                         flag = name.replace("_", "-")
                         raise HpcgnnError(f"{path} was made with --{flag} {content[name]}, not {value}")
+                self._check_weights(content, path)
             same_parts = content["parts_uuid"] == self.graph.uuid
             if not same_parts:
                 _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
+            self._go_on_computing(content.get("compute"))
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
             for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
@@ -297,16 +315,33 @@ class Trainer:
             self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
             self._rank_state.load(self.run.path, self.next_epoch, content, same_parts=same_parts)
-        if self.world.rank == 0:
-            self.run.keep_epochs(self.next_epoch)
+        with together(self.world, f"continue the run in {self.run.path}"):
+            if self.world.rank == 0:
+                self.run.keep_epochs(self.next_epoch)
+
+    def _check_weights(self, content: dict[str, Any], path: Path) -> None:
+        """Raise HpcgnnError where they are not this model's and this optimiser's."""
+        weights = self.model.state_dict()
+        checkpoint.check_weights(content["model"], weights, path)
+        if content["best_model"] is not None:
+            checkpoint.check_weights(content["best_model"], weights, path)
+        groups = [group["params"] for group in self._groups()]
+        checkpoint.check_optimiser(content["optimiser"], groups, path)
+
+    def _go_on_computing(self, before: dict[str, str] | None) -> None:
+        """In the arithmetic that was chosen when the run began, if that was chosen. Collective."""
+        model = self.model
+        model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
         self.model.messages.drain()
         records = self.records
-        if self.run is not None and self.world.rank == 0:
-            records = self.run.records()
+        if self.run is not None:
+            with together(self.world, f"read the epochs in {self.run.path}"):
+                if self.world.rank == 0:
+                    records = self.run.records()
         facts = {
             "metric_name": self.metric,
             "epochs": self.next_epoch,
@@ -314,6 +349,7 @@ class Trainer:
             "bits_policy": self.config.policy.bits,
             "staleness": self.config.policy.staleness,
             "compute": self.model.compute,
+            "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
         }
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")

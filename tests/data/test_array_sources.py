@@ -1,8 +1,10 @@
 """npz, PyG, OGB and digits: what is in the source is in the file; what is wrong is named."""
 
 import gzip
+import io
 import os
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -144,6 +146,7 @@ SPARSE = {
     "x_indptr": np.array([0, 1, 2, 2, 2, 3, 4]),
     "x_shape": np.array([6, 3]),
 }
+NO_MASKS = dict.fromkeys(MASKS)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,7 @@ SPARSE = {
         (SPARSE | {"x_indices": np.array([0, 1, -1, 0])}, "x_indices run from -1"),
         (SPARSE | {"x_indptr": np.array([0, 1, 2, 1, 2, 3, 4])}, "x_indptr does not rise from 0 to 4"),
         (SPARSE | {"x_data": np.array([1, 2, np.nan, 3], np.float32)}, "x of node 4 is nan in column 2"),
+        (SPARSE | {"x_data": None}, "sparse features need x_data, x_indices"),
         (SPARSE | {"x_shape": None}, "sparse features need x_data, x_indices"),
         ({"y": np.array([0, 1, 2, 0, 1])}, "y is int64 of shape"),
         ({"y": np.array([0, 1, 2, 0, 1, -2])}, "y of node 5 is -2"),
@@ -180,6 +184,30 @@ SPARSE = {
         ({"train_mask": np.zeros(6, bool)}, "train_mask selects no labelled node"),
         ({"train_mask": np.ones(5, bool)}, r"train_mask is bool of shape \(5,\)"),
         ({"train_mask": np.array([0, 1, 2, 0, 0, 0])}, "train_mask is int64"),
+        ({"train_mask": np.array([0, 1, 1, 0, 0, 0], complex)}, "train_mask is complex128"),
+        ({"train_mask": None, "train_masks": np.bool_(True)} | NO_MASKS, r"train_masks has shape \(\)"),
+        ({"train_masks": np.ones((0, 6), bool)} | NO_MASKS, "split=0 is asked for, but there are 0"),
+        ({"y": np.array([0, 1, 10**12, 0, 1, -1])}, "y of node 2 is 1000000000000, but there are only 6 nodes"),
+        ({"y": np.array([0, 1, 2**63 + 5, 0, 1, 0], np.uint64)}, "y of node 2 is 9223372036854775813"),
+        ({"y": np.array([0, 1, 1e300, 0, 1, 0])}, r"y holds 1e\+300"),
+        ({"y": np.array([0, 1, np.inf, 0, 1, 0])}, "y holds inf"),
+        ({"y": np.ones((6, 0), int)}, "y has 0 columns"),
+        ({"y": np.zeros(6, complex)}, "y is complex128"),
+        ({"x": np.zeros((6, 3), complex)}, "x has dtype complex128"),
+        ({"x": np.full((6, 3), 1e300)}, "x of node 0 is inf in column 0"),
+        ({"edge_index": np.zeros((2, 6), complex)}, "edge_index is complex128"),
+        ({"edge_index": np.full((2, 6), 2**64 - 1, np.uint64)}, "edge 0 is -1 -> -1"),
+        ({"edge_weight": np.full(6, b"1")}, "one number for each of the 6 edges"),
+        ({"edge_weight": np.full(6, 1e300)}, "has weight inf"),
+        ({"num_nodes": np.int64(10**15)}, "x has shape"),
+        ({"num_nodes": np.int64(10**15), "x": None, "y": None} | NO_MASKS, "converts graphs of 1 to"),
+        ({"num_nodes": np.int64(10**9), "x": None, "y": None} | NO_MASKS, "say .nodes=1000000000 if most"),
+        (SPARSE | {"x_shape": np.array([6, 10**15])}, "x_shape has 1,000,000,000,000,000 columns for 4 values"),
+        (SPARSE | {"x_shape": np.array([10**15, 3])}, "shapes"),
+        (SPARSE | {"x_shape": np.array([6, -3])}, "x_shape is int64 of shape"),
+        (SPARSE | {"x_shape": np.array([6, 3], complex)}, "x_shape is complex128"),
+        (SPARSE | {"x_shape": np.array([6.0, np.nan])}, "x_shape is float64"),
+        (SPARSE | {"x_indices": np.array([0, 1, 2, 0], complex)}, "x_data, x_indices, x_indptr have dtypes"),
     ],
 )
 def test_bad_arrays(tmp_path, changes, sentence):
@@ -202,6 +230,80 @@ def test_damaged_npz(tmp_path, content):
     (tmp_path / "g.npz").write_bytes(content)
     with pytest.raises(HpcgnnError, match="cannot be read as npz"):
         convert(f"npz:{tmp_path / 'g.npz'}", tmp_path / "g.h5")
+
+
+def with_member(path, name, content, **settings):
+    """The small graph, with array ``name`` as these bytes."""
+    source = save(path, **{name: None})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content, **settings)
+    return source
+
+
+def npy(array, shape=None, descr=None):
+    """An array as it is stored, with a header that may tell something else."""
+    buffer = io.BytesIO()
+    header = {"descr": descr or np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(buffer, header | {"shape": array.shape if shape is None else shape})
+    return buffer.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            npy(np.zeros(6, np.int64), shape=(10**15,)),
+            "int64 of shape .1000000000000000,. are 8,000,000,000,000,000 bytes",
+        ),
+        (npy(np.zeros(6, np.int64), shape=(2**40, 2**40)), "there are 48"),
+        (npy(np.zeros(6, np.int64), shape=(5,)), "are 40 bytes, there are 48"),
+        (npy(np.zeros(6, np.int64), shape=(-6,)), r"its shape is \(-6,\)"),
+        (npy(np.zeros(6, np.int64), descr="|O"), "Object arrays cannot be loaded"),
+        (npy(np.zeros(6, np.int64), descr="nonsense"), "not a valid dtype"),
+        (npy(np.zeros(6, np.int64))[:-1], "there are 47"),
+        (b"", "EOF"),
+        (b"\x93NUMPY\x03\x00 junk", "its format .3, 0. is none"),
+    ],
+)
+def test_headers_of_arrays_are_compared_with_the_file(tmp_path, content, sentence):
+    with pytest.raises(HpcgnnError, match=f"g.npz cannot be read as npz: array y: .*{sentence}"):
+        convert(with_member(tmp_path / "g.npz", "y", content), tmp_path / "g.h5")
+
+
+def test_compressed_arrays_and_others_of_no_concern(tmp_path):
+    good = npy(np.array([0, 1, 2, 0, 1, -1]))
+    source = with_member(tmp_path / "g.npz", "y", good, compress_type=zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "g.npz", "a") as archive:
+        archive.writestr("else.npy", b"junk that nobody reads")
+    assert convert(source, tmp_path / "g.h5").meta.num_classes == 3
+    source = with_member(tmp_path / "g.npz", "y", good, compress_type=zipfile.ZIP_BZIP2)
+    with pytest.raises(HpcgnnError, match="array y: it is neither stored nor deflated"):
+        convert(source, tmp_path / "g.h5", ConvertOptions(force=True))
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    source = save(tmp_path / "g.npz")
+    content = bytearray((tmp_path / "g.npz").read_bytes())
+    content[content.find(np.float32(17).tobytes())] ^= 1  # in x
+    (tmp_path / "g.npz").write_bytes(content)
+    with pytest.raises(HpcgnnError, match="array x: Bad CRC-32"):
+        convert(source, tmp_path / "g.h5")
+
+
+def test_an_array_alone_is_no_npz(tmp_path):
+    np.save(tmp_path / "g.npy", np.zeros(3))
+    with pytest.raises(HpcgnnError, match="cannot be read as npz"):
+        convert(f"npz:{tmp_path / 'g.npy'}", tmp_path / "g.h5")
+
+
+@pytest.mark.parametrize("name", ["g?.npz", "g?split=0.npz", b"\xff.npz"])
+def test_names_of_npz(tmp_path, name):
+    save(tmp_path / "g.npz")
+    path = (tmp_path / "g.npz").rename(tmp_path / (name if isinstance(name, str) else os.fsdecode(name)))
+    assert convert(f"npz:{path}", tmp_path / "g.h5").meta.num_nodes == 6
+    assert convert(f"npz:{path}?nodes=6", tmp_path / "other.h5").meta.num_nodes == 6
+    with pytest.raises(HpcgnnError, match="nodes=7 is asked for, but there are 6"):
+        convert(f"npz:{path}?nodes=7", tmp_path / "third.h5")
 
 
 def test_pickled_npz_is_refused(tmp_path):

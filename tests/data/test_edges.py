@@ -118,6 +118,21 @@ def test_groups_are_as_large_as_the_limit_allows(sizes, limit):
         assert last == len(sizes) or sum(sizes[first : last + 1]) > limit
 
 
+def test_groups_are_bounded_in_nodes_too(tmp_path):
+    spill = _Spill(10**6, False, False, tmp_path, "test")
+    spill.add(np.array([5]), np.array([999_999]), None)
+    spans = [(first, last, keys.size) for first, last, keys, _ in spill.groups(1000)]
+    spill.close()
+    assert max(last - first for first, last, _ in spans) <= 1000
+    assert [spans[0][0], spans[-1][1], sum(size for *_, size in spans)] == [0, 10**6, 1]
+
+
+def test_merged_weights_that_are_too_large(tmp_path):
+    edges = [(1, 0, 3e38), (1, 0, 3e38)]
+    with pytest.raises(HpcgnnError, match="test: the weights of the edges 1 -> 0 add up to more than float32 holds"):
+        run_sort(edges, 2, True, EdgeOptions(drop_duplicates=True), tmp_path)
+
+
 def test_undirected_is_what_pyg_does(tmp_path):
     utils = require_module("torch_geometric.utils")
     random = np.random.default_rng(1)

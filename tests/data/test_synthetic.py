@@ -110,6 +110,8 @@ def test_same_bytes_on_every_machine(tmp_path):
         ("rmat:scale=3,classes=2,a=0.9,b=0.9", "a [+] b [+] c is"),
         ("rmat:scale=3,classes=2,colour=1", "rmat has no option 'colour'; it takes"),
         ("rmat:scale=x", "scale='x' is not a number"),
+        ("rmat:scale=5,degree=1e300", "degree=1e.300 should be a number of 0 to"),
+        ("sbm:nodes=60,features=99999999999", "features is at most 2147483647"),
         ("rmat:scale=2.5", "scale=2.5 should be a whole number"),
         ("rmat:scale", "'scale' should be key=value"),
         ("sbm:nodes=10,blocks=6", "need at least two nodes each"),

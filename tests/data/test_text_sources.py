@@ -1,6 +1,7 @@
 """Edge lists, METIS and MatrixMarket against networkx and scipy."""
 
 import gzip
+import os
 
 import networkx as nx
 import numpy as np
@@ -61,6 +62,13 @@ def test_edge_list_with_weights_and_nodes(tmp_path):
         ("# nothing\n", "holds no edges"),
         ("0 1 nan\n", "has weight nan"),
         ("0 99999999999\n", "converts graphs of 1 to"),
+        ("0 2000000000\n", "1 edge, but its node ids go up to 2,000,000,000: .* say .nodes=2000000001 if"),
+        ("0 1\n" * 9 + "0 500000000\n", "10 edges, but its node ids go up to 500,000,000"),
+        ("0 99999999999999999999\n", "node id '99999999999999999999' is not a whole number of at most 64 bits"),
+        ("0 \u00b2\n", "node id '\u00b2' is not a whole number"),
+        ("0 1 1\n0 1 heavy\n", "line 2: '0 1 heavy': weight 'heavy' is not a number"),
+        ("0 1 1e39\n", "has weight inf"),
+        ("0 \0001\n", "is not a whole number"),
     ],
 )
 def test_bad_edge_lists(tmp_path, text, sentence):
@@ -76,6 +84,61 @@ def test_edge_list_beyond_announced_nodes(tmp_path):
     path.write_text("0 1\n1 4\n")
     with pytest.raises(HpcgnnError, match="edge 1 is 1 -> 4, but node ids run from 0 to 2"):
         converted(f"edgelist:{path}?nodes=3", tmp_path)
+
+
+def test_most_nodes_may_be_without_edges_if_the_user_says_so(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 65535\n")
+    assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 65536  # few enough not to ask
+    path.write_text("0 65536\n")
+    with pytest.raises(HpcgnnError, match="nodes=65537"):
+        converted(f"edgelist:{path}", tmp_path)
+    assert converted(f"edgelist:{path}?nodes=65537", tmp_path)[0].num_nodes == 65537
+    path.write_text("0 80000\n" * 10_001)  # 8 nodes an edge
+    assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 80001
+    path.write_text("%%MatrixMarket matrix coordinate pattern general\n70000 70000 1\n1 1\n")
+    assert converted(f"mtx:{path}?nodes=70000", tmp_path)[0].num_nodes == 70000
+    with pytest.raises(HpcgnnError, match="nodes=5 is asked for, but there are 70,000"):
+        converted(f"mtx:{path}?nodes=5", tmp_path)
+
+
+def test_junk_is_no_text(tmp_path):
+    path = tmp_path / "junk"
+    path.write_bytes(bytes(range(256)) * 10)
+    for kind, name in (("edgelist", "an edge list"), ("metis", "METIS"), ("mtx", "MatrixMarket")):
+        with pytest.raises(HpcgnnError, match=f"junk cannot be read as {name}"):
+            converted(f"{kind}:{path}", tmp_path)
+
+
+def test_a_line_without_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines.blocks, "__defaults__", (1 << 10,))
+    path = tmp_path / "edges.gz"
+    path.write_bytes(gzip.compress(b" " * (lines.LONGEST_LINE + (1 << 11))))
+    with pytest.raises(HpcgnnError, match="a line has more than 65,536 characters"):
+        converted(f"edgelist:{path}", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["what?.txt", "a?b=c.txt", b"caf\xe9.txt", "[b]x.txt", "blank and\ttab"])
+@pytest.mark.parametrize("query", ["", "?nodes=9"])
+def test_names_of_files(tmp_path, name, query):
+    path = tmp_path / (name if isinstance(name, str) else os.fsdecode(name))
+    path.write_text("0 1\n1 2\n")
+    source = f"edgelist:{path}{query}"
+    meta, *_ = converted(source, tmp_path)
+    assert meta.num_nodes == (9 if query else 3)
+    assert meta.provenance["source"] == source
+    for kind, text in (
+        ("metis", "2 1\n2\n1\n"),
+        ("mtx", "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\n"),
+    ):
+        path.write_text(text)
+        assert converted(f"{kind}:{path}", tmp_path)[0].num_edges == (2 if kind == "metis" else 1)
+
+
+@pytest.mark.parametrize("name", ["~nobody-here/g.txt", "x" * 300, "none?.txt", "\0"])
+def test_names_of_no_file(tmp_path, name):
+    with pytest.raises(HpcgnnError, match=r"does not exist|should be key=value"):
+        converted(f"edgelist:{name}", tmp_path)
 
 
 def test_truncated_gzip(tmp_path):
@@ -127,6 +190,14 @@ def test_metis_equals_networkx(tmp_path, monkeypatch, fmt, chunk_edges):
         ("2 2\n2\n1\n", "announces 2 nodes and 4 neighbours"),
         ("2 1\n2.5\n1\n", "cannot be read as METIS.*2.5"),
         ("2 1 1\n2\n1\n", "line of node 1 does not fit"),
+        ("2 1 1\n2 5\n1 6\n", "an edge at one of its ends only, or with another weight"),
+        ("3 2\n2 3\n1\n2\n", "an edge at one of its ends only"),
+        (f"{10**15} 1\n2\n1\n", "converts graphs of 1 to"),
+        ("2000000000 1\n2\n1\n", "announces 2,000,000,000 nodes"),
+        (f"2 {10**15}\n2\n1\n", "has 2 node lines with 2 neighbours"),
+        (f"2 1 10 {10**15}\n2\n1\n", "line of node 1 does not fit"),
+        (f"{'9' * 5000} 1\n2\n1\n", "the first line should be"),
+        ("\u00b2 1\n2\n1\n", "the first line should be"),
     ],
 )
 def test_bad_metis(tmp_path, text, sentence):
@@ -159,7 +230,19 @@ def test_matrix_market_equals_scipy(tmp_path, field, symmetric):
         ("%%MatrixMarket matrix coordinate real general\n2 3 1\n1 1 1.0\n", "needs a square matrix"),
         ("%%MatrixMarket matrix array real general\n1 1\n1.0\n", "real array matrix"),
         ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1.0 2.0\n", "complex coordinate matrix"),
-        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n", "cannot be read as MatrixMarket"),
+        (
+            "%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n",
+            "entry in row 3, column 1: they run from 1 to 2",
+        ),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n0 1 1.0\n", "entry in row 0, column 1"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1,1,1\n", "line 3: '1,1,1' has 1 columns"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1\n", "line 3: '1 1' has 2 columns"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1.5 1\n", "node id '1.5' is not a whole number"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n", "has 1 entries, its second line announces 2"),
+        (f"%%MatrixMarket matrix coordinate real general\n{10**15} {10**15} {10**15}\n", "converts graphs of 1 to"),
+        (f"%%MatrixMarket matrix coordinate real general\n2 2 {10**15}\n1 1 1\n", "has 1 entries"),
+        (f"%%MatrixMarket matrix coordinate real general\n{10**9} {10**9} 1\n1 1 1\n", "say .nodes=1000000000 if most"),
+        ("%%MatrixMarket matrix coordinate real general\n% nothing else\n", "the line of sizes should be"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 nan\n", "has weight nan"),
         ("hello\n", "cannot be read as MatrixMarket"),
     ],

@@ -257,6 +257,24 @@ def test_wrong_matrices_are_refused_by_name(arguments, named):
         Csr(torch.tensor(indptr), torch.tensor(indices), num_cols)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_what_is_written_to_the_given_arrays_later_changes_no_matrix(kind):
+    """It would be read by compiled code, which looks at no index."""
+    given = np.array([0, 2, 3]), np.array([1, 0, 1], np.int32), np.array([1.0, 2.0, 3.0], np.float32)
+    if kind == "torch":
+        given = tuple(torch.tensor(values) for values in given)
+    csr, x = Csr(given[0], given[1], 2, given[2]), torch.eye(2)
+    before = spmm(csr, x)
+    given[0][:] = 10**12
+    given[1][:] = 2**30
+    given[2][:] = np.nan
+    assert torch.equal(spmm(csr, x), before)
+    if kind == "torch":
+        given[1].untyped_storage().resize_(0)
+        assert torch.equal(spmm(csr, x), before)
+        assert csr.transpose().indices.max() == 1
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
+from hpcgnn.data.sealing import seal
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Graph:
             writer = h5.SlabWriter(sink, offsets, meta.schema())
             for name, rows in self.arrays().items():
                 writer.write(name, 0, rows)
+        seal(path)
         return path
 
 

@@ -10,6 +10,7 @@ import pytest
 from ranks import link_costs
 
 from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
 
 
@@ -102,3 +103,28 @@ def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[in
 def test_costs_that_lack_a_class_are_lacking_on_all_ranks() -> None:
     """Also for a rank that has no such link itself."""
     assert classes_of(np.array([0, 1, 1])) == ["node", "network"]
+
+
+WRONG = [
+    ("[]", "must be a table"),
+    ("{}", "seconds_per_byte is missing"),
+    ('{"seconds_per_byte": {"node": -1}, "seconds_per_message": {"node": 0}}', "a number of at least 0"),
+    ('{"seconds_per_byte": {"node": NaN}, "seconds_per_message": {"node": 0}}', "must be a number"),
+    ('{"seconds_per_byte": {"node": Infinity}, "seconds_per_message": {"node": 0}}', "finite"),
+    ('{"seconds_per_byte": {"node": "1"}, "seconds_per_message": {"node": 0}}', "not a text"),
+    ('{"seconds_per_byte": {"moon": 1}, "seconds_per_message": {"moon": 1}}', "moon"),
+    ('{"seconds_per_byte": {"node": 1}, "seconds_per_message": {"network": 1}}', "of the same links"),
+    ('{"seconds_per_byte": {}, "seconds_per_message": {}}', "of the same links"),
+    ("nothing", "it is no JSON"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG)
+def test_a_file_of_costs_is_checked(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError) as refused:
+        LinkCosts.load(path)
+    assert str(path) in str(refused.value)
+    assert sentence in str(refused.value)
+    assert "--refit-links" in str(refused.value)

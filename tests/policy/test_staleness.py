@@ -17,7 +17,7 @@ CASES = [
     (model, strategy, policy)
     for model in MODELS
     for policy in POLICIES
-    for strategy in (STRATEGIES if policy == "pipeline" else STRATEGIES[:1])
+    for strategy in (STRATEGIES if policy in ("pipeline", "uncorrected") else STRATEGIES[:1])
 ]
 
 
@@ -47,19 +47,20 @@ def ages_met(ages):
 @pytest.mark.parametrize(("model", "strategy", "policy"), CASES)
 def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
     """Where anything was stale, another loss than without staleness is found."""
-    losses, ages, first, state = trained(model, strategy, policy)
+    losses, ages, first, state, sent = trained(model, strategy, policy)
     graph = small_graphs.random_multigraph()
     part = small_graphs.random_parts(graph.num_nodes, ranks)
     settings = POLICIES[policy]
     decay = settings.smoothing_decay if settings.smoothing != "none" else None
-    wanted = stale_reference.train(graph, part, MODELS[model], state, first, ages, LR, decay)
+    sent = sent if settings.staleness != "off" and settings.stale_correction == "mean" else None
+    wanted = stale_reference.train(graph, part, MODELS[model], state, first, ages, LR, decay, sent)
     fresh = stale_reference.train(graph, part, MODELS[model], state, first, [{}] * EPOCHS, LR)
     assert np.abs(np.subtract(losses, wanted)).max() <= 1e-10
     assert (np.abs(np.subtract(losses, fresh)).max() > 1e-4) == any(oldest(ages))
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy", "policy"), [case for case in CASES if case[2] in ("pipeline", "smoothed")]
+    ("model", "strategy", "policy"), [case for case in CASES if case[2] in ("pipeline", "uncorrected", "smoothed")]
 )
 def test_pipeline_is_stale_by_one_epoch_after_the_first(trained, model, strategy, policy):
     assert oldest(trained(model, strategy, policy)[1]) == [0] + [1] * 13
@@ -72,9 +73,17 @@ def test_sylvie_switches_between_fresh_and_stale(trained, model):
     assert set(found[3:]) == {0, 1}
 
 
+@pytest.mark.parametrize("policy", ["pipeqs", "pipeqs-late"])
 @pytest.mark.parametrize("model", MODELS)
-def test_pipeqs_keeps_its_bound_on_staleness(trained, model):
-    assert ages_met(trained(model, "hybrid", "pipeqs")[1])[-1] == 3  # not the 14 of so many late messages
+def test_pipeqs_keeps_its_bound_on_staleness(trained, model, policy):
+    assert ages_met(trained(model, "hybrid", policy)[1])[-1] == 3  # not the 14 of so many late messages
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pipeqs_uses_rows_for_as_long_as_it_may_where_they_change_little(trained, model):
+    """A message is sent every third epoch, once two were compared."""
+    ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "pipeqs")[1]]
+    assert ages == [0, 1, 1, *[1, 2, 3] * 4][:EPOCHS]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -93,10 +93,8 @@ def loss_error(found: list[float], wanted: list[float]) -> float:
 
 
 def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """Largest difference of any parameter's gradient, relative to that parameter's largest value.
-
-    A bias in front of a batch norm has no gradient but rounding; such values are measured against the largest of all.
-    """
+    """Largest difference of any parameter's gradient, relative to that parameter's largest value, or where that is next to
+    nothing, as of a bias at rest, to the largest of all."""
     largest = max(np.abs(value).max() for value in wanted.values())
     scales = {name: np.abs(value).max() for name, value in wanted.items()}
     return max(
@@ -200,7 +198,7 @@ def unlike_built_plans(world: World, path: Path) -> list[str]:
     """What differs, on this rank, between the plans in the file and those that the ranks build together."""
     graph, found = hpcgnn.load(path, world), []
     for strategy in STRATEGIES:
-        stored, built = graph.stored_plan(strategy), graph.built_plan(strategy)
+        stored, built = graph.stored_plan(strategy, edges=True), graph.built_plan(strategy)
         assert stored is not None
         for name in ("local", "send", "receive", "send_to", "receive_from"):
             one, other = vars(getattr(stored, name)), vars(getattr(built, name))

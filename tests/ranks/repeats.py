@@ -26,9 +26,9 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
         if pauses:
             time.sleep(pauses.uniform(0, 0.01))
 
-    def start(self: Exchange, rows: torch.Tensor) -> Message:
+    def start(self: Exchange, rows: torch.Tensor, *level: torch.Tensor | None) -> Message:
         pause()
-        message = _start(self, rows)
+        message = _start(self, rows, *level)
         sent.update(message.sent.numpy())
         return message
 

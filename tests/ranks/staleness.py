@@ -6,10 +6,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import hpcgnn
 from hpcgnn.comm import World
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 
@@ -23,29 +27,29 @@ MODELS = {
 POLICIES = {
     "off": PolicyConfig(),
     "pipeline": PolicyConfig(staleness="pipeline"),
+    "uncorrected": PolicyConfig(staleness="pipeline", stale_correction="none"),
     "smoothed": PolicyConfig(staleness="pipeline", smoothing="both", smoothing_decay=0.7),
     "sylvie": PolicyConfig(staleness="sylvie", loss_window=2),
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3),
-    "pipeqs-strict": PolicyConfig(staleness="pipeqs", drift_threshold=0.0),
+    "pipeqs-late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3, bypass="late"),
+    "pipeqs-strict": PolicyConfig(staleness="pipeqs", drift_threshold=0.0, bypass="late"),
 }
 
 
 def made_up_times(layers: int) -> dict[int, dict[str, Any]]:
     """What the clock is made to say: any seconds, and messages that are late at random."""
     chance = random.Random(3)
-    names = {
-        "late_features": [f"layer {layer + 1}'s boundary rows" for layer in range(layers)],
-        "late_gradients": [f"layer {layer + 1}'s gradients" for layer in range(layers)],
-    }
+    names = [f"layer {layer + 1}'s {what}" for layer in range(layers) for what in ("boundary rows", "gradients")]
     return {
-        epoch: {"seconds": chance.uniform(0.1, 2)}
-        | {name: [one for one in all_names if chance.random() < 0.6] for name, all_names in names.items()}
+        epoch: {"seconds": chance.uniform(0.1, 2), "late": [name for name in names if chance.random() < 0.6]}
         for epoch in range(EPOCHS)
     }
 
 
-def train(world: World, path: Path, model: str, strategy: str, policy: str) -> tuple[list[float], list, list, dict]:
-    """Losses, ages of each epoch, which layers transform first, and the weights at the start."""
+def train(
+    world: World, path: Path, model: str, strategy: str, policy: str
+) -> tuple[list[float], list, list, dict, np.ndarray]:
+    """Losses, ages of each epoch, which layers transform first, the weights at the start, and how often nodes are sent."""
     graph = hpcgnn.load(path, world)
     config = MODELS[model]
     network = hpcgnn.build_model(config, graph, strategy=strategy, seed=1, dtype=torch.float64, backend="reference")
@@ -62,4 +66,13 @@ def train(world: World, path: Path, model: str, strategy: str, policy: str) -> t
         losses.append(record["loss"])
         ages.append(record.get("stale_epochs", {}))
     network.messages.drain()
-    return losses, ages, [layer.transform_first for layer in network.layers], state
+    sent = times_sent(world, graph, network.layers[0].aggregator.plan)
+    return losses, ages, [layer.transform_first for layer in network.layers], state, sent
+
+
+def times_sent(world: World, graph: LocalGraph, plan: AggregationPlan[Csr]) -> np.ndarray:
+    """(2, N) by original id: how many rows that travel have a node's row in them, forward and backward. Collective."""
+    found = np.zeros((2, graph.meta.num_nodes), np.int64)
+    for direction, matrix in enumerate((plan.send, plan.reverse().send)):
+        found[direction, graph.original_ids] = torch.bincount(matrix.indices, minlength=graph.num_nodes)
+    return world.allreduce(found)

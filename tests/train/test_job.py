@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -19,6 +21,8 @@ import small_graphs
 import torch
 from rank_pool import STARTER, ranks_of, signal_ranks
 from requires import require
+
+from hpcgnn.data.sealing import seal
 
 pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
@@ -243,6 +247,7 @@ def damaged(parts: Path, folder: Path) -> dict[str, Path]:
         file["nodes/x"][3, 2] = np.nan
     with h5py.File(files["no-train"], "a") as file:
         file["nodes/train_mask"][:] = False
+    seal(files["no-train"])
     with h5py.File(files["no-order"], "a") as file:
         file["edges/indptr"][5] = 10**6
     return files
@@ -261,7 +266,7 @@ BAD_FILES = {
     "version": "version 99",
     "nan": "NaN",
     "no-train": "no training nodes",
-    "no-order": "not a rising list",
+    "no-order": "edges/indptr holds 1000000",
 }
 
 
@@ -312,13 +317,22 @@ def _fill(disk: Path) -> None:
             file.write(b"x" * 4096)
 
 
+@contextlib.contextmanager
+def _small_disk(disk: Path, size: str) -> Iterator[None]:
+    """A file system of its own, of so many bytes, in a new folder."""
+    require(os.geteuid() == 0, "root, to mount a small tmpfs")
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, parts, tmp_path):
     """Found by rank 0 alone, whose end is that of all ranks: a launch of its own."""
-    require(os.geteuid() == 0, "root, to mount a small tmpfs")
     disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
-    try:
+    with _small_disk(disk, "256k"):
         assert train("--epochs", 7, out=disk / "run").returncode == 0
         kept = weights(disk / "run")
         (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))  # room for some metrics only
@@ -331,8 +345,6 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, p
             _fill(disk)
         assert weights(disk / "run") == kept
         assert not list((disk / "run").rglob("*.tmp"))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_an_error_on_one_rank_ends_all_at_once(mpirun):
@@ -342,6 +354,67 @@ def test_an_error_on_one_rank_ends_all_at_once(mpirun):
     assert result.returncode != 0
     assert result.stderr.count("ValueError: only rank 1 knows") == 1
     assert "waited" not in result.stderr
+
+
+def test_what_mpi_refuses_is_a_sentence(mpirun):
+    """Not a traceback; it says which rank, in what, and MPI's own words."""
+    result = mpirun(2, [Path(__file__).parents[1] / "ranks" / "mpi_fails.py"], check=False)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    sentence = "hpcgnn: error on rank 1: MPI failed on rank 1 of 2 in numbers of another file: "
+    # Open MPI says what was truncated, MPICH in which of its functions.
+    told = [line for line in errors_in(result) if line.startswith(sentence)]
+    assert any("trunc" in line.lower() or "internal_Test" in line for line in told), result.stderr
+    assert all(line.endswith("run the same version?)") for line in told), "one line"
+
+
+def test_predictions_never_replace_what_they_are_made_of(train, mpi_ranks, parts, tmp_path):
+    run = tmp_path / "run"
+    assert train("--epochs", 2).returncode == 0
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(parts)
+    inputs = [parts, tmp_path / "link", run / "config.toml", *(run / "checkpoints").glob("*.pt")]
+    before = {path: path.read_bytes() for path in inputs}
+    for out in (*inputs, "/dev/null", tmp_path / "folder"):
+        result = mpi_ranks(2).command("predict", parts, run, "--out", out, "--force", check=False)
+        assert result.codes == [1, 1]
+        assert len(errors_in(result)) == 1, result.stderr
+        assert str(out) in errors_in(result)[0]
+    assert {path: path.read_bytes() for path in inputs} == before
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_is_named_also_where_ranks_keep_rows(train, mpirun, parts, tmp_path):
+    disk = tmp_path / "disk"
+    with _small_disk(disk, "512k"):
+        flags = ["--staleness", "pipeline", "--bits", "8"]
+        assert train("--epochs", 7, *flags, out=disk / "run").returncode == 0
+        (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))
+        again = ["train", parts, "--out", disk / "run", *SMALL, *flags, "--epochs", 14, "--resume"]
+        result = mpirun(2, [*HPCGNN, *again], check=False)
+        assert result.returncode != 0
+        assert "Traceback" not in result.stderr
+        told = errors_in(result)
+        assert len(told) == 1, result.stderr
+        assert re.search(r"cannot write .*run/checkpoints/messages/14-\d\.pt: No space left", told[0]), told
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path):
+    """Neither markup nor UTF-8: they are shown, and go into config.toml, from which a run is resumed."""
+    folder = tmp_path / "a[" / os.fsdecode(b"x] :smile: \xff")
+    folder.mkdir(parents=True)
+    graph, parts, run = folder / "g.h5", folder / "p.h5", folder / "run"
+    for words in (
+        ["convert", "digits", graph],
+        ["partition", graph, parts, "--parts", 1],
+        ["train", parts, "--out", run, *SMALL, "--epochs", 1],
+        ["train", "--out", run, "--resume", "--epochs", 2],
+        ["predict", parts, run, "--out", folder / "scores.h5"],
+    ):
+        result = subprocess.run([sys.executable, *HPCGNN, *map(str, words)], capture_output=True, check=False)
+        assert result.returncode == 0, result.stderr
+        assert b"[/x]" in result.stdout
+    assert (folder / "scores.h5").exists()
 
 
 def test_command_line_mistakes_are_told_once(mpi_ranks):

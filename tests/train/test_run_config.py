@@ -68,7 +68,7 @@ REFUSED = [
     ({"negatives": 1}, "--negatives is for --task link"),
     ({"decoder": "dot"}, "--decoder is for --task link"),
     # what cannot be
-    ({"layers": 0}, "layers must be at least 1, not 0"),
+    ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
     ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, pipeqs, sylvie, uniform, not '3'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
     ({"layer": 3}, "there is no setting layer"),
@@ -114,6 +114,39 @@ def test_options_are_the_settings_with_their_defaults():
     defaults = {name: options[name].default for name in settings_by_name()}
     assert RunConfig.from_settings(defaults, lenient=defaults) == RunConfig()
     assert all(options[name].help for name in settings_by_name() if name not in ("seed", "weight_decay", "device"))
+
+
+TOML = [
+    ("epochs = 2.5", "epochs must be a whole number, not 2.5"),
+    ('epochs = "5"', "epochs must be a whole number, not '5'"),
+    ("epochs = [3]", "epochs must be a whole number, not [3]"),
+    ("epochs = true", "epochs must be a whole number, not True"),
+    ("epochs = 1e3", "epochs must be a whole number, not 1000.0"),
+    ("epochs = 100000000000000000000", "epochs must be at least 1 and below 2^63"),
+    ("lr = nan", "lr must be above 0, not nan"),
+    ("lr = inf", "lr must be above 0 and finite, not inf"),
+    ('model = ["gcn"]', "model must be one of"),
+    ("hidden = {a = 1}", "hidden must be a whole number"),
+    ("link_split = [0.1]", "link_split must be two numbers"),
+    ('link_split = ["a", 0.1]', "link_split must be two numbers"),
+    ("quiet = 3", "quiet must be true or false"),
+    ("parts = 3", "parts must be a text"),
+    ('log_level = "loud"', "log_level cannot be 'loud'"),
+    ('out = "elsewhere"', "out is given on the command line"),
+    ("a = " + "[" * 100_000, "cannot read"),
+    ("epochs = ", "cannot read"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), TOML)
+def test_what_a_file_says_is_checked_before_it_becomes_a_default(tmp_path, text, sentence):
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError) as refused:
+        train_command.make_context("train", ["x.h5", "--out", str(tmp_path / "run"), "--config", str(path)])
+    assert str(path) in str(refused.value)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 # -- one set of rules for all ------------------------------------------------------------------------------------------
@@ -245,6 +278,8 @@ def test_old_run_folders_go_on_and_are_repeated(graph, tmp_path):
     (run / "config.toml").write_text(text)  # as the old version left it, with its description of the model
     last = run / "checkpoints" / "last.pt"
     content = torch.load(last, weights_only=True)
+    del content["digest"]
+    content["version"] = 1
     content["model_config"] |= {"heads": 8, "output_heads": 1, "hops": 0, "teleport": 0.1, "identity": 0.5}
     torch.save(content, last)
     refused = command(run, "--resume", "--teleport", 0.2)

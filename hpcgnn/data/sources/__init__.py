@@ -1,11 +1,11 @@
 """Where graphs come from: files, the loaders of PyG and OGB, scikit-learn's digits, and generators.
 
-npz:FILE[?split=K]          numpy arrays: num_nodes, edge_index, x or x_data.., y, train_mask..
+npz:FILE[?split=K&nodes=N]  numpy arrays: num_nodes, edge_index, x or x_data.., y, train_mask..
 pyg:NAME[?root=DIR&split=K] a data set of PyTorch Geometric, through its own loader
 ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader
 edgelist:FILE[?nodes=N]     text, a line an edge: src dst [weight]
 metis:FILE                  METIS .graph
-mtx:FILE                    MatrixMarket
+mtx:FILE[?nodes=N]          MatrixMarket
 rmat:scale=S,..  sbm:nodes=N,..  digits
 """
 

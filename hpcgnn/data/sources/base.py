@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.arrays import feature_array, label_array, mask_array
-from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.arrays import as_float32, feature_array, label_array, mask_array
+from hpcgnn.data.edges import MAX_NODES, EdgeChunk
 from hpcgnn.data.graph_file import MASKS, NO_TASK
+from hpcgnn.data.sources.spec import is_file
 from hpcgnn.errors import HpcgnnError
 
 CHUNK_EDGES = 1 << 20
+# Nodes without edges are usual, nearly all of them without is not: then ids are names.
+_NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
 Rows: TypeAlias = np.ndarray | sp.csr_matrix
 
 
@@ -25,6 +29,7 @@ class SourceInfo:
     """What a source holds before any option is applied; ``num_edges`` is None where only reading tells.
 
     ``x_nnz`` is None for dense features. ``default_split`` is used when the user names none and there are no masks.
+    ``both_ways``: the format wants every edge with its reverse, of the same weight.
     """
 
     num_nodes: int
@@ -37,6 +42,7 @@ class SourceInfo:
     has_masks: bool = False
     default_split: str | None = None
     seed: int | None = None
+    both_ways: bool = False
 
 
 class Source(Protocol):
@@ -130,7 +136,7 @@ class ArraySource:
         for first in range(0, self._edge_index.shape[1], chunk_edges):
             part = slice(first, first + chunk_edges)
             src, dst = self._edge_index[:, part].astype(np.int64)
-            yield src, dst, None if self._weight is None else self._weight[part].astype(np.float32)
+            yield src, dst, None if self._weight is None else as_float32(self._weight[part])
 
     def features(self, first: int, last: int) -> Rows | None:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -147,10 +153,30 @@ class ArraySource:
 
 def existing_file(name: str, kind: str) -> Path:
     """``name`` as a path, after checking that it is a file that can be read."""
-    path = Path(name).expanduser()
-    if not path.is_file():
+    path = Path(name)
+    if not is_file(path):
         raise HpcgnnError(f"{kind}: {path} does not exist or is not a file")
-    return path
+    return path.expanduser()
+
+
+def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) -> int:
+    """The number of nodes of a file that announces so many, with or without the user's ``?nodes=N`` (0 is none).
+
+    Each node takes memory and disk space, so a number in a file is believed where the file is of its size: where each node has
+    a line or a row there (``num_edges`` None), or where there are not many more nodes than edges. Raises
+    :class:`HpcgnnError`, unless the user says the same number.
+    """
+    if asked and asked != announced:
+        raise HpcgnnError(f"{where}: nodes={asked} is asked for, but there are {announced:,}")
+    # More than MAX_NODES are refused for being so many, before anything is made of their number.
+    if num_edges is None or asked or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * num_edges):
+        return announced
+    if announced > MAX_NODES:
+        return announced
+    raise HpcgnnError(
+        f"{where} has {num_edges:,} edge{'s' * (num_edges != 1)}, but its node ids go up to {announced - 1:,}: number the "
+        f"nodes from 0 without gaps, or say ?nodes={announced} if most of them are to have no edges"
+    )
 
 
 @contextlib.contextmanager
@@ -160,6 +186,6 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         yield
     except HpcgnnError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, UnicodeError, OverflowError) as error:
+    except (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error) as error:
         detail = " ".join(str(error).split()) or type(error).__name__
         raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error

@@ -7,18 +7,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+LONGEST_LINE = 1 << 16  # of a file with an edge a line
 _BLOCK_CHARACTERS = 1 << 24
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def open_text(path: Path) -> TextIO:
-    """Open ``path`` for reading as text; gzip is told by its first bytes, not by its name."""
+def is_gzipped(path: Path) -> bool:
+    """Told by the first bytes, not by the name."""
     with path.open("rb") as file:
-        zipped = file.read(2) == _GZIP_MAGIC
-    return gzip.open(path, "rt", encoding="utf-8") if zipped else path.open(encoding="utf-8")
+        return file.read(2) == _GZIP_MAGIC
 
 
-def blocks(file: TextIO, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """The lines of ``file``, about ``size`` characters at a time."""
-    while lines := file.readlines(size):
-        yield lines
+def open_text(path: Path) -> TextIO:
+    """Open ``path``, gzipped or not, for reading as text."""
+    return gzip.open(path, "rt", encoding="utf-8") if is_gzipped(path) else path.open(encoding="utf-8")
+
+
+def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
+    """The lines of ``file``, without their ends, about ``size`` characters at a time.
+
+    Raises ``ValueError`` for a line of more than about ``longest`` characters: a small zipped file may hold one of any length.
+    """
+    rest = ""
+    while text := file.read(size):
+        *lines, rest = (rest + text).split("\n")
+        if len(rest) > max(longest, size):
+            raise ValueError(f"a line has more than {longest:,} characters")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]

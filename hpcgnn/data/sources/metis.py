@@ -20,6 +20,8 @@ from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
 
 _CHARACTERS_PER_EDGE = 8
+_DIGITS = 18
+_LONGEST_HEADER, _LONGEST_LINE = 1 << 10, 1 << 30
 
 
 class MetisSource(StructureSource):
@@ -29,23 +31,24 @@ class MetisSource(StructureSource):
         self._path = path
         with reading(path, "METIS"), open_text(path) as file:
             header = _header(file)
-        if not 2 <= len(header) <= 4 or not all(word.isdigit() for word in header):
+        if not 2 <= len(header) <= 4 or not all(word.isdecimal() and len(word) < _DIGITS for word in header):
             raise HpcgnnError(
-                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', it is {' '.join(header)!r}"
+                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', it is {' '.join(header)[:60]!r}"
             )
         digits = (header[2] if len(header) > 2 else "0").zfill(3)
         if len(digits) != 3 or set(digits) - {"0", "1"}:
             raise HpcgnnError(f"{path}: fmt {header[2]!r} in the first line should be up to three digits 0 or 1")
         constraints = int(header[3]) if len(header) > 3 else 1
         self._skip = int(digits[0]) + constraints * int(digits[1])
-        self.info = SourceInfo(int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1")
+        # A node is a line, if an empty one, and a neighbour a number, so that what is announced costs nothing until it is found.
+        self.info = SourceInfo(int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
         node, found = 0, 0
         with reading(self._path, "METIS"), open_text(self._path) as file:
             _header(file)
-            for lines in blocks(file, chunk_edges * _CHARACTERS_PER_EDGE):
+            for lines in blocks(file, _LONGEST_LINE, chunk_edges * _CHARACTERS_PER_EDGE):
                 rows = [line.split() for line in lines if not line.lstrip().startswith("%")]
                 while rows and node + len(rows) > self.info.num_nodes and not rows[-1]:
                     rows.pop()
@@ -88,7 +91,9 @@ def open_metis(spec: Spec, folder: Path) -> MetisSource:
 
 
 def _header(file: TextIO) -> list[str]:
-    for line in file:
+    while line := file.readline(_LONGEST_HEADER):
         if not line.lstrip().startswith("%"):
             return line.split()
+        while line and not line.endswith("\n"):  # a long comment
+            line = file.readline(_LONGEST_HEADER)
     return []

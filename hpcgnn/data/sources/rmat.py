@@ -19,7 +19,7 @@ from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, rmat_classes, rmat_edges
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo
 from hpcgnn.data.sources.spec import Spec
-from hpcgnn.data.sources.synthetic_nodes import take_features
+from hpcgnn.data.sources.synthetic_nodes import LARGEST_DEGREE, take_features
 from hpcgnn.errors import HpcgnnError
 
 _EDGES, _SCRAMBLE = 1, 2  # what a seed is used for
@@ -46,7 +46,7 @@ class RmatSource:
         self._edge_key, self._scramble_key = key_for(seed, _EDGES), key_for(seed, _SCRAMBLE)
         self.info = SourceInfo(
             num_nodes=nodes,
-            num_edges=round(spec.take_float("degree", 16) * nodes),
+            num_edges=round(spec.take_float("degree", 16, most=LARGEST_DEGREE) * nodes),
             num_features=num_features,
             num_classes=self._classes,
             task=SINGLE_LABEL,

@@ -18,7 +18,7 @@ from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, sbm_edges
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo
 from hpcgnn.data.sources.spec import Spec
-from hpcgnn.data.sources.synthetic_nodes import take_features
+from hpcgnn.data.sources.synthetic_nodes import LARGEST_DEGREE, take_features
 from hpcgnn.errors import HpcgnnError
 
 _EDGES = 3  # what a seed is used for
@@ -39,7 +39,7 @@ class SbmSource:
         self._key = key_for(seed, _EDGES)
         self.info = SourceInfo(
             num_nodes=nodes,
-            num_edges=2 * round(spec.take_float("degree", 16) * nodes / 2),
+            num_edges=2 * round(spec.take_float("degree", 16, most=LARGEST_DEGREE) * nodes / 2),
             num_features=num_features,
             num_classes=self._blocks,
             task=SINGLE_LABEL,

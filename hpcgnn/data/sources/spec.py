@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpcgnn.errors import HpcgnnError
 
@@ -51,7 +52,7 @@ class Spec:
             return default
         try:
             # Python's int keeps seeds above 2**53 exact.
-            value = int(text) if text.lstrip("+-").isdigit() else float(text)
+            value = int(text) if text.lstrip("+-").isdecimal() else float(text)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
@@ -65,7 +66,7 @@ def parse_spec(text: str) -> Spec:
     if kind in ("rmat", "sbm", "digits"):
         name, query, separator = "", rest, ","
     else:
-        name, _, query = rest.partition("?")
+        name, query = _name_and_query(kind, rest)
         separator = "&"
         if not name:
             raise HpcgnnError(f"{text!r} is no source: write KIND:NAME, such as npz:graph.npz, pyg:Cora or digits")
@@ -76,3 +77,24 @@ def parse_spec(text: str) -> Spec:
             raise HpcgnnError(f"{text}: {item!r} should be key=value, each key once")
         options[key] = value
     return Spec(text, kind, name, options)
+
+
+def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
+    """Where options begin: at the first ``?``, but behind the longest name of a file that there is, which may have one."""
+    if kind in ("pyg", "ogb"):
+        name, _, query = rest.partition("?")
+        return name, query
+    marks = [place for place, character in enumerate(rest) if character == "?"]
+    for end in [len(rest), *reversed(marks)]:
+        if is_file(Path(rest[:end])):
+            return rest[:end], rest[end + 1 :]
+    name, _, query = rest.partition("?")
+    return name, query
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file, also where the name is too long, a folder is closed, or ``~who`` is nobody."""
+    try:
+        return path.expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False

@@ -6,6 +6,10 @@ import numpy as np
 
 from hpcgnn.data.random_kernels import key_for, noisy_rows, normal_rows
 from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError
+
+LARGEST_WIDTH = 2**31 - 1
+LARGEST_DEGREE = float(2**31)
 
 _CENTROIDS, _NOISE = 11, 12  # what a seed is used for
 
@@ -28,4 +32,6 @@ class ClassFeatures:
 def take_features(spec: Spec, classes: int, seed: int) -> tuple[int, ClassFeatures]:
     """The options ``features`` (64) and ``signal`` (3) that all generators share."""
     num_features, signal = spec.take_int("features", 64), spec.take_float("signal", 3.0)
+    if num_features > LARGEST_WIDTH:
+        raise HpcgnnError(f"{spec.text}: features is at most {LARGEST_WIDTH}")
     return num_features, ClassFeatures(classes, num_features, signal, seed)

@@ -1,7 +1,8 @@
 """``edgelist:FILE``: a line an edge, ``src dst`` or ``src dst weight``, between blanks or commas, ids from 0.
 
 Empty lines and lines that start with ``#`` or ``%`` are skipped. The largest id gives the number of nodes, or
-``?nodes=N`` does, where the last ones have no edge.
+``?nodes=N`` does, where the last ones have no edge. Where it is above 65,535 and above 8 times the number of edges, it has to be
+``?nodes=N``: ids are names then, and each would take space.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.data.edges import EdgeChunk
-from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, existing_file, reading
-from hpcgnn.data.sources.lines import blocks, open_text
+from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
+from hpcgnn.data.sources.lines import LONGEST_LINE, blocks, open_text
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.data.spool import Spool
 from hpcgnn.errors import HpcgnnError
@@ -27,11 +28,12 @@ class EdgeListSource(StructureSource):
         largest, columns = -1, 0
         with reading(path, "an edge list"), open_text(path) as file:
             line_number = 1
-            for lines in blocks(file):
-                data = [line for line in lines if not line.startswith(("#", "%")) and not line.isspace()]
+            for lines in blocks(file, LONGEST_LINE):
+                data = [line for line in lines if line.strip() and not line.startswith(("#", "%"))]
                 if data:
                     columns = columns or _columns(data[0], path)
-                    src, dst, weight = _parse(data, columns, lines, line_number, path)
+                    delimiter = "," if "," in data[0] else None
+                    src, dst, weight = parse_lines(data, columns, delimiter, lines, line_number, path)
                     largest = max(largest, int(src.max()), int(dst.max()))
                     self._src.append(src)
                     self._dst.append(dst)
@@ -39,7 +41,8 @@ class EdgeListSource(StructureSource):
                 line_number += len(lines)
         if not num_nodes and largest < 0:
             raise HpcgnnError(f"{path} holds no edges: say how many nodes there are with ?nodes=N")
-        self.info = SourceInfo(num_nodes or largest + 1, self._src.size, weighted=columns == 3)
+        num_nodes = num_nodes or agreed_nodes(str(path), largest + 1, self._src.size, 0)
+        self.info = SourceInfo(num_nodes, self._src.size, weighted=columns == 3)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -54,12 +57,8 @@ def open_edge_list(spec: Spec, folder: Path) -> EdgeListSource:
     return EdgeListSource(existing_file(spec.name, "edgelist"), spec.take_int("nodes", 0), folder)
 
 
-def _fields(line: str) -> list[str]:
-    return (line.split(",") if "," in line else line.split()) if line.strip() else []
-
-
 def _columns(line: str, path: Path) -> int:
-    count = len(_fields(line))
+    count = len(line.split("," if "," in line else None))
     if count not in (2, 3):
         raise HpcgnnError(
             f"{path}: {line.strip()[:60]!r} has {count} columns, an edge list has 2 or 3: src dst [weight]"
@@ -67,27 +66,42 @@ def _columns(line: str, path: Path) -> int:
     return count
 
 
-def _parse(
-    data: list[str], columns: int, lines: list[str], line_number: int, path: Path
+def parse_lines(
+    data: list[str], columns: int, delimiter: str | None, lines: list[str], line_number: int, path: Path
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``(src, dst, weight)`` (n,) int64, int64, float32 of the n lines ``data``; weight is empty where there are 2 columns.
+
+    ``data`` are those of ``lines`` that are no comments, the first of which is the file's line ``line_number``. Words are
+    between any blanks where ``delimiter`` is None.
+    """
     kinds = [("src", np.int64), ("dst", np.int64), ("weight", np.float32)][:columns]
     try:
-        table = np.loadtxt(data, dtype=kinds, comments=None, delimiter="," if "," in data[0] else None, ndmin=1)
+        table = np.loadtxt(data, dtype=kinds, comments=None, delimiter=delimiter, ndmin=1)
     except ValueError as error:
-        raise HpcgnnError(_complaint(columns, lines, line_number, path) or f"{path}: {error}") from error
+        raise HpcgnnError(_complaint(columns, delimiter, lines, line_number, path) or f"{path}: {error}") from error
     return table["src"], table["dst"], table["weight"] if columns == 3 else np.empty(0, np.float32)
 
 
-def _complaint(columns: int, lines: list[str], line_number: int, path: Path) -> str | None:
+def _complaint(columns: int, delimiter: str | None, lines: list[str], line_number: int, path: Path) -> str | None:
     """Which line numpy could not read, and why; only called once there is one."""
     for number, line in enumerate(lines, line_number):
-        fields = _fields(line)
+        fields = line.split(delimiter) if line.strip() else []
         if not fields or line.startswith(("#", "%")):
             continue
         where = f"{path}, line {number}: {line.strip()[:60]!r}"
         if len(fields) != columns:
             return f"{where} has {len(fields)} columns, the lines before have {columns}"
         for field in fields[:2]:
-            if not field.strip().lstrip("+-").isdigit():
-                return f"{where}: node id {field.strip()!r} is not a whole number"
+            if not field.strip().lstrip("+-").isdecimal() or not -(2**63) <= int(field) < 2**63:
+                return f"{where}: node id {field.strip()!r} is not a whole number of at most 64 bits"
+        if columns == 3 and not _is_number(fields[2]):
+            return f"{where}: weight {fields[2].strip()!r} is not a number"
     return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -40,7 +40,7 @@ class GCNII(GraphModel):
             assert isinstance(own, Aggregator)
             shares = {"alpha": config.teleport, "theta": config.identity}
             self.layers.append(GCNIILayer(width, own, depth=depth, compute=frame.compute, **shares))
-            self.norms.append(self.new_norm(width))
+            self.norms.append(self.new_norm(width, self.layers[-1]))
             self.dropouts.append(self.new_dropout(config.dropout))
         self.last_dropout = self.new_dropout(config.dropout)
         self.last = Dense(width, frame.out_width, compute=frame.compute, backend=self.backend)

@@ -20,7 +20,7 @@ class JKNet(LinearStack):
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__(config, frame)
-        self.norms.append(self.new_norm(config.hidden))
+        self.norms.append(self.new_norm(config.hidden, self.layers[-1]))
         self.final_dropout = self.new_dropout(config.dropout)
         joined = config.layers * config.hidden
         self.final = Dense(joined, frame.out_width, compute=self.compute, backend=self.backend)

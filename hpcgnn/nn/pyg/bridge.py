@@ -18,6 +18,7 @@ from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregate import Aggregator, aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
@@ -119,6 +120,8 @@ class Bridge:
         graph = self.graph
         nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
         positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
+        check_index(edge_index[0], positions.numel())
+        check_index(edge_index[1], nodes.numel())
         source, destination = index_array(positions[edge_index[0]]), index_array(nodes[edge_index[1]])
         order = np.lexsort((source, destination))
         indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))
@@ -138,7 +141,7 @@ class Bridge:
         """The (n, n + h) matrix of edges, and which edge each entry is."""
         found = self._structures.find(edge_index, None)
         if found is None:
-            found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended))
+            found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended), check=True)
             self._structures.keep(edge_index, None, found)
         return found
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_choice, check_type, check_whole
 from hpcgnn.comm import MessageConfig, Messages, World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import backends
 from hpcgnn.nn.config import check_differences
 from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
 from hpcgnn.nn.pyg.rehearsal import rehearse
+from hpcgnn.plan import STRATEGIES
 
 
 def distribute(
@@ -41,7 +44,14 @@ def distribute(
     Raises:
         HpcgnnError: naming what in the model cannot be distributed, and why; the same on every rank.
     """
+    check_type("graph", graph, LocalGraph)
     with together(graph.world, f"distribute {type(model).__name__}"):
+        check_type("model", model, torch.nn.Module)
+        check_type("messages", messages, MessageConfig, Messages, type(None))
+        check_choice("strategy", strategy, STRATEGIES)
+        check_choice("backend", backend, ("auto", *backends()))
+        check_whole("seed", seed)
+        check_type("check", check, bool)
         _check_model(model)
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
         rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
@@ -50,7 +60,7 @@ def distribute(
             rehearse(model, graph)
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages)
-    given.reseed(seed)
+    given.reseed(int(seed))
     return on_ranks(model, graph, given, strategy=strategy, backend=backend)
 
 

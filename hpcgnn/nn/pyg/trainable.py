@@ -30,7 +30,8 @@ class TrainableModule:
         self.graph, self.messages, self.keys = self._of.graph, self._of.messages, self._of.keys
         self.aggregator = self._of.bridge.halo
         rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
-        self.compute, self.keeps_input = "float32", False
+        self.compute = self.asked_compute = "float32"  # its layers are the user's own
+        self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         weight = self.graph.edge_weight
         takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
@@ -79,6 +80,9 @@ class TrainableModule:
     def channels(self, degrees: np.ndarray) -> list[Channel]:
         """As :meth:`hpcgnn.nn.GraphModel.channels`."""
         return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
+
+    def use_compute(self, compute: str) -> None:
+        """Nothing: products are those of the user's own layers."""
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """As :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""

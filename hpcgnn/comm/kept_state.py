@@ -1,0 +1,125 @@
+"""What :meth:`hpcgnn.comm.kept.Kept.state` says, held to the rows that travel now. Shapes: s rows sent, r received, F columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+import xxhash
+
+from hpcgnn import typed
+from hpcgnn.comm.passes import ExchangeId
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.typed import Count
+
+_PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width
+
+
+class _Box(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a mailbox: messages with the epoch in which they were sent, the means of what was sent in them, and rows."""
+
+    arrived: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
+    in_flight: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
+    last: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    average: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    arrived_level: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    in_flight_level: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Rows(msgspec.Struct, forbid_unknown_fields=True):
+    """Of :class:`hpcgnn.comm.codecs.plain.PlainCodec`."""
+
+    rows: torch.Tensor
+
+
+class _Packed(msgspec.Struct, forbid_unknown_fields=True):
+    """Of :class:`hpcgnn.comm.codecs.packed.PackedCodec`."""
+
+    bytes: torch.Tensor
+    groups: list[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]
+    width: Count
+
+
+class KeptState(msgspec.Struct):
+    """All of it."""
+
+    mailboxes: dict[_PlainSlot, _Box]
+    differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
+
+
+def check_kept(state: Any, counts: Mapping[ExchangeId, tuple[int, int]], where: str) -> None:
+    """Raise HpcgnnError unless ``state`` is of exchanges with these counts of rows, sent and received. where: its file."""
+    kept = typed.checked(state, KeptState, where)
+    for slot, box in kept.mailboxes.items():
+        _, received, name = _rows_of(slot, counts, where)
+        for message in (box.arrived, box.in_flight):
+            if not isinstance(message, msgspec.UnsetType):
+                _check_message(message[0], received, slot[3], f"{where}: {name}")
+        for level in (box.arrived_level, box.in_flight_level):
+            if not isinstance(level, msgspec.UnsetType):
+                _check_level(level, slot[3], f"{where}: {name}")
+        for rows in (box.last, box.average):
+            if not isinstance(rows, msgspec.UnsetType):
+                _check_rows(rows, received, slot[3], f"{where}: {name}")
+    for slot, differences in kept.differences.items():
+        *both, name = _rows_of(slot, counts, where)
+        for rows, count in zip(differences, both, strict=True):
+            _check_rows(rows, count, slot[3], f"{where}: {name}")
+
+
+def shape_of(state: dict[str, Any]) -> int:
+    """A number of 64 bits of which exchanges what is kept, and of the epochs in which it was sent: the same on all ranks."""
+    boxes = {
+        slot: {name: value[1] if isinstance(value, tuple) else None for name, value in box.items()}
+        for slot, box in state["mailboxes"].items()
+    }
+    told = repr((sorted((slot, sorted(box.items())) for slot, box in boxes.items()), sorted(state["differences"])))
+    return xxhash.xxh3_64_intdigest(told.encode())
+
+
+def _rows_of(slot: _PlainSlot, counts: Mapping[ExchangeId, tuple[int, int]], where: str) -> tuple[int, int, str]:
+    exchange = ExchangeId(slot[0], slot[1])
+    if exchange not in counts:
+        raise HpcgnnError(f"{where} has {exchange.name}, which this model does not exchange")
+    return *counts[exchange], exchange.name
+
+
+def _check_rows(rows: torch.Tensor, count: int, width: int, where: str) -> None:
+    if tuple(rows.shape) != (count, width) or not rows.is_floating_point():
+        raise HpcgnnError(f"{where} are {tuple(rows.shape)} {rows.dtype}, where ({count}, {width}) numbers travel")
+
+
+def _check_level(level: torch.Tensor, width: int, where: str) -> None:
+    if tuple(level.shape) != (width,) or not level.is_floating_point():
+        raise HpcgnnError(f"{where} have a mean of {tuple(level.shape)} {level.dtype}, where rows have {width} numbers")
+
+
+def _check_message(content: dict[str, Any], count: int, width: int, where: str) -> None:
+    if "rows" in content:
+        _check_rows(typed.checked(content, _Rows, where).rows, count, width, where)
+        return
+    packed = typed.checked(content, _Packed, where)
+    if packed.bytes.dtype != torch.uint8 or packed.bytes.dim() != 2 or packed.width != width:
+        raise HpcgnnError(f"{where} are not the bytes of rows of {width} values")
+    seen = torch.zeros(count, dtype=torch.int64)
+    for bits, rows, payload_at, params_at in packed.groups:
+        places = (rows, payload_at, params_at)
+        if bits not in MESSAGE_BITS or any(
+            each.dtype != torch.int64 or each.shape != rows.shape[:1] for each in places
+        ):
+            raise HpcgnnError(f"{where} say in another way than in numbers of rows where each is")
+        _check_range(rows, count, where)
+        _check_range(payload_at, packed.bytes.numel() - payload_bytes(width, bits) + 1, where)
+        if bits in QUANTIZED_BITS:
+            _check_range(params_at, packed.bytes.numel() - PARAMS_BYTES + 1, where)
+        seen.index_add_(0, rows, torch.ones_like(rows))
+    if bool((seen != 1).any()):
+        raise HpcgnnError(f"{where} are not {count} rows, each once")
+
+
+def _check_range(places: torch.Tensor, end: int, where: str) -> None:
+    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < end:
+        raise HpcgnnError(f"{where} have a place that is not in the message")

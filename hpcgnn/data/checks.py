@@ -1,0 +1,82 @@
+"""Whether values are what their :class:`hpcgnn.data.schema.Rule` says, a piece at a time while it is in the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.data.schema import Rule
+
+
+class ValueCheck:
+    """Fed the values of rows ``[first, ...)`` in order; says what is wrong with a piece of them, or None.
+
+    name: of the array, for the sentence. whole_slab: the rows are those of one slab, so that what holds in slabs is asked.
+    """
+
+    def __init__(self, name: str, rule: Rule, first: int, *, whole_slab: bool) -> None:
+        self._name, self._rule = name, rule
+        self._at = first * rule.row_size
+        self._step = None if rule.within_slabs and not whole_slab else rule.step
+        self._before: int | None = None
+
+    def look(self, values: np.ndarray) -> str | None:
+        """``values``: (m,) of the stored dtype, the next ones; (0,) will do."""
+        problem = None
+        if values.size:
+            problem = self._not_finite(values) if values.dtype.kind == "f" else self._wrong_integer(values)
+        self._at += values.size
+        return problem
+
+    def _not_finite(self, values: np.ndarray) -> str | None:
+        finite = np.isfinite(values)
+        return None if finite.all() else self._bad(~finite, values, "and neither NaN nor Inf is a number to train on")
+
+    def _wrong_integer(self, values: np.ndarray) -> str | None:
+        rule, numbers = self._rule, values.view(np.uint8) if values.dtype == np.bool_ else values
+        if not in_range(numbers, rule.low, rule.high):
+            return self._bad(
+                (numbers < rule.low) | (numbers > rule.high), numbers, f"outside {rule.low} to {rule.high}"
+            )
+        if rule.below and int(numbers.view(np.uint64).min()) < rule.below:  # -1 is huge here
+            wrong = (numbers >= 0) & (numbers < rule.below)
+            return self._bad(wrong, numbers, f"neither -1 nor from {rule.below} to {rule.high}")
+        if rule.ends is not None and (problem := self._wrong_end(numbers)):
+            return problem
+        return None if self._step is None else self._falls(numbers, self._step)
+
+    def _falls(self, numbers: np.ndarray, step: int) -> str | None:
+        falls = bool((numbers[1:] < numbers[:-1] + step).any() if step else (numbers[1:] < numbers[:-1]).any())
+        falls = falls or (self._before is not None and int(numbers[0]) < self._before + step)
+        self._before = int(numbers[-1])
+        return f"{self._name} is not a rising list near row {self._at}" if falls else None
+
+    def _wrong_end(self, numbers: np.ndarray) -> str | None:
+        assert self._rule.ends is not None
+        first, last = self._rule.ends
+        if self._at == 0 and numbers[0] != first:
+            return f"{self._name} begins with {numbers[0]}, not with {first}"
+        if self._at + numbers.size == self._rule.shape[0] and numbers[-1] != last:
+            return f"{self._name} ends with {numbers[-1]}, not with {last}"
+        return None
+
+    def _bad(self, wrong: np.ndarray, values: np.ndarray, what: str) -> str:
+        place = int(np.flatnonzero(wrong)[0])
+        row, column = divmod(self._at + place, self._rule.row_size)
+        where = f"row {row}" if len(self._rule.shape) == 1 else f"row {row}, column {column}"
+        return f"{self._name} holds {values[place]} in {where}, {what}"
+
+
+def in_range(values: np.ndarray, low: int, high: int) -> bool:
+    """Whether integers (m,), m > 0, are from ``low`` to ``high``; one pass where 0 is the least: negative ones are huge then."""
+    if low == 0 and values.dtype.kind == "i":
+        return int(values.view(f"u{values.dtype.itemsize}").max()) <= high
+    return bool(low <= values.min() and values.max() <= high)
+
+
+def tiles_problem(offsets: np.ndarray) -> str | None:
+    """What keeps ``offsets`` (slabs + 1,) or (slabs + 1, k) from beginning at 0 and never falling, or None."""
+    if offsets[0].any():
+        return "does not begin with 0"
+    if (offsets[1:] < offsets[:-1]).any():
+        return "falls"
+    return None

@@ -1,0 +1,40 @@
+"""Making the checksums of a file that has been written (:mod:`hpcgnn.data.checksums`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.data import checksums, h5, plan_store
+from hpcgnn.data.graph_file import GraphFile, SlabReader
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.schema import WHOLE
+
+
+def slab_checksums(reader: SlabReader, slabs: Iterable[int]) -> dict[str, np.ndarray]:
+    """(slabs,) uint64 of each array, made for ``slabs`` and zero for others, which other ranks may make."""
+    small = {name for name, rule in reader.rules.items() if rule.rows == WHOLE}
+    table = {name: np.zeros(reader.num_slabs, np.uint64) for name in reader.rules}
+    for slab in slabs:
+        for name in reader.rules:
+            if name not in small or slab == 0:
+                rows = reader.slab_rows(name, slab)
+                table[name][slab] = checksums.of_pieces(reader.arrays[name].pieces(*rows))
+    return table
+
+
+def store(reader: SlabReader, table: Mapping[str, np.ndarray]) -> None:
+    """Write what :func:`slab_checksums` made to ``reader``'s file, which is open for writing."""
+    with h5.writing(reader.path, "checksums"):
+        checksums.store(reader.file, table, reader.attributes)
+
+
+def seal(path: str | Path) -> None:
+    """Give ``graph.h5`` or ``parts.h5`` the checksums of what is in it now, plans included; for who wrote or changed it."""
+    kind: type[SlabReader] = PartsFile if h5.kind_of(path) == PartsFile.KIND else GraphFile
+    with kind(path, "r+", sealed=False) as reader:
+        store(reader, slab_checksums(reader, range(reader.num_slabs)))
+        if isinstance(reader, PartsFile):
+            plan_store.seal_plans(reader)

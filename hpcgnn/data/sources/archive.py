@@ -1,0 +1,86 @@
+"""Arrays of an ``.npz`` file, each checked against the size of the file before memory is taken for it.
+
+A zip archive of ``.npy`` members. Both have headers that tell how much there is; what they tell is compared with what the file
+can hold. Nothing is ever unpickled, and members that nobody asks for are not read.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hpcgnn.errors import HpcgnnError
+
+_MOST_DEFLATED = 1032  # times: deflate makes nothing smaller
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_SUFFIX = ".npy"
+
+
+class Archive:
+    """An open ``.npz`` file. Raises :class:`HpcgnnError` with the file and the array for whatever is wrong with them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except Exception as error:  # zipfile raises what its own parts raise on a damaged file
+            raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
+        self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
+        self._file_bytes = path.stat().st_size
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all arrays, in the order of the alphabet."""
+        return sorted(self._members)
+
+    def read(self, name: str) -> np.ndarray | None:
+        """Array ``name``, or None where there is none. Its checksum is checked."""
+        if name not in self._members:
+            return None
+        try:
+            self._check_member(self._members[name])
+            with self._zip.open(self._members[name]) as file:
+                self._check_header(file, self._members[name])
+            with self._zip.open(self._members[name]) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+                if file.read(1):
+                    raise ValueError("there is more than its header tells")
+                return array
+        except Exception as error:  # as above, and zlib, numpy and its parser of headers
+            raise HpcgnnError(f"{self._path} cannot be read as npz: array {name}: {_told(error)}") from error
+
+    def _check_member(self, info: zipfile.ZipInfo) -> None:
+        """What the archive tells of a member's size fits into the file."""
+        most = _MOST_DEFLATED if info.compress_type == zipfile.ZIP_DEFLATED else 1
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("it is neither stored nor deflated, as numpy does")
+        if not 0 <= info.file_size <= most * info.compress_size or info.compress_size > self._file_bytes:
+            raise ValueError(f"it is said to have {info.file_size:,} bytes, the file has {self._file_bytes:,}")
+
+    def _check_header(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
+        """What the array's header tells fits into the member."""
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"its format {version} is none that holds numbers")
+        shape, _, dtype = _HEADERS[version](file)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape is {shape}")
+        values = math.prod(shape) * dtype.itemsize
+        if values + file.tell() != info.file_size and not dtype.hasobject:  # numpy refuses objects in its own words
+            raise ValueError(
+                f"{dtype} of shape {shape} are {values:,} bytes, there are {info.file_size - file.tell():,}"
+            )
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

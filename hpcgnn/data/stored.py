@@ -1,0 +1,131 @@
+"""Datasets as ranges of bytes of their file: HDF5 says where they are, and they are read from there.
+
+What a dataset claims to be is compared with what it has to be, and with the size of the file, before anything is allocated.
+Reading the bytes without HDF5 spares its conversions, and lets them be looked at while they are in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import xxhash
+
+from hpcgnn.data import h5
+from hpcgnn.data.checks import ValueCheck
+from hpcgnn.data.schema import Rule
+from hpcgnn.errors import HpcgnnError
+
+_PIECE_BYTES = 1 << 19  # with what checks take beside it, in a second-level cache
+
+
+class ByteSource:
+    """The bytes of a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def fill(self, out: np.ndarray, position: int) -> None:
+        """Fill ``out`` (bytes,) uint8 with the bytes from ``position`` on."""
+        view = out.data
+        while view:
+            count = os.preadv(self._descriptor, [view], position)
+            if count == 0:
+                raise HpcgnnError(f"{self.path} was cut off while it was read: make it anew")
+            view, position = view[count:], position + count
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class StoredArray:
+    """A dataset of ``file`` that is what ``rule`` says: kind, dtype, shape, and as many bytes in the file itself."""
+
+    def __init__(self, file: h5py.File | h5py.Group, source: ByteSource, name: str, rule: Rule) -> None:
+        self.name, self.rule = name, rule
+        self._source = source
+        path = source.path
+        dataset = h5.child(file, name)
+        if not isinstance(dataset, h5py.Dataset):
+            raise h5.damaged(path, f"it has no dataset {name}")
+        with h5.reading(path, name):
+            shape, stored_type, layout = dataset.shape, dataset.id.get_type(), dataset.id.get_create_plist()
+            expected_type = h5py.h5t.py_create(rule.dtype, logical=True)
+            if not stored_type.equal(expected_type):
+                raise h5.damaged(path, f"{name} holds {_kind(dataset)}, it should be {rule.dtype}")
+            if shape != rule.shape:
+                raise h5.damaged(path, f"{name} has shape {shape}, it should be {rule.shape}")
+            if layout.get_layout() != h5py.h5d.CONTIGUOUS or layout.get_external_count():
+                raise h5.damaged(path, f"{name} is not one piece of this file: no chunks, filters, views, other files")
+            self._offset = dataset.id.get_offset()
+        self._row_bytes = rule.dtype.itemsize * rule.row_size
+        num_bytes = self._row_bytes * rule.shape[0]
+        if num_bytes and (self._offset is None or self._offset + num_bytes > source.size):
+            raise h5.damaged(path, f"{name} has no place in the file, or ends beyond it")
+
+    @property
+    def path(self) -> str | Path:
+        """Of the file."""
+        return self._source.path
+
+    def read(self) -> np.ndarray:
+        """All of it, looked at by its rule."""
+        out = self.empty(self.rule.shape[0])
+        look(self, (0, self.rule.shape[0]), out, self.rule, "", None)
+        return out
+
+    def pieces(self, first: int, last: int, out: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """The bytes of rows ``[first, last)``, some at a time, (m,) uint8: in ``out`` if given, else in one buffer."""
+        if not 0 <= first <= last <= self.rule.shape[0]:
+            raise ValueError(f"{self.name} has no rows {first} to {last}")
+        total = (last - first) * self._row_bytes
+        flat = np.empty(min(total, _PIECE_BYTES), np.uint8) if out is None else out.reshape(-1).view(np.uint8)
+        for begin in range(0, total, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, total - begin)
+            piece = flat[:size] if out is None else flat[begin : begin + size]
+            self._source.fill(piece, self._offset + first * self._row_bytes + begin)
+            yield piece
+
+    def empty(self, rows: int) -> np.ndarray:
+        """Memory for so many rows."""
+        return np.empty((rows, *self.rule.shape[1:]), self.rule.dtype)
+
+
+def look(
+    array: StoredArray, rows: tuple[int, int], out: np.ndarray | None, rule: Rule, slab: str, expected: int | None
+) -> None:
+    """Read ``rows`` (first, last) into ``out``, if given, and look at every value by ``rule`` and at the checksum of all.
+
+    slab: what these rows are, "part 3", or empty where they are not all rows of one. expected: the checksum, where there is one.
+
+    Raises:
+        HpcgnnError: naming the file, the dataset and the slab.
+    """
+    check = ValueCheck(array.name, rule, rows[0], whole_slab=bool(slab))
+    digest = xxhash.xxh3_64()
+    where = f" ({slab})" if slab else ""
+    for piece in array.pieces(*rows, out):
+        problem = check.look(piece.view(rule.dtype))
+        if problem:
+            raise h5.damaged(array.path, problem + where)
+        if expected is not None:
+            digest.update(piece.data)
+    if expected is not None and digest.intdigest() != expected:
+        raise h5.damaged(array.path, f"the checksum of {array.name}{where} is not that of what was written")
+
+
+def _kind(dataset: h5py.Dataset) -> str:
+    try:
+        return str(dataset.dtype)
+    except (TypeError, ValueError):
+        return "values that no program here can read"

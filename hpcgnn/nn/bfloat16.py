@@ -1,0 +1,129 @@
+"""What bfloat16 is worth on this CPU: whose products are the faster ones, and how much faster than float32.
+
+It is measured, once a process, because instructions do not tell: AVX512_BF16 is 1.8 times as fast as float32 on AMD's Zen 4
+and 5 and half as fast on Intel's CPUs, whose matrix units (AMX) are many times as fast (docs/compute.md). What lies far apart
+on every CPU seen so far is told apart by limits in the middle, so that a CPU gives the same answer each time.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
+
+KERNELS, TORCH = "kernels", "torch"
+_FASTER, _SLOWER = 1.1, 0.9  # what a measurement must differ by to count
+_AHEAD = 1.5  # torch's products round their results once more, so they must be this much faster than the kernels'
+_ROWS, _WIDTH = 1024, 256  # of the product that is timed: large enough for its arithmetic to count
+_ROUNDS = 10
+# Those of oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) that have no bfloat16 products; all later ones have.
+_WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+
+
+@dataclass(frozen=True)
+class Bfloat16:
+    """way: whose products are taken, ``kernels`` (of our own) or ``torch``. speedup: of a product and its gradients over
+    float32's; 0 where no one has the arithmetic, and torch emulates it."""
+
+    way: str
+    speedup: float
+
+    @property
+    def is_faster(self) -> bool:
+        """Than float32, beyond doubt."""
+        return self.speedup >= _FASTER
+
+    @property
+    def is_slower(self) -> bool:
+        """Than float32, beyond doubt."""
+        return self.speedup < _SLOWER
+
+
+@functools.cache
+def bfloat16(backend: str = "auto") -> Bfloat16:
+    """What it is worth here, with the threads that torch has; some 100 ms for the first call of a process, then known."""
+    ways = {KERNELS: dense.has_bf16(backend), TORCH: torch_has_it()}
+    if not any(ways.values()):
+        return Bfloat16(TORCH, 0.0)
+    seconds = _seconds([way for way in ways if ways[way]], backend)
+    return best_of({way: seconds[""] / seconds[way] for way in ways if ways[way]})
+
+
+def best_of(speedups: dict[str, float]) -> Bfloat16:
+    """The kernels, unless torch is ahead of them by more than a measurement may err."""
+    ours, torchs = speedups.get(KERNELS, 0.0), speedups.get(TORCH, 0.0)
+    way = TORCH if torchs > _AHEAD * ours else KERNELS
+    return Bfloat16(way, speedups[way])
+
+
+def is_native() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware, and our kernels or torch's oneDNN use it."""
+    return dense.has_bf16() or torch_has_it()
+
+
+def torch_has_it() -> bool:
+    """Whether torch's products of bfloat16 are the CPU's own, as far as ``ONEDNN_MAX_CPU_ISA`` lets oneDNN use it."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine() in ("x86_64", "AMD64"):
+        allowed = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+        has_it = any(_cpu_has(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+        return has_it and allowed.upper() not in _WITHOUT_BF16
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a query without a promise, which may be gone in another torch
+        return False
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` of bfloat16 matrices by torch, widened to float32."""
+    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], a.dtype, a.device)))
+
+
+def _cpu_has(query: str) -> bool:
+    return bool(getattr(torch.cpu, query, bool)())
+
+
+def _seconds(ways: list[str], backend: str) -> dict[str, float]:
+    """The least time that a product and its two gradients take, by turns: in float32 (``""``), and each of ``ways``."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(rows, _WIDTH, generator=generator) for rows in (_ROWS, _WIDTH))
+    calls = {"": lambda: _by_kernels(x, weight, backend, "float32")}
+    if KERNELS in ways:
+        calls[KERNELS] = lambda: _by_kernels(x, weight, backend, "bf16")
+    if TORCH in ways:
+        calls[TORCH] = lambda: _by_torch(x, weight)
+    least = dict.fromkeys(calls, float("inf"))
+    for turn in range(1 + _ROUNDS):
+        for name, call in calls.items():
+            seconds = _timed(call)
+            if turn > 0:  # the first one also makes what is kept
+                least[name] = min(least[name], seconds)
+    return least
+
+
+def _timed(call: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _by_kernels(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str) -> None:
+    y = dense.product(x, weight, backend=backend, compute=arithmetic)
+    dense.product(y, weight.T, backend=backend, compute=arithmetic)
+    dense.weight_gradient(x, y, backend=backend, compute=arithmetic)
+
+
+def _by_torch(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """As a layer does them, conversions included."""
+    rounded, rounded_weight = pack_bf16(x), pack_bf16(weight)
+    dy = pack_bf16(multiply(rounded, rounded_weight))
+    multiply(dy, rounded_weight.T)
+    multiply(rounded.T, dy)

@@ -1,0 +1,166 @@
+"""Tensors and plain values in one file of torch's, which is looked at before anything in it is used.
+
+A file is a zip archive with a checksum for each of its members, which torch does not compare, and holds a digest of all its
+values. What it says of sizes is compared with its own before memory is taken for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import pickletools
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+import xxhash
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.host import index_array
+
+DIGEST = "digest"  # the name beside the values'; files of before there was one have checksums only
+_PIECE = 1 << 24  # bytes
+# What the pickle of plain values and tensors calls; a tensor's type is one of torch's storages.
+_CALLED = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size"}
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` (tensors and plain values) with its digest.
+
+    Raises:
+        OSError: what the file said, which torch would not tell.
+    """
+    with path.open("wb", buffering=1 << 20) as file:
+        stream = _Stream(file)
+        torch.save(content | {DIGEST: digest_of(content)}, stream)  # type: ignore[arg-type]
+        stream.finish()
+
+
+class _Stream:
+    """What torch writes to; it must not see errors, as it would try to go on where none can be caught."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """As a file's."""
+        if self._error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """As a file's: :meth:`finish` does it."""
+
+    def finish(self) -> None:
+        """Raise what was not told."""
+        if self._error is not None:
+            raise self._error
+        self._file.flush()
+
+
+def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
+    """The content of ``source``; ``path`` is its name in sentences.
+
+    Raises:
+        HpcgnnError: where it is no such file, or damaged.
+    """
+    try:
+        _check_members(source, path)
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        content = torch.load(source, weights_only=True, map_location="cpu")
+    except HpcgnnError:
+        raise
+    except Exception as error:  # zipfile and torch raise whatever they meet in a damaged file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is what a wrong offset leads to
+            raise
+        raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
+    if not isinstance(content, dict):
+        raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn")
+    _check_tensors(content, path)
+    digest = content.pop(DIGEST, None)
+    if digest is None and content.get("version", 1) != 1:
+        raise HpcgnnError(f"{path} is damaged: its digest is missing")
+    if digest is not None and digest != digest_of(content):
+        raise HpcgnnError(f"{path} is damaged: its digest is not that of what it holds")
+    return content
+
+
+def _check_members(source: Path | io.BytesIO, path: Path) -> None:
+    """Compare sizes and checksums, and see what the pickle calls."""
+    with zipfile.ZipFile(source) as archive:
+        members = archive.infolist()
+        names = {member.filename for member in members}
+        if len(names) < len(members) or any(
+            each.compress_type or each.file_size != each.compress_size for each in members
+        ):
+            raise HpcgnnError(
+                f"{path} is damaged or not a checkpoint of hpcgnn: its members are not as torch stores them"
+            )
+        bad = archive.testzip()
+        if bad is not None:
+            raise HpcgnnError(f"{path} is damaged: the checksum of its member {bad} is wrong")
+        (pickled,) = (name for name in names if name.endswith("/data.pkl"))
+        for opcode, called, _ in pickletools.genops(archive.read(pickled)):
+            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") and not _is_known(called):
+                raise HpcgnnError(f"{path} holds more than tensors and plain values: {called}")
+
+
+def _is_known(called: Any) -> bool:
+    module, _, name = str(called).partition(" ")
+    return called in _CALLED or (module == "torch" and name.endswith("Storage"))
+
+
+def _check_tensors(content: dict[str, Any], path: Path) -> None:
+    """Raise HpcgnnError for a tensor that is more than its bytes in the file."""
+    size = path.stat().st_size if path.exists() else None
+    storages: dict[int, int] = {}
+    for tensor in tensors_in(content):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        is_whole = tensor.layout == torch.strided and tensor.is_contiguous() and type(tensor) is torch.Tensor
+        if not is_whole or tensor.numel() * tensor.element_size() > storage.nbytes():
+            raise HpcgnnError(f"{path} is damaged: it holds a tensor {tuple(tensor.shape)} without values of its own")
+    if size is not None and sum(storages.values()) > size:
+        raise HpcgnnError(f"{path} is damaged: its tensors are larger than the file")
+
+
+def tensors_in(content: Any) -> list[torch.Tensor]:
+    """All tensors in dictionaries, lists and tuples."""
+    if isinstance(content, torch.Tensor):
+        return [content]
+    values = content.values() if isinstance(content, dict) else content if isinstance(content, (list, tuple)) else ()
+    return [tensor for value in values for tensor in tensors_in(value)]
+
+
+def digest_of(content: Any) -> str:
+    """Of all values in order, names, types and shapes included: 32 hexadecimal digits of XXH3."""
+    state = xxhash.xxh3_128()
+    _add(state, content)
+    return state.hexdigest()
+
+
+def _add(state: Any, content: Any) -> None:
+    if isinstance(content, torch.Tensor):
+        state.update(f"{content.dtype}{tuple(content.shape)}".encode())
+        values = content.detach().reshape(-1).view(torch.uint8)
+        for piece in values.split(_PIECE):
+            state.update(index_array(piece))
+    elif isinstance(content, dict):
+        state.update(b"{")
+        for name, value in content.items():
+            state.update(repr(name).encode())
+            _add(state, value)
+        state.update(b"}")
+    elif isinstance(content, (list, tuple)):
+        state.update(b"[")
+        for value in content:
+            _add(state, value)
+        state.update(b"]")
+    else:
+        state.update(f"{content!r};".encode())

@@ -1,0 +1,349 @@
+"""Files that are damaged: refused where they are read, in one sentence with the file and the dataset, on all ranks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_graphs
+from rank_pool import ThreadPool
+from ranks import border
+
+from hpcgnn.data import checksums, plan_store
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.sealing import seal
+from hpcgnn.errors import HpcgnnError
+
+HERE = Path(__file__).parent
+NODES, PARTS = 60, 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weighted graph in two parts with a plan; sparse features."""
+    path = tmp_path_factory.mktemp("whole") / "parts.h5"
+    graph = small_graphs.random_multigraph(weighted=True)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(NODES, PARTS), PARTS)
+    plan_store.store_plans(path, ["hybrid"])
+    return path
+
+
+@pytest.fixture
+def path(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copy(whole, tmp_path / "damaged.h5"))
+
+
+def without_checksums(path: Path) -> Path:
+    """As version 1 was, so that what is wrong has to be found by its value."""
+    with h5py.File(path, "r+") as file:
+        for group in (file, *file["plan"].values()):
+            del group["checksums"]
+            del group.attrs["attributes_checksum"]
+        file.attrs["version"] = 1
+    return path
+
+
+def sentence_of(path: Path, ranks: int = PARTS) -> str:
+    """What all ranks say."""
+    answers = ThreadPool(ranks).run(border.refused, [path], "hybrid", ranks != PARTS)
+    assert answers[0] is not None, "accepted"
+    assert answers == [answers[0]] * ranks
+    sentence, agreed = answers[0]
+    assert agreed
+    assert str(path) in sentence
+    assert "\n" not in sentence
+    return sentence
+
+
+def put(name: str, index: object, value: object) -> Callable[[h5py.File], None]:
+    """Store ``value`` in a dataset."""
+
+    def change(file: h5py.File) -> None:
+        file[name][index] = value
+
+    return change
+
+
+def instead(name: str, make: Callable[[np.ndarray], object], **how: object) -> Callable[[h5py.File], None]:
+    """Put another dataset in the place of one."""
+
+    def change(file: h5py.File) -> None:
+        values = make(file[name][:])
+        del file[name]
+        file.create_dataset(name, data=values, **how)
+
+    return change
+
+
+def attribute(name: str, value: object, group: str = "/") -> Callable[[h5py.File], None]:
+    """Set an attribute."""
+
+    def change(file: h5py.File) -> None:
+        del file[group].attrs[name]
+        file[group].attrs[name] = value
+
+    return change
+
+
+def linked(name: str, link: object) -> Callable[[h5py.File], None]:
+    """Put a link, or a group, in the place of a dataset."""
+
+    def change(file: h5py.File) -> None:
+        del file[name]
+        if link is None:
+            file.create_group(name)
+        else:
+            file[name] = link
+
+    return change
+
+
+PLAN = "plan/hybrid/"
+DAMAGE = {
+    "index of a plan": (put(PLAN + "L_indices", 5, NODES), "L_indices"),
+    "index of a plan below 0": (put(PLAN + "S_indices", 0, -1), "S_indices"),
+    "received row of a plan": (put(PLAN + "R_indices", -1, 10**6), "R_indices"),
+    "plan's offsets beyond the array": (put(PLAN + "L_offsets", (-1, 1), 10**15), "L_indices"),
+    "plan's offsets fall": (put(PLAN + "S_offsets", (1, 0), 10**6), "S_offsets"),
+    "plan's offsets of other rows": (put(PLAN + "L_offsets", (1, 0), 1), "L_offsets"),
+    "plan's first offset": (put(PLAN + "recv_offsets", 0, 1), "recv_offsets"),
+    "plan's indptr falls": (put(PLAN + "L_indptr", 3, 10**9), "L_indptr"),
+    "plan's indptr ends early": (lambda file: put(PLAN + "L_indptr", 0, 1)(file), "L_indptr"),
+    "edge of no part": (put(PLAN + "S_edges", -1, 10**9), "S_edges"),
+    "edge of another part": (put(PLAN + "L_edges", -1, 0), "L_edges"),
+    "a plan's own peer": (put(PLAN + "recv_peers", 0, 0), "recv_peers"),
+    "peer that does not exist": (put(PLAN + "send_peers", 0, PARTS), "send_peers"),
+    "rows of a pair": (put(PLAN + "recv_post", 0, 10**9), "recv_post"),
+    "rows below 0": (put(PLAN + "recv_pre", 0, -1), "recv_pre"),
+    "plan without an array": (linked(PLAN + "L_indices", None), "L_indices"),
+    "plan that is no group": (lambda file: instead_of_group(file), "plan/hybrid"),
+    "complex indices": (instead("edges/indices", lambda a: a.astype(complex)), "edges/indices"),
+    "indices that are no integers": (instead("edges/indices", lambda a: a.astype(float)), "edges/indices"),
+    "weights as bytes": (instead("edges/weight", lambda a: a.astype("S4")), "edges/weight"),
+    "big-endian offsets": (instead("edges/indptr", lambda a: a.astype(">i8")), "edges/indptr"),
+    "indptr too long": (instead("edges/indptr", lambda a: np.append(a, a[-1])), "edges/indptr"),
+    "indptr falls": (put("edges/indptr", 5, 10**3), "edges/indptr"),
+    "indptr begins late": (put("edges/indptr", 0, 1), "edges/indptr"),
+    "indptr ends early": (put("edges/indptr", -1, 400), "edges/indptr"),
+    "source": (put("edges/indices", 7, NODES), "edges/indices"),
+    "weight NaN": (put("edges/weight", 3, np.nan), "edges/weight"),
+    "weight Inf": (put("edges/weight", -1, -np.inf), "edges/weight"),
+    "feature NaN": (put("nodes/x", (3, 2), np.nan), "nodes/x"),
+    "half of x": (instead("nodes/x", lambda a: a[: NODES // 2]), "nodes/x"),
+    "half of y": (instead("nodes/y", lambda a: a[: NODES // 2]), "nodes/y"),
+    "label": (put("nodes/y", 0, 10**12), "nodes/y"),
+    "label below -1": (put("nodes/y", 0, -2), "nodes/y"),
+    "mask": (instead("nodes/train_mask", lambda a: a.astype(np.int8)), "nodes/train_mask"),
+    "id twice": (lambda file: put("nodes/original_ids", 1, file["nodes/original_ids"][0])(file), "nodes/original_ids"),
+    "id below 0": (put("nodes/original_ids", 0, -1), "nodes/original_ids"),
+    "id of another part": (lambda file: same_first_id(file), "nodes/original_ids"),
+    "offsets of parts": (put("parts/node_offsets", 1, 10**6), "parts/node_offsets"),
+    "chunks": (instead("nodes/x", lambda a: a, chunks=(5, 3)), "nodes/x"),
+    "compressed": (instead("nodes/x", lambda a: a, compression="gzip"), "nodes/x"),
+    "link to a file": (linked("nodes/x", h5py.ExternalLink("/etc/passwd", "/x")), "nodes/x"),
+    "link in the file": (linked("nodes/x", h5py.SoftLink("/nodes/nothing")), "nodes/x"),
+    "link to what is there": (lambda file: moved_away(file), "nodes/x is a link"),
+    "group for a dataset": (linked("nodes/y", None), "nodes/y"),
+    "no dataset": (lambda file: file.__delitem__("nodes"), "edges/indptr"),
+    "10^15 nodes": (attribute("num_nodes", 10**15), "(1000000000000001,)"),
+    "10^12 classes": (attribute("num_classes", 10**12), "num_classes"),
+    "10^9 parts": (attribute("num_parts", 10**9), "parts/node_offsets"),
+    "no parts": (attribute("num_parts", 0), "num_parts"),
+    "edges below 0": (attribute("num_edges", -1), "num_edges"),
+    "nodes as text": (attribute("num_nodes", "sixty"), "num_nodes"),
+    "nodes as an array": (attribute("num_nodes", np.arange(3)), "num_nodes"),
+    "classes with a fraction": (attribute("num_classes", 2.5), "num_classes"),
+    "task": (attribute("task", "regression"), "task"),
+    "provenance": (attribute("provenance", "{"), "attribute"),
+    "text that is not UTF-8": (attribute("uuid", np.bytes_(b"\xff\xfe")), "uuid"),
+    "empty attribute": (attribute("weighted", h5py.Empty("i8")), "weighted"),
+    "version of a plan": (attribute("plan_version", "one", "plan/hybrid"), "plan_version"),
+}  # fmt: skip
+
+
+def instead_of_group(file: h5py.File) -> None:
+    del file["plan/hybrid"]
+    file["plan/hybrid"] = np.arange(3)
+
+
+def moved_away(file: h5py.File) -> None:
+    file.move("nodes/x", "elsewhere")
+    file["nodes/x"] = h5py.SoftLink("/elsewhere")
+
+
+def same_first_id(file: h5py.File) -> None:
+    """Each part's ids rise, but both have the id 0, and nobody one of the others."""
+    ids, second = file["nodes/original_ids"], int(file["parts/node_offsets"][1])
+    ids[second] = ids[0] = 0
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_the_schema_forbids_is_refused_by_value(path: Path, name: str) -> None:
+    change, dataset = DAMAGE[name]
+    with h5py.File(without_checksums(path), "r+") as file:
+        change(file)
+        if name == "no dataset":
+            del file["edges"]
+    if name == "no dataset":
+        dataset = "edges"
+    assert dataset in sentence_of(path)
+
+
+def test_masks_are_zeros_and_ones(path: Path) -> None:
+    with h5py.File(without_checksums(path)) as file:
+        offset = file["nodes/val_mask"].id.get_offset()
+    flip(path, offset + 4, 0b10)
+    assert "nodes/val_mask holds" in sentence_of(path)
+
+
+def test_the_file_itself_is_whole(path: Path) -> None:
+    assert ThreadPool(PARTS).run(border.refused, [path]) == [None] * PARTS
+    assert ThreadPool(3).run(border.refused, [path], "hybrid", True) == [None] * 3
+    without_checksums(path)
+    assert ThreadPool(PARTS).run(border.refused, [path]) == [None] * PARTS
+
+
+# -- pairs of ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_whose_ranks_disagree_is_refused_before_rows_travel(path: Path) -> None:
+    with h5py.File(without_checksums(path), "r+") as file:
+        post, pre = file[PLAN + "send_post"], file[PLAN + "send_pre"]
+        assert pre[0] > 0
+        post[0], pre[0] = post[0] + 1, pre[0] - 1  # as many rows, but others
+    assert "sends other rows" in sentence_of(path)
+    with PartsFile(path) as parts, pytest.raises(HpcgnnError, match="do not describe the same pairs"):
+        plan_store.read_all_pairs(parts, "hybrid")
+
+
+def test_ranks_that_read_different_files_all_say_so(path: Path, whole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.h5"
+    graph = small_graphs.random_multigraph(seed=4, weighted=True)
+    small_graphs.write_parts(other, graph, small_graphs.random_parts(NODES, PARTS), PARTS)
+    for second in (other, without_a_plan(path)):
+        answers = ThreadPool(PARTS).run(border.refused, [whole, second])
+        assert all(answer is not None and answer[1] and "different" in answer[0] for answer in answers), answers
+
+
+def without_a_plan(path: Path) -> Path:
+    """A copy on one node to which nobody added the plan."""
+    with h5py.File(path, "r+") as file:
+        del file["plan"]
+    return path
+
+
+def test_copies_that_differ_in_a_feature_are_not_one_file(path: Path, whole: Path) -> None:
+    """Only the checksums know: each copy is whole."""
+    with h5py.File(path, "r+") as file:
+        file["nodes/x"][0, 0] += 1
+    seal(path)
+    answers = ThreadPool(PARTS).run(border.refused, [whole, path])
+    assert all(answer is not None and "different files" in answer[0] for answer in answers), answers
+
+
+# -- checksums ---------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, place: int, bit: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ bit]))
+
+
+def places(path: Path) -> list[tuple[str, int, int]]:
+    """``(dataset, part, byte)`` of one in the middle of each part's slab of each dataset, plans included."""
+    found = []
+    with PartsFile(path) as parts, h5py.File(path, locking=False) as file:
+        plan = plan_store.StoredPlan(parts, "hybrid")
+        for reader, prefix in ((parts, ""), (plan, PLAN)):
+            for name in reader.arrays:
+                dataset = file[prefix + name]
+                for part in range(PARTS):
+                    is_small = name.endswith("offsets")
+                    first, last = (0, dataset.shape[0]) if is_small else reader.slab_rows(name, part)
+                    row_bytes = dataset.nbytes // dataset.shape[0]
+                    if last > first:
+                        found.append((prefix + name, part, dataset.id.get_offset() + (first + last) // 2 * row_bytes))
+    return found
+
+
+def test_a_flipped_bit_anywhere_is_named(whole: Path, tmp_path: Path) -> None:
+    targets = places(whole)
+    assert len(targets) >= 2 * 20
+    for name, part, place in targets:
+        path = Path(shutil.copy(whole, tmp_path / "flipped.h5"))
+        flip(path, place)
+        sentence = sentence_of(path)
+        assert name in sentence, (name, sentence)
+        assert f"part {part}" in sentence or name.endswith("offsets"), (name, sentence)
+        if part == 1 and not name.startswith("plan"):
+            assert name in sentence_of(path, ranks=3), "any number of ranks looks at all parts"
+
+
+CHANGES = {
+    "directed": lambda value: np.bool_(not value),
+    "uuid": lambda value: value[::-1],
+    "num_classes": lambda value: value + 1,
+}
+
+
+@pytest.mark.parametrize("attribute_name", CHANGES)
+def test_a_changed_attribute_is_found(path: Path, attribute_name: str) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs[attribute_name] = CHANGES[attribute_name](file.attrs[attribute_name])
+    assert "attributes" in sentence_of(path)
+
+
+def test_checksums_may_not_be_missing(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["checksums"]
+    assert "no checksums" in sentence_of(path)
+
+
+def swap_first(dataset: h5py.Dataset) -> None:
+    dataset[:2] = dataset[:2][::-1]
+
+
+def test_sealing_accepts_what_was_changed_on_purpose(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["nodes/x"][0, 0] += 1
+        swap_first(file[PLAN + "L_edges"])
+    assert "checksum of nodes/x (part 0)" in sentence_of(path)
+    seal(path)
+    assert ThreadPool(PARTS).run(border.refused, [path]) == [None] * PARTS
+
+
+def test_checksums_are_of_the_bytes_as_stored(whole: Path) -> None:
+    with PartsFile(whole) as parts, h5py.File(whole, locking=False) as file:
+        assert parts.checksums is not None
+        last = file["nodes/y"][int(parts.node_offsets[1]) :]
+        assert int(parts.checksums["nodes/y"][1]) == checksums.of_arrays([last])
+
+
+# -- version 1 ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_version_1_are_read(tmp_path: Path) -> None:
+    """Written by hpcgnn before there were checksums."""
+    assert ThreadPool(2).run(border.refused, [HERE / "parts-version-1.h5"]) == [None] * 2
+    with GraphFile(HERE / "graph-version-1.h5") as file:
+        file.verify(range(file.num_slabs))
+    with PartsFile(HERE / "parts-version-1.h5") as parts:
+        assert parts.checksums is None
+        assert plan_store.read_all_pairs(parts, "hybrid")[0].size == 2
+    path = Path(shutil.copy(HERE / "parts-version-1.h5", tmp_path / "parts.h5"))
+    assert plan_store.store_plans(path, ["hybrid", "post"]) == ["post"]
+    assert ThreadPool(2).run(border.refused, [path], "post") == [None] * 2
+    with h5py.File(path, "r+") as file:
+        swap_first(file["plan/post/L_edges"])
+    (answer, _) = ThreadPool(2).run(border.refused, [path], "post")
+    assert answer is not None
+    assert "checksum of plan/post/L_edges (part 0)" in answer[0]

@@ -1,0 +1,29 @@
+"""Ranks that choose the arithmetic of dense products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.compute import BF16, FLOAT32, _on_all, choose_compute
+
+
+def choose(world: World, asked: str, dtype: torch.dtype = torch.float32) -> str:
+    """What is chosen."""
+    return choose_compute(world, asked, dtype)
+
+
+def refused(world: World, asked: str) -> str:
+    """Why it is refused."""
+    with pytest.raises(HpcgnnError) as found:
+        choose_compute(world, asked, torch.float32)
+    return str(found.value)
+
+
+def agree(world: World, mine: Sequence[bool]) -> str:
+    """What ranks choose of which these are faster at bfloat16."""
+    return BF16 if _on_all(world, mine[world.rank]) else FLOAT32

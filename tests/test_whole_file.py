@@ -1,0 +1,139 @@
+"""What may be replaced by a file, what stays, and what is removed of processes that are gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from requires import require
+
+from hpcgnn import whole_file
+from hpcgnn.errors import HpcgnnError
+
+
+def write(path: Path, text: str = "new", **how: object) -> None:
+    with whole_file.replacing(path, **how) as temporary:
+        temporary.write_text(text)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "f"
+    write(path, "old")
+    with pytest.raises(TypeError):
+        write(path, 3)
+    assert (path.read_text(), left(tmp_path)) == ("old", ["f"])
+    with pytest.raises(HpcgnnError, match="pass --force"):
+        write(path, force=False)
+    write(path)
+    assert (path.read_text(), left(tmp_path)) == ("new", ["f"])
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    wrong = {
+        "folder": "a folder",
+        "pipe": "a device, a pipe",
+        "dangling": "nothing, which does not",
+        "round": "a symbolic link",
+    }
+    before = left(tmp_path)
+    for name, sentence in wrong.items():
+        with pytest.raises(HpcgnnError, match=sentence):
+            write(tmp_path / name)
+    with pytest.raises(HpcgnnError, match=r"^cannot write /dev/null: it is a device"):
+        write(Path("/dev/null"))
+    assert left(tmp_path) == before
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "f").write_text("old")
+    (tmp_path / "link").symlink_to("there/f")
+    write(tmp_path / "link")
+    assert os.readlink(tmp_path / "link") == "there/f"
+    assert (tmp_path / "there" / "f").read_text() == "new"
+    assert left(tmp_path / "there") == ["f"]
+
+
+@pytest.mark.parametrize("name", ["f", "link", "hard", "../{}/f"])
+def test_what_is_read_is_not_replaced_under_any_name(tmp_path, name):
+    path = tmp_path / "f"
+    path.write_text("old")
+    (tmp_path / "link").symlink_to(path)
+    os.link(path, tmp_path / "hard")
+    with pytest.raises(HpcgnnError, match="is what this command reads"):
+        write(tmp_path / name.format(tmp_path.name), inputs=["", tmp_path / "no", path])
+    assert path.read_text() == "old"
+
+
+def test_what_the_dead_have_left_is_removed_and_nothing_else(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host = whole_file._host()
+    dead = [f".f.{host}.{gone.pid}.hpcgnn.tmp", f".other.h5.{host}.{gone.pid}.hpcgnn.tmp"]
+    kept = [
+        f".f.{host}.{os.getppid()}.hpcgnn.tmp",  # alive
+        f".f.{host}.1.hpcgnn.tmp",  # another user's, perhaps
+        f".f.another-{host}.{gone.pid}.hpcgnn.tmp",  # nobody here can tell
+        f".f.{gone.pid}.tmp",
+        f"f.{host}.{gone.pid}.hpcgnn.tmp",
+    ]
+    for name in dead + kept:
+        (tmp_path / name).touch()
+    write(tmp_path / "f", cleans=False)
+    assert set(dead) < set(left(tmp_path))
+    write(tmp_path / "f")
+    assert left(tmp_path) == sorted([*kept, "f"])
+
+
+def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
+    program = (
+        "import os, sys; from hpcgnn import whole_file\n"
+        "with whole_file.replacing(sys.argv[1]) as temporary:\n"
+        "    temporary.write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "f"], check=False)
+    assert [name.startswith(".f.") for name in left(tmp_path)] == [True]
+    write(tmp_path / "f")
+    assert left(tmp_path) == ["f"]
+
+
+def test_any_name_of_a_host_can_be_part_of_a_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-7.cluster/x")
+    assert whole_file._LEFT.fullmatch(f".a.b.{whole_file._host()}.12.hpcgnn.tmp")["process"] == "12"
+
+
+def write_while_it_becomes_read_only(disk: Path) -> None:
+    with whole_file.replacing(disk / "f") as temporary:
+        temporary.write_text("half")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        temporary.write_text("the other half")
+
+
+def test_a_file_system_that_is_read_only_is_named(tmp_path):
+    require(os.geteuid() == 0, "root, to mount a small tmpfs")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    try:
+        with pytest.raises(HpcgnnError, match=rf"^cannot write {disk}/f: Read-only file system$"):
+            write_while_it_becomes_read_only(disk)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_librarys_own_words_for_an_error_are_left_out(tmp_path):
+    with pytest.raises(HpcgnnError, match=r"/f: No space left on device$"), whole_file.replacing(tmp_path / "f"):
+        raise OSError(errno.ENOSPC, "Can't synchronously write data (file name = '.f.tmp', errno = 28)")

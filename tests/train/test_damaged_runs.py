@@ -1,0 +1,275 @@
+"""Run folders in which a file is not what a run has written: one sentence, the same on all ranks, before anything is used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn import whole_file
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.policy.clock import Clock, read_log
+from hpcgnn.stop import StopRequest
+from hpcgnn.train import checkpoint, predict
+from hpcgnn.train.run_config import RunConfig
+from hpcgnn.train.run_folder import RunFolder
+
+SETTINGS = {
+    "model": "gcn",
+    "layers": 2,
+    "hidden": 8,
+    "bits": "adaqp",
+    "staleness": "pipeqs",
+    "bypass": "late",
+    "checkpoint_every": 2,
+}
+LAST, BEST, MESSAGES = "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/messages/4-1.pt"
+
+
+def train(
+    world: World, parts: Path, out: Path, epochs: int = 4, *, resume: bool = False, log: Path | None = None
+) -> None:
+    graph = hpcgnn.load(parts, world)
+    run = RunConfig.from_settings(SETTINGS | {"epochs": epochs})
+    model = hpcgnn.build_model(run.model, graph, messages=Messages(world, run.messages))
+    clock = Clock(None if log is None else read_log(world, log))
+    trainer = hpcgnn.Trainer(model, graph, run.train, run=RunFolder(out), stop=StopRequest(), clock=clock)
+    if resume:
+        trainer.resume()
+    trainer.fit()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A folder with a run, and its parts."""
+    folder = tmp_path_factory.mktemp("whole")
+    small_graphs.write_parts(
+        folder / "parts.h5", small_graphs.random_multigraph(nodes=60, edges=400), small_graphs.random_parts(60, 2), 2
+    )
+    on_threads(2, lambda world: train(world, folder / "parts.h5", folder / "run"))
+    return folder
+
+
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    shutil.copytree(whole / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def resumed(whole: Path, run: Path) -> None:
+    on_threads(2, lambda world: train(world, whole / "parts.h5", run, 6, resume=True))
+
+
+def refused(job: Callable[[], object], *words: str) -> None:
+    with pytest.raises(HpcgnnError) as told:
+        job()
+    assert told.value.agreed, "all ranks say it"
+    assert all(word in str(told.value) for word in words), str(told.value)
+
+
+def edited(path: Path, place: tuple[Any, ...], value: Any, *, digest: bool = False) -> None:
+    """As a run of before there were digests might have written it."""
+    content = torch.load(path, weights_only=True)
+    if not digest:
+        del content["digest"]
+        content.pop("version", None)
+        content["version"] = 1
+    *above, name = place
+    table = content
+    for each in above:
+        table = table[each]
+    if value is ...:
+        del table[name]
+    else:
+        table[name] = value(table[name]) if callable(value) else value
+    torch.save(content, path)
+
+
+def with_nan(values: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(values, float("nan"))
+
+
+FIELDS = [
+    (("next_epoch",), ..., "next_epoch is missing"),
+    (("next_epoch",), -1, "next_epoch must be a whole number of at least 0"),
+    (("next_epoch",), 10**30, "next_epoch must be a whole number below 2^63"),
+    (("next_epoch",), 2.0, "next_epoch must be a whole number, not a number"),
+    (("seed",), "0", "seed must be a whole number, not a text"),
+    (("model",), ["w"], "model must be a table of names and values, not a list"),
+    (("model",), {}, "has 2 layers, but there are 0 weights"),
+    (("model", "stranger"), torch.ones(2), "has other weights stranger than this model"),
+    (("model", "layers.0.weight"), lambda w: w.T.contiguous(), "(8, 9) float32, where this model has (9, 8) float32"),
+    (("model", "layers.0.weight"), lambda w: w.double(), "float64, where this model has"),
+    (("model", "layers.0.weight"), with_nan, "weights layers.0.weight that are not finite"),
+    (("model", "layers.0.weight"), 3, "must be a tensor"),
+    (("best_model", "layers.0.weight"), lambda w: w[:1].clone(), "where this model has"),
+    (("best", "val_metric"), float("nan"), "best.val_metric must be a number that is finite"),
+    (("best", "more"), 1, "best"),
+    (("optimiser", "state", 0, "exp_avg"), lambda w: w[:1].clone(), "optimiser, parameter 0"),
+    (("optimiser", "state", 0, "step"), ..., "step is missing"),
+    (("optimiser", "state", 0, "exp_avg_sq"), with_nan, "not finite"),
+    (("optimiser", "state"), lambda state: {99: state[0]}, "an optimiser of more parameters"),
+    (("optimiser", "param_groups"), [], "other groups of parameters"),
+    (("optimiser", "param_groups", 0, "lr"), "x", "lr must be a number, not a text"),
+    (("model_config",), None, "model_config must be a table"),
+    (("model_config", "model"), ..., "model_config: model is missing"),
+    (("model_config", "hidden"), 10**12, "no weights are of that width"),
+    (("model_config", "layers"), 10**12, "layers, but there are"),
+    (("policies", "state", "bits", "due"), "x", "due must be a whole number or nothing"),
+    (("policies", "state", "staleness"), 3, "policies: staleness"),
+    (("version",), 7, "its digest is missing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), FIELDS)
+def test_a_field_of_last_pt_is_checked(whole, run, place, value, sentence):
+    names = torch.load(run / LAST, weights_only=True)["model"]
+    place = tuple(next(iter(names)) if each == "layers.0.weight" else each for each in place)
+    edited(run / LAST, place, value)
+    refused(lambda: resumed(whole, run), str(run), sentence.replace("layers.0.weight", next(iter(names))))
+
+
+KEPT = ("kept", "mailboxes", (1, False, 0, 4))
+OF_RANKS = [
+    (("kept",), ..., "must be a table"),
+    (("policies",), 3, "must be a table"),
+    (("kept", "mailboxes"), [], "mailboxes must be a table"),
+    ((*KEPT, "arrived"), None, "arrived must be"),
+    ((*KEPT, "in_flight"), lambda sent: (sent[0], -1), "of at least 0"),
+    (KEPT, ..., "not of one checkpoint"),
+    (("kept", "mailboxes", (9, False, 0, 4)), lambda _: {}, "which this model does not exchange"),
+    ((*KEPT, "last"), lambda rows: rows[1:].clone(), "numbers travel"),
+    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "other bits and ranges"),
+    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits + 1, "other bits and ranges"),
+    (("policies", "layer 1's boundary rows"), ..., "of other exchanges"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), OF_RANKS)
+def test_what_a_rank_keeps_is_checked(whole, run, place, value, sentence):
+    if place[-1] == (9, False, 0, 4):
+        value = {}
+    edited(run / MESSAGES, place, value)
+    refused(lambda: resumed(whole, run), str(run), sentence)
+
+
+def test_a_place_in_a_message_stays_inside(whole, run):
+    """Native code goes by it."""
+    content = torch.load(run / MESSAGES, weights_only=True)
+    box = next(box for box in content["kept"]["mailboxes"].values() if "groups" in box["in_flight"][0])
+    for number in (1, 2, 3):
+        place = box["in_flight"][0]["groups"][0][number]
+        for wrong in (-1, 1 << 40):
+            kept, place[0] = int(place[0]), wrong
+            del content["digest"]
+            torch.save(content, run / MESSAGES)
+            refused(lambda: resumed(whole, run), str(run), "have a place that is not in the message")
+            content["digest"], place[0] = "", kept
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [LAST, MESSAGES])
+def test_a_flipped_bit_is_found_by_all_ranks(whole, run, name):
+    with zipfile.ZipFile(run / name) as archive:  # between members there are bytes that stand for nothing
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+        content = archive.read(largest)
+    flip(run / name, (run / name).read_bytes().index(content) + len(content) // 2)
+    refused(lambda: resumed(whole, run), str(run / name), "damaged")
+
+
+def test_an_edited_checkpoint_has_another_digest(whole, run):
+    edited(
+        run / LAST,
+        ("model", next(iter(torch.load(run / LAST, weights_only=True)["model"]))),
+        lambda w: w + 1,
+        digest=True,
+    )
+    refused(lambda: resumed(whole, run), "last.pt is damaged: its digest")
+
+
+def predicted(whole: Path, run: Path) -> None:
+    def job(world: World) -> None:
+        content = checkpoint.read(world, run / BEST, None)
+        predict.predict(hpcgnn.load(whole / "parts.h5", world), content)
+
+    on_threads(2, job)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["the checksum of its member", "is missing", "has no weights", "no checkpoint", "not a checkpoint"]
+)
+def test_predictions_refuse_what_training_refuses(whole, run, sentence):
+    path = run / BEST
+    predicted(whole, run)
+    if "checksum" in sentence:
+        flip(
+            path,
+            path.read_bytes().index(
+                next(iter(torch.load(path, weights_only=True)["model"].values())).numpy().tobytes()
+            ),
+        )
+    elif sentence == "is missing":
+        edited(path, ("parts_uuid",), ...)
+    elif sentence == "has no weights":
+        edited(path, ("model",), lambda weights: dict(list(weights.items())[1:]))
+    elif sentence == "no checkpoint":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    refused(lambda: predicted(whole, run), str(path), sentence)
+
+
+LINES = [
+    ("metrics.jsonl", [], "line 2: it must be a table"),
+    ("metrics.jsonl", {"epoch": None}, "line 2: epoch must be a whole number, not nothing"),
+    ("metrics.jsonl", {"epoch": 0}, "line 2: epoch 0 comes after epoch 0"),
+    ("metrics.jsonl", {"bits": "8"}, "line 2: bits"),
+    ("metrics.jsonl", {"bits": {"layer": {"3": 1}}}, "line 2"),
+    ("metrics.jsonl", {"seconds": "x"}, "line 2: seconds must be a number, not a text"),
+    ("metrics.jsonl", {"stale": 1}, "line 2: stale must be true or false"),
+    ("decisions.jsonl", 3, "line 2: it must be a table"),
+    ("decisions.jsonl", {"observed": []}, "line 2: observed must be a table"),
+    ("decisions.jsonl", {"observed": {"late": 3}}, "line 2: observed.late must be a list"),
+    ("decisions.jsonl", {"epoch": 2}, "line 3: epoch 2 comes after epoch 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "sentence"), LINES)
+def test_lines_of_a_run_are_checked_by_all_ranks(whole, run, tmp_path, name, change, sentence):
+    lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+    lines[1] = lines[1] | change if isinstance(change, dict) else change
+    (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused(lambda: resumed(whole, run), str(run / name), sentence, "remove it to resume")
+    if name == "decisions.jsonl":
+        again = tmp_path / "again"
+        job = lambda world: train(world, whole / "parts.h5", again, log=run / name)  # noqa: E731
+        refused(lambda: on_threads(2, job), str(run / name), sentence, "no decisions.jsonl of a run")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_a_killed_run_has_left_goes_when_it_is_resumed(whole, run):
+    gone = 2**22 + 1  # above every pid
+    left = [
+        folder / f".x.{whole_file._host()}.{gone}.hpcgnn.tmp"
+        for folder in (run, run / "checkpoints", (run / MESSAGES).parent)
+    ]
+    for path in left:
+        path.touch()
+    resumed(whole, run)
+    assert not any(path.exists() for path in left)

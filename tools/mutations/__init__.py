@@ -1,0 +1,13 @@
+"""What ``tools/mutate_files.py`` is made of: valid files, ways to damage them, and what becomes of who reads them.
+
+mutation     what a mutator says of what it did, and what has to become of it
+digests      one short text for what a reader made of a file, to compare
+inputs       small valid files of each kind, made by the package itself
+cases        which file is given to which reader
+readers      the commands and functions that read
+oracles      text formats read a second time, plainly, by code that shares nothing with the package's
+text, arrays, hdf5, settings, checkpoints, places     mutators
+fork         a process that has imported everything, and forks one child for each mutation
+ranks        the same for the ranks of an mpirun
+verdicts     what counts as a defect
+"""
