@@ -240,7 +240,9 @@ def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
     assert 0 < len(done) < epochs
     assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
 
-    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now")  # Slurm would wait two minutes
+    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was queued again:
+    # the time in a credential has whole seconds, and older ones were revoked ("Job credential revoked").
+    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
     job.wait()
     assert job.field("Restarts") == "1"
     assert read_summary(settings)["finished"] is True
