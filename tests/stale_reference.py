@@ -1,7 +1,6 @@
 """Training in one process where rows of other parts are those of an epoch before, with dense matrices and none of our code.
 
-Which epoch's rows were used is given: what distributed training says of itself. So is how often a part sends what has a node's
-row in it, which goes into the mean by which stale rows are corrected. Double precision.
+Which epoch's rows were used is given: what distributed training says of itself. Double precision.
 """
 
 from __future__ import annotations
@@ -22,23 +21,28 @@ DTYPE = torch.float64
 class Memory:
     """What one layer's exchanges sent in each epoch, and the moving averages of what was received.
 
-    means: for both directions (N, N), what gives each node the mean of what its part sends; None: nothing is corrected.
+    diagonals: (N,) Dl and Dr, for the correction of stale rows; None: nothing is corrected. part: (N,) of each node.
     """
 
-    def __init__(self, layer: int, ages: Ages, decay: float | None, means: tuple[torch.Tensor, ...] | None) -> None:
+    def __init__(
+        self, layer: int, ages: Ages, decay: float | None, diagonals: tuple[torch.Tensor, ...] | None, part: np.ndarray
+    ) -> None:
         self.names = (f"layer {layer + 1}'s boundary rows", f"layer {layer + 1}'s gradients")
-        self.ages, self.decay, self.means = ages, decay, means
+        self.ages, self.decay, self.diagonals, self.part = ages, decay, diagonals, part
         self.sent: dict[tuple[int, int], torch.Tensor] = {}
         self.average: dict[int, torch.Tensor] = {}
         self.epoch = 0
 
-    def added(self, direction: int, cut: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """``cut`` times what the other parts have of ``rows``, in this epoch."""
+    def aggregated(self, direction: int, inside: torch.Tensor, cut: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``inside`` times ``rows``, and ``cut`` times what the other parts have of them, in this epoch."""
         used = self.received(direction, rows)
-        z = cut @ used
-        if self.means is not None and self.decay is None:
-            z = z + cut.sum(1, keepdim=True) * (self.means[direction] @ (rows - used))
-        return z
+        z = inside @ rows + cut @ used
+        if self.diagonals is None or self.decay is not None:
+            return z
+        left, right = self.diagonals if direction == 0 else self.diagonals[::-1]
+        return (
+            z + correction(inside / left[:, None], cut / left[:, None], right, self.part, rows - used) * left[:, None]
+        )
 
     def received(self, direction: int, rows: torch.Tensor) -> torch.Tensor:
         """What they have without a correction."""
@@ -54,16 +58,33 @@ class Memory:
         return self.average[direction]
 
 
+def correction(
+    inside: torch.Tensor, cut: torch.Tensor, right: torch.Tensor, part: np.ndarray, moved: torch.Tensor
+) -> torch.Tensor:
+    """(N, F) what stale rows lack, by how far each node's neighbours in its own part have ``moved`` (N, F).
+
+    A node counts as so many neighbours as there are, and one more that moved as the mean of all at the boundary.
+    """
+    z = torch.zeros_like(moved)
+    for own in (torch.from_numpy(part == each) for each in np.unique(part)):
+        boundary = own & (cut != 0).any(1)
+        here, there = inside[boundary].sum(1), cut[boundary].sum(1)
+        change, one = inside[boundary] @ moved, right[own].mean()
+        mean = (there @ change) / (there @ here) if bool(there @ here > 0) else torch.zeros_like(change[:1])
+        z[boundary] = there[:, None] * (change + one * mean) / (here + one)[:, None]
+    return z
+
+
 class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, inside: torch.Tensor, cut: torch.Tensor, memory: Memory) -> torch.Tensor:
         ctx.given = inside, cut, memory
-        return inside @ x + memory.added(0, cut, x)
+        return memory.aggregated(0, inside, cut, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         inside, cut, memory = ctx.given
-        return inside.T @ gradients[0] + memory.added(1, cut.T, gradients[0]), None, None, None
+        return memory.aggregated(1, inside.T, cut.T, gradients[0]), None, None, None
 
 
 def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
@@ -77,22 +98,15 @@ def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
     return matrix if model == "gcn" else matrix / matrix.sum(1, keepdim=True).clamp(min=1)
 
 
-def means_of_parts(graph: Arrays, model: str, part: np.ndarray, sent: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, N) of features and of gradients: a row has the mean of what its part sends, a scaled row as often as it is sent.
-
-    sent: (2, N) how often, in both directions.
-    """
+def diagonals_of(graph: Arrays, model: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) Dl and Dr of :func:`aggregation_matrix`."""
     edges = torch.from_numpy(graph.edge_index)
-    degree = torch.bincount(edges[1], minlength=graph.num_nodes).to(DTYPE)
     if model == "gcn":
         loops = edges[0] == edges[1]
-        degree = torch.bincount(edges[1][~loops], minlength=graph.num_nodes).to(DTYPE) + 1
-    diagonals = [degree**-0.5] * 2 if model == "gcn" else [torch.ones_like(degree), 1 / degree.clamp(min=1)]
-    found = []
-    for count, diagonal in zip(torch.from_numpy(sent).to(DTYPE), diagonals, strict=True):
-        shares = torch.from_numpy(part[:, None] == part[None, :]) * (count * diagonal)
-        found.append(shares / shares.sum(1, keepdim=True).clamp(min=1e-30))
-    return found[0], found[1]
+        scale = (torch.bincount(edges[1][~loops], minlength=graph.num_nodes).to(DTYPE) + 1) ** -0.5
+        return scale, scale
+    degree = torch.bincount(edges[1], minlength=graph.num_nodes).to(DTYPE)
+    return 1 / degree.clamp(min=1), torch.ones_like(degree)
 
 
 def train(
@@ -104,15 +118,15 @@ def train(
     ages: Ages,
     lr: float,
     decay: float | None = None,
-    sent: np.ndarray | None = None,
+    *,
+    corrects: bool = False,
 ) -> list[float]:
-    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing. sent: see
-    :func:`means_of_parts`; None: stale rows are used as they are."""
+    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing."""
     matrix = aggregation_matrix(graph, config.model)
     same = torch.from_numpy(part[:, None] == part[None, :])
     inside, cut = matrix * same, matrix * ~same
-    means = None if sent is None else means_of_parts(graph, config.model, part, sent)
-    memories = [Memory(layer, ages, decay, means) for layer in range(config.layers)]
+    diagonals = diagonals_of(graph, config.model) if corrects else None
+    memories = [Memory(layer, ages, decay, diagonals, part) for layer in range(config.layers)]
     weights = {name: value.clone().to(DTYPE).requires_grad_() for name, value in state.items()}
     x, y, mask = (
         torch.from_numpy(graph.x).to(DTYPE),

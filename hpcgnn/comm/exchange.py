@@ -23,7 +23,7 @@ class Exchange:
 
     messages: what it shares with the model's other exchanges. send_counts, receive_counts: (P,) int64 rows to and from
     each rank. layer: number of the exchange within a pass. is_backward: gradients travel, by the reversed plan. links: the
-    graph of ranks to exchange over; None: all ranks.
+    graph of ranks to exchange over; None: all ranks. boundary_nodes: to how many nodes received rows are added.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Exchange:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.id = ExchangeId(layer, is_backward)
-        self.freshness = FRESH
+        self.freshness, self.boundary_nodes = FRESH, 0
         self._tools = messages.tools(backend)
         self.ranges: RowRanges | None = None
         self._bits: RowBits | None = None
@@ -167,13 +167,8 @@ class Exchange:
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
-    def corrects(self, width: int) -> bool:
-        """Whether stale rows are moved by what the mean of rows has changed: :meth:`start` then is to know the present one."""
-        box = self._mailbox(self._slot(width))
-        return box is not None and box.corrects
-
-    def start(self, rows: torch.Tensor, level: torch.Tensor | None = None) -> Message:
-        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. level: (F,) their mean. Collective.
+    def start(self, rows: torch.Tensor) -> Message:
+        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
 
         Returns what to wait for and to add: where stale rows are to be used, the message of an epoch before.
         """
@@ -184,7 +179,6 @@ class Exchange:
         else:
             self._settle(box)
         message = self._new_message(rows, slot, box)
-        message.level = level
         call = messages.traffic.count_call(self.id)
         key = messages.present.noise_key(self.id, call, messages.world.rank)
         trouble = message.codec.encode(rows, message.sent, key, message.differences)
@@ -209,6 +203,15 @@ class Exchange:
                 box.accept(message, epoch)
         if box is not None:
             self.messages.traffic.ages[self.id] = epoch - message.epoch
+
+    def sums_of(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
+        """:attr:`Message.sums` of the epoch in which ``message`` was sent, where that is over; sums: this epoch's, to be kept."""
+        epoch, box = self.messages.present.epoch, message.mailbox
+        assert box is not None
+        sent = box.in_flight or box.arrived
+        if sent is not None and sent.epoch == epoch:
+            sent.sums = sums
+        return message.sums if message.epoch < epoch else None
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""

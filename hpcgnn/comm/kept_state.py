@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -19,14 +19,14 @@ _PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width
 
 
 class _Box(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a mailbox: messages with the epoch in which they were sent, the means of what was sent in them, and rows."""
+    """Of a mailbox: messages with the epoch in which they were sent, sums of that epoch, and rows."""
 
     arrived: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
     in_flight: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
     last: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
     average: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
-    arrived_level: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
-    in_flight_level: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    arrived_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    in_flight_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Rows(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,22 +50,30 @@ class KeptState(msgspec.Struct):
     differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
 
 
-def check_kept(state: Any, counts: Mapping[ExchangeId, tuple[int, int]], where: str) -> None:
-    """Raise HpcgnnError unless ``state`` is of exchanges with these counts of rows, sent and received. where: its file."""
+class RowCounts(NamedTuple):
+    """Of an exchange."""
+
+    sent: int
+    received: int
+    boundary_nodes: int
+
+
+def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -> None:
+    """Raise HpcgnnError unless ``state`` is of exchanges with these counts of rows. where: its file."""
     kept = typed.checked(state, KeptState, where)
     for slot, box in kept.mailboxes.items():
-        _, received, name = _rows_of(slot, counts, where)
+        (_, received, boundary), name = _rows_of(slot, counts, where)
         for message in (box.arrived, box.in_flight):
             if not isinstance(message, msgspec.UnsetType):
                 _check_message(message[0], received, slot[3], f"{where}: {name}")
-        for level in (box.arrived_level, box.in_flight_level):
-            if not isinstance(level, msgspec.UnsetType):
-                _check_level(level, slot[3], f"{where}: {name}")
+        for sums in (box.arrived_sums, box.in_flight_sums):
+            if not isinstance(sums, msgspec.UnsetType):
+                _check_rows(sums, boundary, slot[3], f"{where}: sums of {name}")
         for rows in (box.last, box.average):
             if not isinstance(rows, msgspec.UnsetType):
                 _check_rows(rows, received, slot[3], f"{where}: {name}")
     for slot, differences in kept.differences.items():
-        *both, name = _rows_of(slot, counts, where)
+        (*both, _), name = _rows_of(slot, counts, where)
         for rows, count in zip(differences, both, strict=True):
             _check_rows(rows, count, slot[3], f"{where}: {name}")
 
@@ -80,21 +88,16 @@ def shape_of(state: dict[str, Any]) -> int:
     return xxhash.xxh3_64_intdigest(told.encode())
 
 
-def _rows_of(slot: _PlainSlot, counts: Mapping[ExchangeId, tuple[int, int]], where: str) -> tuple[int, int, str]:
+def _rows_of(slot: _PlainSlot, counts: Mapping[ExchangeId, RowCounts], where: str) -> tuple[RowCounts, str]:
     exchange = ExchangeId(slot[0], slot[1])
     if exchange not in counts:
         raise HpcgnnError(f"{where} has {exchange.name}, which this model does not exchange")
-    return *counts[exchange], exchange.name
+    return counts[exchange], exchange.name
 
 
 def _check_rows(rows: torch.Tensor, count: int, width: int, where: str) -> None:
     if tuple(rows.shape) != (count, width) or not rows.is_floating_point():
         raise HpcgnnError(f"{where} are {tuple(rows.shape)} {rows.dtype}, where ({count}, {width}) numbers travel")
-
-
-def _check_level(level: torch.Tensor, width: int, where: str) -> None:
-    if tuple(level.shape) != (width,) or not level.is_floating_point():
-        raise HpcgnnError(f"{where} have a mean of {tuple(level.shape)} {level.dtype}, where rows have {width} numbers")
 
 
 def _check_message(content: dict[str, Any], count: int, width: int, where: str) -> None:

@@ -32,7 +32,8 @@ class Message:
 
     sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: when they were sent. differences: what delta coding
     keeps of these rows. mailbox: where they are kept; None: they are used at once. pending: None once they have come.
-    level: (F,) mean of the rows that this rank sent, where stale rows are moved by what it changes.
+    sums: (b, F) what this rank's nodes at the boundary had of their neighbours here when the rows were sent, where stale rows
+    are corrected by what that has changed (:mod:`hpcgnn.nn.correction`).
     """
 
     codec: Codec
@@ -42,7 +43,12 @@ class Message:
     differences: Differences | None = None
     mailbox: Mailbox | None = None
     pending: Pending | None = None
-    level: torch.Tensor | None = None
+    sums: torch.Tensor | None = None
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether its rows are, where they are used late."""
+        return self.mailbox is not None and self.mailbox.corrects
 
     @property
     def segments(self) -> tuple[Segments, Segments]:
@@ -61,7 +67,7 @@ class Message:
 class Keeping:
     """How received rows are kept. smooths_features, smooths_gradients: use a moving average of stale rows, of which ``decay``
     is from before (PipeGCN's smoothing). compares: sum up how far each message is from the one before (PipeQS' Eq. 6).
-    corrects: move stale rows by what the mean of rows has changed (:mod:`hpcgnn.nn.correction`), where they are no average."""
+    corrects: correct stale rows by what changed here (:mod:`hpcgnn.nn.correction`), where they are no average."""
 
     smooths_features: bool = False
     smooths_gradients: bool = False
@@ -75,7 +81,7 @@ class Mailbox:
 
     drift: (3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
     n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent. corrects:
-    whether rows that are used late are moved by what the mean of rows has changed.
+    whether rows that are used late are corrected.
     """
 
     def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
@@ -137,7 +143,7 @@ class Mailbox:
             if message is not None
         }
         rows = {"last": self._last, "average": self._average}
-        rows |= {f"{name}_level": message.level for name, message in messages.items() if message is not None}
+        rows |= {f"{name}_sums": message.sums for name, message in messages.items() if message is not None}
         return state | {name: values.clone() for name, values in rows.items() if values is not None}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -146,8 +152,8 @@ class Mailbox:
             if name in state:
                 content, epoch = state[name]
                 codec, received = restored(content, self._tools)
-                level = state.get(f"{name}_level")
-                setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, level=level))
+                sums = state.get(f"{name}_sums")
+                setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, sums=sums))
         self._last, self._average = state.get("last"), state.get("average")
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.become(self._average, self._tools)

@@ -48,14 +48,26 @@ def of_attributes(attributes: Mapping[str, Any]) -> int:
 
 
 def stored(
-    group: h5py.Group, source: ByteSource, names: Iterable[str], slabs: int, attributes: Mapping[str, Any]
+    group: h5py.Group,
+    source: ByteSource,
+    names: Iterable[str],
+    slabs: int,
+    attributes: Mapping[str, Any],
+    *,
+    whole: Iterable[str],
 ) -> dict[str, np.ndarray]:
-    """(slabs,) checksums of the arrays ``names`` of ``group``; that of its attributes is compared at once."""
+    """(slabs,) checksums of the arrays ``names`` of ``group``, of which ``whole`` are not in slabs.
+
+    That of its attributes is compared at once.
+    """
     rows = sorted(names)
     if h5.child(group, NAME) is None:
         raise h5.damaged(source.path, f"{group.name} has no checksums")
     rule = Rule((len(rows), slabs), np.dtype(np.uint64), WHOLE, high=2**64 - 1)
     table = StoredArray(group, source, NAME, rule).read()
+    for name in whole:
+        if table[rows.index(name), 1:].any():
+            raise h5.damaged(source.path, f"{group.name} has more than one checksum of {name}, which is not in slabs")
     if h5.attribute(group, _ATTRIBUTES, int) != of_attributes(attributes):
         raise h5.damaged(source.path, f"the checksum of the attributes of {group.name} is not that of what was written")
     return dict(zip(rows, table, strict=True))

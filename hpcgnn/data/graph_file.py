@@ -94,10 +94,17 @@ class SlabReader(ABC):
         self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
         self.bounds = self._bounds()
         self.checksums: Mapping[str, np.ndarray] | None = None
-        if sealed and self.attributes["version"] > 1:
-            self.checksums = checksums.stored(self.file, self.source, self.rules, self.num_slabs, self.attributes)
-            for name in (name for name, rule in self.rules.items() if rule.rows == WHOLE):
+        if not sealed:
+            return
+        if self.attributes["version"] > 1:
+            whole = [name for name, rule in self.rules.items() if rule.rows == WHOLE]
+            self.checksums = checksums.stored(
+                self.file, self.source, self.rules, self.num_slabs, self.attributes, whole=whole
+            )
+            for name in whole:
                 self.scan(name, 0)
+        elif checksums.NAME in self.file:
+            raise h5.damaged(self.path, "it says that it is of version 1, which had no checksums, and has some")
 
     def _attribute_types(self) -> dict[str, type]:
         return {"format": str, "version": int, "uuid": str} | ATTRIBUTES

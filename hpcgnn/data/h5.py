@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink
+from hpcgnn.data.heaps import heap_problem
 from hpcgnn.errors import HpcgnnError
 
 _MADE_BY = {
@@ -137,6 +138,7 @@ def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: s
             f"{path} is not a whole HDF5 file (truncated, or another format): {_first_line(error)}"
         ) from error
     try:
+        _check_heaps(file)
         _check_header(file, path, kind, versions)
     except BaseException:
         file.close()
@@ -147,7 +149,15 @@ def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: s
 def kind_of(path: str | Path) -> str:
     """The ``format`` of an hpcgnn file, or an empty string."""
     with reading(path, "its format"), h5py.File(path, locking=False) as file:
+        _check_heaps(file)
         return str(file.attrs.get("format", ""))
+
+
+def _check_heaps(file: h5py.File) -> None:
+    with reading(file, "its heaps"):
+        problem = heap_problem(file)
+    if problem:
+        raise damaged(file.filename, problem)
 
 
 def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...]) -> None:

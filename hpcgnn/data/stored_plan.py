@@ -56,7 +56,9 @@ class StoredPlan:
         }
         self.checksums: Mapping[str, np.ndarray] | None = None
         if sealed and (parts.attributes["version"] > 1 or checksums.NAME in group):
-            self.checksums = checksums.stored(group, parts.source, self.arrays, parts.num_parts, plan_attributes(group))
+            self.checksums = checksums.stored(
+                group, parts.source, self.arrays, parts.num_parts, plan_attributes(group), whole=self.offsets
+            )
             for name, rule in rules.items():
                 look(small[name], (0, rule.shape[0]), None, rule, "all parts", int(self.checksums[name][0]))
 

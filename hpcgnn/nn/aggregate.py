@@ -48,6 +48,7 @@ class Aggregator:
         self.backend = backend
         counts = exchange.send_counts, exchange.receive_counts
         self.correction = correction or Correction(plan, exchange.messages.world, counts, left, right, backend)
+        exchange.boundary_nodes = self.correction.nodes.numel()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -65,7 +66,7 @@ class Aggregator:
     def reverse(self) -> Aggregator:
         """The aggregator of the backward pass."""
         return Aggregator(
-            self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse
+            self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse()
         )
 
     def for_layer(self, layer: int) -> Aggregator:
@@ -73,7 +74,7 @@ class Aggregator:
         exchange = self.exchange.for_layer(layer)
         return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
 
-    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message, torch.Tensor | None]:
+    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message]:
         """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
 
         Returns what :meth:`finish_step` takes.
@@ -81,25 +82,27 @@ class Aggregator:
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             x = (x if self.right is None else _scaled(x, self.right)).contiguous()
-            level = self.correction.level(x) if exchange.corrects(x.shape[1]) else None
         reused = exchange.reused(x.shape[1])
         if reused is not None:
-            return x, reused, level
+            return x, reused
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
             spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
-        return x, exchange.start(rows, level), level  # encode, start
+        return x, exchange.start(rows)  # encode, start
 
-    def finish_step(self, x: torch.Tensor, message: Message, level: torch.Tensor | None) -> torch.Tensor:
-        """The other half. level: (F,) the mean of the rows that this rank sends, where stale rows are corrected. Collective."""
+    def finish_step(self, x: torch.Tensor, message: Message) -> torch.Tensor:
+        """The other half. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             z = spmm(self.plan.local, x, backend=self.backend)  # aggregate locally, while rows travel
+            sums = self.correction.sums(z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
-        if level is not None and message.level is not None and message.level is not level:  # rows of an epoch before
-            with measure("aggregation_seconds"):
-                self.correction.apply(z, level - message.level)
+        if sums is not None:
+            then = exchange.sums_of(message, sums)
+            if then is not None:
+                with measure("aggregation_seconds"):
+                    self.correction.apply(z, sums, then)
         return z if self.left is None else z.mul_(self.left)
 
     # -- what policies ask ----------------------------------------------------------------------------------------------
@@ -173,7 +176,7 @@ class Passage:
 
     def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         self.aggregator = aggregator
-        self.under_way: tuple[torch.Tensor, Message, torch.Tensor | None] | None = None
+        self.under_way: tuple[torch.Tensor, Message] | None = None
         self._begun: torch.Tensor | None = _Begin.apply(x, self)
 
     def finish(self) -> torch.Tensor:

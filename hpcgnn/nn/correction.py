@@ -1,22 +1,24 @@
-"""What rows of an epoch before lack: by how much rows have moved together since they were sent.
+"""What rows of an epoch before lack: by how much a node's neighbours have moved since they were sent.
 
-Where no batch normalisation takes the mean out of hidden features, a step of the optimiser moves the features of all nodes, and
-the gradients that answer, in much the same way: this is the direction in which a model is most sensitive. A delay of one epoch
-in it, with the momentum of Adam, lets training swing where it would settle without (docs/staleness.md). What
-rows have in common is the same everywhere, so that a rank can tell it from its own. With m the mean of the rows that this rank
-sends, stale rows of epoch s are used in epoch t as
+Where no batch normalisation takes the mean out of hidden features, a step of the optimiser moves the features of many nodes,
+and the gradients that answer, in much the same way: this is the direction in which a model is most sensitive. A delay of one
+epoch in it, with the momentum of Adam, lets training swing where it would settle without (docs/staleness.md). Neighbours are
+alike, so that a node can tell how its neighbours on other ranks have moved from those on its own. With what it has of these,
+D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch t as
 
-    x(t) ≈ x(s) + 1 (m(t) - m(s)),   so that   z = L x' + R · exchange(S x'(s)) + v (m(t) - m(s))
+    z(t) ≈ (L x')(t) + R · exchange(S x'(s)) + v (D + k m) / (u + k)
 
-where v = R · exchange(S Dr 1) is what the aggregation makes of ones, and is made once. Nothing more is sent, and the work is a
-sum over the rows at the boundary and an addition to z. In backward the same holds for gradients, by the same code.
+where u = L Dr 1 and v = R · exchange(S Dr 1) are what the aggregation makes of ones here and from there; they are made once.
+A node with few neighbours here is told what others at the boundary are: m = Σ v D / Σ v u is their mean, and k the weight of
+one neighbour. Nothing more is sent, and the work is that of some passes over the nodes at the boundary. In backward the same
+holds for gradients, by the same code.
 
-Shapes: n owned nodes, F columns.
+Shapes: n owned nodes, b of them at the boundary, F columns.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,10 +29,20 @@ from hpcgnn.kernels import Csr, spmm
 from hpcgnn.plan import AggregationPlan
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """spread: (n, b) matrix of v / (u + k). mean: (1, b) of what makes m from D. prior: k."""
+
+    spread: Csr
+    mean: torch.Tensor
+    prior: float
+
+
 class Correction:
     """Of one aggregator; those of a model's layers share it.
 
     counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
+    nodes: (b,) int64 to which received rows are added.
     """
 
     def __init__(
@@ -44,45 +56,54 @@ class Correction:
     ) -> None:
         self._plan, self._world, self._counts = plan, world, counts
         self._left, self._right, self._backend = left, right, backend
-        self._shares: dict[torch.dtype, Csr] = {}  # kept, as a matrix keeps what makes its products fast
-        self._reach: torch.Tensor | None = None  # no cached property: these lock each other out, and it is collective
+        self._weights: dict[torch.dtype, _Weights] = {}
+        self._reverse: Correction | None = None
+        self.nodes = plan.receive.indptr.diff().nonzero()[:, 0]
 
-    @cached_property
     def reverse(self) -> Correction:
         """Of the reversed aggregator."""
-        return Correction(self._plan.reverse(), self._world, self._counts[::-1], self._right, self._left, self._backend)
+        if self._reverse is None:
+            plan, counts = self._plan.reverse(), self._counts[::-1]
+            self._reverse = Correction(plan, self._world, counts, self._right, self._left, self._backend)
+        return self._reverse
 
-    def level(self, x: torch.Tensor) -> torch.Tensor:
-        """(F,) m, the mean of the rows that this rank sends, each as often as it is in them; from x' (n, F)."""
-        if x.dtype not in self._shares:
-            self._shares[x.dtype] = self._what_is_sent(x.dtype)
-        return spmm(self._shares[x.dtype], x, backend=self._backend)[0]
+    def sums(self, z: torch.Tensor) -> torch.Tensor:
+        """(b, F) of z = L x' (n, F): what nodes at the boundary have of their neighbours here."""
+        return z.index_select(0, self.nodes)
 
-    def apply(self, z: torch.Tensor, moved: torch.Tensor) -> None:
-        """``z`` (n, F) += v times ``moved`` (F,), what m has changed. Collective when it is first called."""
-        if self._reach is None:
-            self._reach = self._what_becomes_of_ones(z.dtype)
-        z.addcmul_(self._reach, moved)
+    def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
+        """Add to ``z`` (n, F) what stale rows lack. now, then: (b, F) :meth:`sums` of this epoch and of that of the rows.
 
-    def _what_is_sent(self, dtype: torch.dtype) -> Csr:
-        """(1, n): what each row of x' has in the mean of rows of x, so that it sums to 1 over Dr.
-
-        Signs of edge weights do not count here: a mean is to be one.
+        Collective when it is first called.
         """
-        send = self._plan.send
-        weight = torch.ones(send.num_entries) if send.weight is None else send.weight.abs()
-        sums = torch.zeros(send.num_cols, dtype=torch.float64).index_add_(0, send.indices.long(), weight.double())
-        nodes = sums.nonzero()[:, 0]
-        total = (sums if self._right is None else sums * self._right[:, 0].double()).sum()
-        shares = sums[nodes] / total if total > 0 else torch.zeros(nodes.numel(), dtype=torch.float64)
-        return Csr(
-            torch.tensor([0, nodes.numel()]), nodes.to(torch.int32), send.num_cols, shares.to(dtype), check=False
-        )
+        if z.dtype not in self._weights:
+            self._weights[z.dtype] = self._make_weights(z.dtype)
+        weights = self._weights[z.dtype]
+        change = now - then
+        change += weights.prior * (weights.mean @ change)
+        spmm(weights.spread, change, out=z, backend=self._backend, accumulate=True)
 
-    def _what_becomes_of_ones(self, dtype: torch.dtype) -> torch.Tensor:
-        """(n, 1) v. Collective."""
-        send, receive = self._plan.send, self._plan.receive
-        ones = torch.ones(send.num_cols, 1, dtype=dtype) if self._right is None else self._right.to(dtype)
-        sent = spmm(send, ones.contiguous(), backend=self._backend)
+    def _make_weights(self, dtype: torch.dtype) -> _Weights:
+        """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
+        local = self._plan.local
+        if local.weight is not None:
+            local = local.with_weight(local.weight.abs())
+        ones = torch.ones(local.num_cols, 1, dtype=dtype) if self._right is None else self._right.to(dtype).contiguous()
+        here = spmm(local, ones, backend=self._backend)[self.nodes, 0]
+        there = self._from_there(ones)[self.nodes, 0]
+        prior = float(ones.mean()) if ones.numel() else 1.0
+        total = float((there.abs() * here).sum())
+        mean = there.abs() / total if total > 0 else torch.zeros_like(there)
+        rows = torch.zeros(local.num_rows, dtype=torch.int64).index_fill_(0, self.nodes, 1)
+        indptr = torch.cat((rows.new_zeros(1), rows.cumsum(0)))
+        columns = torch.arange(self.nodes.numel(), dtype=torch.int32)
+        known = here + prior  # 0 only where Dr is, and nothing moves
+        share = torch.where(known > 0, there / known, torch.zeros_like(there))
+        spread = Csr(indptr, columns, columns.numel(), share, check=False)
+        return _Weights(spread, mean[None, :], prior)
+
+    def _from_there(self, ones: torch.Tensor) -> torch.Tensor:
+        """(n, 1) R · exchange(S ones), of (n, 1). Collective."""
+        sent = spmm(self._plan.send, ones, backend=self._backend)
         received, _ = self._world.alltoallv(host_values(sent), self._counts[0])
-        return spmm(receive, torch.as_tensor(received), backend=self._backend)
+        return spmm(self._plan.receive, torch.as_tensor(received), backend=self._backend)

@@ -13,7 +13,7 @@ BITS_POLICIES: Registry[Any] = Registry("bits", "hpcgnn.policy")
 STALENESS_POLICIES: Registry[Any] = Registry("staleness", "hpcgnn.policy")
 FIXED, OFF = "fixed", "off"
 SMOOTHINGS = ("none", "features", "gradients", "both")
-CORRECTIONS = ("mean", "none")
+CORRECTIONS = ("neighbours", "none")
 SAFE_BITS = 8  # of policies that know nothing yet, or have failed
 
 
@@ -39,8 +39,8 @@ class CorrectionSettings:
     """Of stale rows."""
 
     stale_correction: str = setting(
-        "mean",
-        "move stale rows by what the mean of a rank's own rows has changed since they were sent (docs/staleness.md).",
+        "neighbours",
+        "correct stale rows by how far a node's neighbours on its own rank moved since they were sent (docs/staleness.md).",
         choices=CORRECTIONS,
     )
 

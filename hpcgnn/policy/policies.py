@@ -40,7 +40,9 @@ class Policies:
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
         own = config.section(SmoothingSettings)
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
-        corrects = config.section(CorrectionSettings).stale_correction == "mean" and config.staleness_policy.reuses_rows
+        corrects = (
+            config.section(CorrectionSettings).stale_correction == "neighbours" and config.staleness_policy.reuses_rows
+        )
         keeping = Keeping(features, gradients, own.smoothing_decay, config.compares, corrects)
         messages.kept.begin(keeping if config.keeps_rows else None)
         setup = Setup(world, channels, config, self.clock, measure_costs)

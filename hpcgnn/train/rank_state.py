@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import World, same_everywhere, together
-from hpcgnn.comm.kept_state import check_kept, shape_of
+from hpcgnn.comm.kept_state import RowCounts, check_kept, shape_of
 from hpcgnn.nn.trainable import Trainable
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint
@@ -78,7 +78,10 @@ class RankState:
     def _check(self, content: dict[str, Any], where: Path) -> None:
         """Raise HpcgnnError where it is not of this model's exchanges and these policies."""
         exchanges = [channel.exchange for channel in self._policies.channels]
-        counts = {each.id: (int(each.send_counts.sum()), int(each.receive_counts.sum())) for each in exchanges}
+        counts = {
+            each.id: RowCounts(int(each.send_counts.sum()), int(each.receive_counts.sum()), each.boundary_nodes)
+            for each in exchanges
+        }
         check_kept(content.get("kept"), counts, str(where))
         self._policies.check_rank_state(content.get("policies"), str(where))
 

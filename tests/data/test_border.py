@@ -202,6 +202,34 @@ def test_masks_are_zeros_and_ones(path: Path) -> None:
     assert "nodes/val_mask holds" in sentence_of(path)
 
 
+def test_a_heap_in_which_hdf5_would_loop_is_refused(path: Path) -> None:
+    """The text of attributes stands in one, and an object of no size is followed by itself."""
+    content = path.read_bytes()
+    place = content.index(b"GCOL") + 16
+    path.write_bytes(content[:place] + bytes(64) + content[place + 64 :])
+    assert "heap" in sentence_of(path)
+    graph = Path(shutil.copy(HERE / "graph-version-1.h5", path.with_name("graph.h5")))
+    content = graph.read_bytes()
+    place = content.index(b"GCOL") + 8
+    for size in (0, 1 << 40):
+        graph.write_bytes(content[:place] + size.to_bytes(8, "little") + content[place + 8 :])
+        with pytest.raises(HpcgnnError, match="heap"), GraphFile(graph):
+            pass
+
+
+def test_checksums_that_nothing_needs_are_zero(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        row = sorted(name for name in file["plan/hybrid"] if name != "checksums").index("recv_offsets")
+        file["plan/hybrid/checksums"][row, 1] = 1
+    assert "recv_offsets" in sentence_of(path)
+
+
+def test_a_file_does_not_lose_its_checksums_by_another_version(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 1
+    assert "version 1" in sentence_of(path)
+
+
 def test_the_file_itself_is_whole(path: Path) -> None:
     assert ThreadPool(PARTS).run(border.refused, [path]) == [None] * PARTS
     assert ThreadPool(3).run(border.refused, [path], "hybrid", True) == [None] * 3

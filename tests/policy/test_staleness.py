@@ -47,13 +47,13 @@ def ages_met(ages):
 @pytest.mark.parametrize(("model", "strategy", "policy"), CASES)
 def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
     """Where anything was stale, another loss than without staleness is found."""
-    losses, ages, first, state, sent = trained(model, strategy, policy)
+    losses, ages, first, state = trained(model, strategy, policy)
     graph = small_graphs.random_multigraph()
     part = small_graphs.random_parts(graph.num_nodes, ranks)
     settings = POLICIES[policy]
     decay = settings.smoothing_decay if settings.smoothing != "none" else None
-    sent = sent if settings.staleness != "off" and settings.stale_correction == "mean" else None
-    wanted = stale_reference.train(graph, part, MODELS[model], state, first, ages, LR, decay, sent)
+    corrects = settings.stale_correction != "none"
+    wanted = stale_reference.train(graph, part, MODELS[model], state, first, ages, LR, decay, corrects=corrects)
     fresh = stale_reference.train(graph, part, MODELS[model], state, first, [{}] * EPOCHS, LR)
     assert np.abs(np.subtract(losses, wanted)).max() <= 1e-10
     assert (np.abs(np.subtract(losses, fresh)).max() > 1e-4) == any(oldest(ages))

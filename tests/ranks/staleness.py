@@ -6,14 +6,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import hpcgnn
 from hpcgnn.comm import World
-from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr
-from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 
@@ -46,10 +42,8 @@ def made_up_times(layers: int) -> dict[int, dict[str, Any]]:
     }
 
 
-def train(
-    world: World, path: Path, model: str, strategy: str, policy: str
-) -> tuple[list[float], list, list, dict, np.ndarray]:
-    """Losses, ages of each epoch, which layers transform first, the weights at the start, and how often nodes are sent."""
+def train(world: World, path: Path, model: str, strategy: str, policy: str) -> tuple[list[float], list, list, dict]:
+    """Losses, ages of each epoch, which layers transform first, and the weights at the start."""
     graph = hpcgnn.load(path, world)
     config = MODELS[model]
     network = hpcgnn.build_model(config, graph, strategy=strategy, seed=1, dtype=torch.float64, backend="reference")
@@ -66,13 +60,4 @@ def train(
         losses.append(record["loss"])
         ages.append(record.get("stale_epochs", {}))
     network.messages.drain()
-    sent = times_sent(world, graph, network.layers[0].aggregator.plan)
-    return losses, ages, [layer.transform_first for layer in network.layers], state, sent
-
-
-def times_sent(world: World, graph: LocalGraph, plan: AggregationPlan[Csr]) -> np.ndarray:
-    """(2, N) by original id: how many rows that travel have a node's row in them, forward and backward. Collective."""
-    found = np.zeros((2, graph.meta.num_nodes), np.int64)
-    for direction, matrix in enumerate((plan.send, plan.reverse().send)):
-        found[direction, graph.original_ids] = torch.bincount(matrix.indices, minlength=graph.num_nodes)
-    return world.allreduce(found)
+    return losses, ages, [layer.transform_first for layer in network.layers], state

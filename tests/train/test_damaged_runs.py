@@ -149,6 +149,7 @@ OF_RANKS = [
     (KEPT, ..., "not of one checkpoint"),
     (("kept", "mailboxes", (9, False, 0, 4)), lambda _: {}, "which this model does not exchange"),
     ((*KEPT, "last"), lambda rows: rows[1:].clone(), "numbers travel"),
+    ((*KEPT, "arrived_sums"), lambda rows: rows[1:].clone(), "sums of layer 2's boundary rows"),
     (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "other bits and ranges"),
     (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits + 1, "other bits and ranges"),
     (("policies", "layer 1's boundary rows"), ..., "of other exchanges"),

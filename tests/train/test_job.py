@@ -259,6 +259,13 @@ import os, pathlib, subprocess, sys
 code = subprocess.call(sys.argv[2:], close_fds=False)  # MPICH talks to its ranks through an inherited one
 pathlib.Path(sys.argv[1], f"exit.{os.getpid()}").write_text(str(code))
 """
+OWN_COPY = """
+import sys
+from hpcgnn.cli.main import main
+from hpcgnn.comm import MpiWorld
+sys.argv = ["hpcgnn", "train", f"{sys.argv[1]}-{MpiWorld().rank}.h5", *sys.argv[2:]]
+main()
+"""
 BAD_FILES = {
     "missing": "does not exist",
     "truncated": "truncated",
@@ -288,6 +295,19 @@ def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path
     assert len(errors_in(result)) == 1, result.stderr
     assert "does not exist" in errors_in(result)[0]
     assert [path.read_text().strip() for path in tmp_path.glob("exit.*")] == ["1", "1"]
+
+
+def test_node_local_copies_that_differ_are_refused_on_all_ranks(mpirun, parts, tmp_path):
+    """Each process opens its own; one label is another."""
+    for rank in range(2):
+        shutil.copy(parts, tmp_path / f"copy-{rank}.h5")
+    with h5py.File(tmp_path / "copy-1.h5", "r+") as file:
+        file["nodes/y"][-1] = (file["nodes/y"][-1] + 1) % file.attrs["num_classes"]
+    seal(tmp_path / "copy-1.h5")
+    result = mpirun(2, ["-c", OWN_COPY, tmp_path / "copy", "--out", tmp_path / "run", *SMALL], check=False)
+    assert result.returncode != 0
+    assert len(errors_in(result)) == 1, result.stderr
+    assert "different files" in errors_in(result)[0]
 
 
 def test_wrong_rank_count(train):

@@ -69,8 +69,9 @@ def _sources() -> list[Case]:
 
 
 def _hdf5_ways(path: Path) -> tuple[list[Mutator], ...]:
-    ways = of_hdf5(checked=has_checksums(path))
-    return (ways, ways, ways, ways, of_bytes(), of_place(may_be_missing=False))
+    checked = has_checksums(path)
+    ways = of_hdf5(checked=checked)
+    return (ways, ways, ways, ways, of_bytes(checked=checked), of_place(may_be_missing=False))
 
 
 def _graphs(inputs: Path) -> list[Case]:

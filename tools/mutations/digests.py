@@ -70,6 +70,6 @@ def _is_own(name: str) -> bool:
 def of_run(path: Path) -> str:
     """Of what was learned in a run: losses, metrics and weights."""
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    learned = [(line["epoch"], line["loss"], line["test_metric"]) for line in lines]
+    learned = [(line["epoch"], line.get("loss"), line.get("test_metric")) for line in lines]
     last = torch.load(path / "checkpoints" / "last.pt", weights_only=True)
     return digest(learned, last["next_epoch"], *(item for pair in sorted(last["model"].items()) for item in pair))

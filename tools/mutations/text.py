@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from mutation import REFUSE, SAME, Mutation, Mutator, pick
+from mutation import FREE, REFUSE, SAME, Mutation, Mutator, pick
 
 _WORDS = (
     "-1", "0", "1", "2000000000", "99999999999999999999", "9223372036854775807", "1000000000000000", "1e3", "1.5", "nan", "inf",
@@ -46,14 +46,14 @@ def of_text(oracle: Callable[[bytes], str | None]) -> list[Mutator]:
     return [asked(change) for change in (_flip, _flip, _word, _word, _word, _word, _line, _line, _junk, _cut)]
 
 
-def of_bytes() -> list[Mutator]:
-    """Mutators of any file that knows when it is damaged: what is accepted has to be what it was."""
+def of_bytes(*, checked: bool = True) -> list[Mutator]:
+    """Mutators of any file. checked: it has checksums, so that what is accepted has to be what it was."""
 
     def at_border(change: Callable[[bytes, np.random.Generator], tuple[bytes, str]]) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
             changed, what = change(path.read_bytes(), rng)
             path.write_bytes(changed)
-            return Mutation(what, SAME, "bytes")
+            return Mutation(what, SAME if checked else FREE, "bytes")
 
         return mutate
 
