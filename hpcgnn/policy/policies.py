@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,10 +79,9 @@ class Policies:
     def sums(self) -> list[float]:
         """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
-        drift = [exchange.take_drift() for exchange in exchanges] if self.config.compares else []
-        late = [[float(exchange.is_late())] for exchange in exchanges] if self._staleness.asks_what_is_late else []
-        found = [*drift, *late]
-        return np.concatenate(found).tolist() if found else []
+        drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
+        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.asks_what_is_late else []
+        return [*itertools.chain(*drift), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
         """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's, ``sums`` those of :meth:`sums`. Not
