@@ -7,6 +7,7 @@ Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -95,7 +96,7 @@ class Aggregator:
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             z = spmm(self.plan.local, x, backend=self.backend)  # aggregate locally, while rows travel
-            sums = self.correction.sums(z) if message.is_corrected else None
+            sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         if sums is not None:
@@ -287,12 +288,17 @@ def connected(
     messages: Messages,
     backend: str = "auto",
     row_bytes: int = 1024,
+    near: Callable[[], Csr] | None = None,
 ) -> Aggregator:
-    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective."""
+    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
+
+    near: see :class:`hpcgnn.nn.correction.Correction`.
+    """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
-    return Aggregator(plan, exchange, left, right, backend)
+    correction = Correction(plan, messages.world, counts, left, right, backend, near)
+    return Aggregator(plan, exchange, left, right, backend, correction)
 
 
 def destinations(receive: Csr) -> torch.Tensor:

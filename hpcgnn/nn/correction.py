@@ -18,6 +18,7 @@ Shapes: n owned nodes, b of them at the boundary, F columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,24 +26,24 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.host import host_values
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.plan import AggregationPlan
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """spread: (n, b) matrix of v / (u + k). mean: (1, b) of what makes m from D. prior: k."""
+    """spread: (n, b + 1) of v / (u + k) for D, and of k times it for m. mean: (1, b) of what makes m from D."""
 
     spread: Csr
     mean: torch.Tensor
-    prior: float
 
 
 class Correction:
     """Of one aggregator; those of a model's layers share it.
 
     counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
-    nodes: (b,) int64 to which received rows are added.
+    near: makes the (b, n) matrix of nodes at the boundary and their neighbours here, where those are not what L says; called when
+    it is needed. nodes: (b,) int64 to which received rows are added.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class Correction:
         left: torch.Tensor | None,
         right: torch.Tensor | None,
         backend: str,
+        near: Callable[[], Csr] | None = None,
     ) -> None:
         self._plan, self._world, self._counts = plan, world, counts
-        self._left, self._right, self._backend = left, right, backend
+        self._left, self._right, self._backend, self._near = left, right, backend, near
         self._weights: dict[torch.dtype, _Weights] = {}
+        self._near_matrix: Csr | None = None
         self._reverse: Correction | None = None
         self.nodes = plan.receive.indptr.diff().nonzero()[:, 0]
 
@@ -67,9 +70,13 @@ class Correction:
             self._reverse = Correction(plan, self._world, counts, self._right, self._left, self._backend)
         return self._reverse
 
-    def sums(self, z: torch.Tensor) -> torch.Tensor:
-        """(b, F) of z = L x' (n, F): what nodes at the boundary have of their neighbours here."""
-        return z.index_select(0, self.nodes)
+    def sums(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """(b, F) what nodes at the boundary have of their neighbours here; x' (n, F) and z = L x'."""
+        if self._near is None:
+            return z.index_select(0, self.nodes)
+        if self._near_matrix is None:
+            self._near_matrix = self._near()
+        return spmm(self._near_matrix, x, backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
         """Add to ``z`` (n, F) what stale rows lack. now, then: (b, F) :meth:`sums` of this epoch and of that of the rows.
@@ -79,28 +86,30 @@ class Correction:
         if z.dtype not in self._weights:
             self._weights[z.dtype] = self._make_weights(z.dtype)
         weights = self._weights[z.dtype]
-        change = now - then
-        change += weights.prior * (weights.mean @ change)
+        change = buffers.empty(now.shape[0] + 1, now.shape[1], now.dtype, now.device)
+        torch.sub(now, then, out=change[:-1])
+        torch.mm(weights.mean, change[:-1], out=change[-1:])
         spmm(weights.spread, change, out=z, backend=self._backend, accumulate=True)
 
     def _make_weights(self, dtype: torch.dtype) -> _Weights:
         """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
         local = self._plan.local
-        if local.weight is not None:
-            local = local.with_weight(local.weight.abs())
+        signless = local if local.weight is None else local.with_weight(local.weight.abs())
         ones = torch.ones(local.num_cols, 1, dtype=dtype) if self._right is None else self._right.to(dtype).contiguous()
-        here = spmm(local, ones, backend=self._backend)[self.nodes, 0]
+        here = self.sums(ones, spmm(signless, ones, backend=self._backend))[:, 0]
         there = self._from_there(ones)[self.nodes, 0]
         prior = float(ones.mean()) if ones.numel() else 1.0
         total = float((there.abs() * here).sum())
         mean = there.abs() / total if total > 0 else torch.zeros_like(there)
-        rows = torch.zeros(local.num_rows, dtype=torch.int64).index_fill_(0, self.nodes, 1)
-        indptr = torch.cat((rows.new_zeros(1), rows.cumsum(0)))
-        columns = torch.arange(self.nodes.numel(), dtype=torch.int32)
+        entries = torch.zeros(local.num_rows, dtype=torch.int64).index_fill_(0, self.nodes, 2)
+        indptr = torch.cat((entries.new_zeros(1), entries.cumsum(0)))
+        boundary = self.nodes.numel()
+        columns = torch.arange(boundary, dtype=torch.int32)
+        columns = torch.stack((columns, torch.full_like(columns, boundary)), 1).flatten()
         known = here + prior  # 0 only where Dr is, and nothing moves
         share = torch.where(known > 0, there / known, torch.zeros_like(there))
-        spread = Csr(indptr, columns, columns.numel(), share, check=False)
-        return _Weights(spread, mean[None, :], prior)
+        both = torch.stack((share, prior * share), 1).flatten()
+        return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
 
     def _from_there(self, ones: torch.Tensor) -> torch.Tensor:
         """(n, 1) R · exchange(S ones), of (n, 1). Collective."""

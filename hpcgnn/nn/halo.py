@@ -26,7 +26,8 @@ def make_halo(
     """What maps (n, F) rows to (n + h, F) extended ones: the *post* plan, whose edges are left to others. Collective.
 
     It is an aggregator like any other: ``z = L x + R · exchange(S x)`` with L the identity above h empty rows, and R the
-    identity below n empty ones; its backward pass adds up what the gradients of copies are.
+    identity below n empty ones; its backward pass adds up what the gradients of copies are. Stale rows of halo nodes are taken to
+    have moved as the owned nodes that they have edges to.
     """
     post = graph.plan("post")
     owned, halo = graph.num_nodes, post.receive.num_cols
@@ -37,7 +38,12 @@ def make_halo(
         send_to=post.send_to,
         receive_from=post.receive_from,
     )
-    return connected(plan, messages=messages or Messages(graph.world), backend=backend, row_bytes=row_bytes)
+
+    def near() -> Csr:
+        received = post.receive if graph.order.nodes is None else post.receive.in_order(graph.order.nodes, None)
+        return received.transpose()
+
+    return connected(plan, messages=messages or Messages(graph.world), backend=backend, row_bytes=row_bytes, near=near)
 
 
 def identity(size: int, above: int = 0, below: int = 0) -> Csr:

@@ -1,0 +1,41 @@
+"""Programs of ranks: rows that all move alike, late and in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import hpcgnn
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.mailbox import STALE, Keeping
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.halo import make_halo
+
+WIDTH = 3
+
+
+def differences(world: World, path: Path, kind: str, strategy: str, corrects: bool) -> list[float]:
+    """Forward and backward: by how much an aggregation with rows of an epoch before differs from one with those of this one."""
+    graph = hpcgnn.load(path, world)
+    fresh, late = (_aggregator(graph, kind, strategy, Messages(world)) for _ in range(2))
+    late.exchange.messages.kept.begin(Keeping(corrects=corrects))
+    found = []
+    for there, here in ((fresh, late), (fresh.reverse, late.reverse)):
+        here.exchange.freshness = STALE
+        noise = torch.Generator().manual_seed(world.rank)
+        rows = torch.randn(here.plan.local.num_cols, WIDTH, dtype=torch.float64, generator=noise)
+        for epoch, move in enumerate((0.0, 1.0, 5.0)):
+            here.exchange.messages.begin_epoch(epoch)
+            moved = rows + move * torch.arange(1.0, WIDTH + 1)
+            wanted, got = (one.finish_step(*one.start_step(moved)) for one in (there, here))
+        found.append(float((wanted - got).abs().max()) if wanted.numel() else 0.0)
+    late.exchange.messages.drain()
+    return found
+
+
+def _aggregator(graph: LocalGraph, kind: str, strategy: str, messages: Messages) -> Aggregator:
+    if kind == "halo":
+        return make_halo(graph, messages=messages, backend="reference")
+    return make_aggregator(graph, kind, strategy, messages=messages, backend="reference", dtype=torch.float64)
