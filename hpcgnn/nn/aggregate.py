@@ -7,7 +7,6 @@ Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +19,7 @@ from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.nn.correction import Correction
+from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.channel import Channel
 
@@ -288,16 +287,16 @@ def connected(
     messages: Messages,
     backend: str = "auto",
     row_bytes: int = 1024,
-    near: Callable[[], Csr] | None = None,
+    copies: Copies | None = None,
 ) -> Aggregator:
     """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
 
-    near: see :class:`hpcgnn.nn.correction.Correction`.
+    copies: see :class:`hpcgnn.nn.correction.Correction`.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
-    correction = Correction(plan, messages.world, counts, left, right, backend, near)
+    correction = Correction(plan, messages.world, counts, left, right, backend, copies)
     return Aggregator(plan, exchange, left, right, backend, correction)
 
 

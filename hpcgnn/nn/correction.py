@@ -8,7 +8,8 @@ D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch t as
 
     z(t) ≈ (L x')(t) + R · exchange(S x'(s)) + v (D + k m) / (u + k)
 
-where u = L Dr 1 and v = R · exchange(S Dr 1) are what the aggregation makes of ones here and from there; they are made once.
+where u = L Dr e and v = R · exchange(S Dr e) are what the aggregation makes of e here and from there; they are made once. e says
+in what proportion rows move: ones, or where a plan only copies rows, the edges behind a copy's gradient (:class:`Copies`).
 A node with few neighbours here is told what others at the boundary are: m = Σ v D / Σ v u is their mean, and k the weight of
 one neighbour. Nothing more is sent, and the work is that of some passes over the nodes at the boundary. In backward the same
 holds for gradients, by the same code.
@@ -38,12 +39,24 @@ class _Weights:
     mean: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Copies:
+    """What stands for neighbours where a plan only copies rows of n owned nodes, to h halo nodes; made when it is needed.
+
+    near: makes the (h, n) matrix of halo nodes and the owned nodes that they have edges to. edges: makes (n + h, 1) how many edges
+    to owned nodes each row stands for: so much of a gradient comes from there.
+    """
+
+    near: Callable[[], Csr]
+    edges: Callable[[], torch.Tensor]
+
+
 class Correction:
     """Of one aggregator; those of a model's layers share it.
 
     counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
-    near: makes the (b, n) matrix of nodes at the boundary and their neighbours here, where those are not what L says; called when
-    it is needed. nodes: (b,) int64 to which received rows are added.
+    copies: where L does not say who is a neighbour. proportions: makes e (n, 1), ones where it is not given. nodes: (b,) int64 to
+    which received rows are added.
     """
 
     def __init__(
@@ -54,12 +67,14 @@ class Correction:
         left: torch.Tensor | None,
         right: torch.Tensor | None,
         backend: str,
-        near: Callable[[], Csr] | None = None,
+        copies: Copies | None = None,
+        proportions: Callable[[], torch.Tensor] | None = None,
     ) -> None:
         self._plan, self._world, self._counts = plan, world, counts
-        self._left, self._right, self._backend, self._near = left, right, backend, near
+        self._left, self._right, self._backend, self._proportions = left, right, backend, proportions
         self._weights: dict[torch.dtype, _Weights] = {}
-        self._near_matrix: Csr | None = None
+        self.copies = copies
+        self._near: Csr | None = None
         self._reverse: Correction | None = None
         self.nodes = plan.receive.indptr.diff().nonzero()[:, 0]
 
@@ -67,16 +82,24 @@ class Correction:
         """Of the reversed aggregator."""
         if self._reverse is None:
             plan, counts = self._plan.reverse(), self._counts[::-1]
-            self._reverse = Correction(plan, self._world, counts, self._right, self._left, self._backend)
+            self._reverse = Correction(
+                plan,
+                self._world,
+                counts,
+                self._right,
+                self._left,
+                self._backend,
+                proportions=None if self.copies is None else self.copies.edges,
+            )
         return self._reverse
 
     def sums(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """(b, F) what nodes at the boundary have of their neighbours here; x' (n, F) and z = L x'."""
-        if self._near is None:
+        if self.copies is None:
             return z.index_select(0, self.nodes)
-        if self._near_matrix is None:
-            self._near_matrix = self._near()
-        return spmm(self._near_matrix, x, backend=self._backend)
+        if self._near is None:
+            self._near = self.copies.near()
+        return spmm(self._near, x, backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
         """Add to ``z`` (n, F) what stale rows lack. now, then: (b, F) :meth:`sums` of this epoch and of that of the rows.
@@ -95,10 +118,11 @@ class Correction:
         """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
         local = self._plan.local
         signless = local if local.weight is None else local.with_weight(local.weight.abs())
-        ones = torch.ones(local.num_cols, 1, dtype=dtype) if self._right is None else self._right.to(dtype).contiguous()
-        here = self.sums(ones, spmm(signless, ones, backend=self._backend))[:, 0]
-        there = self._from_there(ones)[self.nodes, 0]
-        prior = float(ones.mean()) if ones.numel() else 1.0
+        moving = (torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()).to(dtype)
+        moving = moving if self._right is None else moving * self._right.to(dtype)
+        here = self.sums(moving, spmm(signless, moving, backend=self._backend))[:, 0]
+        there = self._from_there(moving)[self.nodes, 0]
+        prior = float(self._right.mean()) if self._right is not None and self._right.numel() else 1.0
         total = float((there.abs() * here).sum())
         mean = there.abs() / total if total > 0 else torch.zeros_like(there)
         entries = torch.zeros(local.num_rows, dtype=torch.int64).index_fill_(0, self.nodes, 2)
@@ -111,8 +135,8 @@ class Correction:
         both = torch.stack((share, prior * share), 1).flatten()
         return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
 
-    def _from_there(self, ones: torch.Tensor) -> torch.Tensor:
-        """(n, 1) R · exchange(S ones), of (n, 1). Collective."""
-        sent = spmm(self._plan.send, ones, backend=self._backend)
+    def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
+        """(n, 1) R · exchange(S moving), of (n, 1). Collective."""
+        sent = spmm(self._plan.send, moving, backend=self._backend)
         received, _ = self._world.alltoallv(host_values(sent), self._counts[0])
         return spmm(self._plan.receive, torch.as_tensor(received), backend=self._backend)

@@ -17,6 +17,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.rows import check_index, cluster
 from hpcgnn.nn.aggregate import Aggregator, connected
+from hpcgnn.nn.correction import Copies
 from hpcgnn.plan import AggregationPlan
 
 
@@ -38,12 +39,22 @@ def make_halo(
         send_to=post.send_to,
         receive_from=post.receive_from,
     )
+    order = graph.order.nodes
 
     def near() -> Csr:
-        received = post.receive if graph.order.nodes is None else post.receive.in_order(graph.order.nodes, None)
-        return received.transpose()
+        return (post.receive if order is None else post.receive.in_order(order, None)).transpose()
 
-    return connected(plan, messages=messages or Messages(graph.world), backend=backend, row_bytes=row_bytes, near=near)
+    def edges() -> torch.Tensor:
+        own = torch.bincount(post.local.indices, minlength=owned) + 1  # attention adds one from each node to itself
+        return torch.cat((own if order is None else own[order], near().row_lengths()))[:, None]
+
+    return connected(
+        plan,
+        messages=messages or Messages(graph.world),
+        backend=backend,
+        row_bytes=row_bytes,
+        copies=Copies(near, edges),
+    )
 
 
 def identity(size: int, above: int = 0, below: int = 0) -> Csr:

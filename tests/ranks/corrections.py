@@ -22,13 +22,15 @@ def differences(world: World, path: Path, kind: str, strategy: str, corrects: bo
     fresh, late = (_aggregator(graph, kind, strategy, Messages(world)) for _ in range(2))
     late.exchange.messages.kept.begin(Keeping(corrects=corrects))
     found = []
-    for there, here in ((fresh, late), (fresh.reverse, late.reverse)):
+    copies = late.correction.copies
+    in_backward = 1.0 if copies is None else copies.edges()  # of copies, gradients move by as much as there are edges
+    for there, here, proportions in ((fresh, late, 1.0), (fresh.reverse, late.reverse, in_backward)):
         here.exchange.freshness = STALE
         noise = torch.Generator().manual_seed(world.rank)
         rows = torch.randn(here.plan.local.num_cols, WIDTH, dtype=torch.float64, generator=noise)
         for epoch, move in enumerate((0.0, 1.0, 5.0)):
             here.exchange.messages.begin_epoch(epoch)
-            moved = rows + move * torch.arange(1.0, WIDTH + 1)
+            moved = rows + move * proportions * torch.arange(1.0, WIDTH + 1)
             wanted, got = (one.finish_step(*one.start_step(moved)) for one in (there, here))
         found.append(float((wanted - got).abs().max()) if wanted.numel() else 0.0)
     late.exchange.messages.drain()
