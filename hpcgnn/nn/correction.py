@@ -43,8 +43,8 @@ class _Weights:
 class Copies:
     """What stands for neighbours where a plan only copies rows of n owned nodes, to h halo nodes; made when it is needed.
 
-    near: makes the (h, n) matrix of halo nodes and the owned nodes that they have edges to. edges: makes (n + h, 1) how many edges
-    to owned nodes each row stands for: so much of a gradient comes from there.
+    near: makes the (h, n) matrix of halo nodes and the owned nodes that they have edges to. edges: makes (n + h, 1) how many
+    edges to owned nodes each row stands for: so much of a gradient comes from there.
     """
 
     near: Callable[[], Csr]
