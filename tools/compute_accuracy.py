@@ -1,11 +1,11 @@
 """What `--compute auto` costs in accuracy where it takes bfloat16: pairs of trainings with the command's defaults.
 
-usage: compute_accuracy.py NAME=SOURCE [NAME=SOURCE ...] [--epochs N [N ...]]     writes docs/compute-accuracy.md, .json
+usage: compute_accuracy.py NAME=SOURCE [NAME=SOURCE ...] [--epochs N [N ...]] [--emulated]     writes docs/compute-accuracy.md, .json
        compute_accuracy.py --report                            writes the document again from its JSON
 
 A pair has the same seed of split, weights and dropout, and differs in nothing but `--compute`: float32, or auto on a CPU
-where it takes bfloat16. Every training is written as it ends, and one that is there is not repeated. `--epochs` is one number
-for all graphs, or one for each.
+where it takes bfloat16 (with --emulated bf16-emulated, on one where it does not). Every training is written as it ends, and
+one that is there is not repeated. `--epochs` is one number for all graphs, or one for each.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import measure
 import message_accuracy as pairs
 from message_accuracy_report import KEPT, KEYS, accuracies, difference, graphs_and_models
+
+from hpcgnn.nn.compute import EMULATED
 
 CONFIGURATIONS = {"float32": "float32", "bf16": "auto"}
 LEAST_DIFFERENCE = -0.2  # points: a mean below it is a loss
@@ -43,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--models", nargs="+", default=["sage"], choices=pairs.MODELS)
     parser.add_argument("--epochs", type=int, nargs="+", default=[100])
+    parser.add_argument("--emulated", action="store_true")
     return parser.parse_args()
 
 
@@ -63,11 +66,12 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
         parts = {
             name: str(pairs.prepare(name, source, arguments.ranks, Path(folder))) for name, source in sources.items()
         }
-        trainings = [training(name, epochs[name[0]]) | {"parts": parts[name[0]]} for name in missing]
+        chosen = CONFIGURATIONS | ({"bf16": EMULATED} if arguments.emulated else {})
+        trainings = [training(name, epochs[name[0]], chosen) | {"parts": parts[name[0]]} for name in missing]
         launcher = [str(pairs.TOOLS / "mpiexec.sh"), "-n", str(arguments.ranks), "-t", "1"]
         for done, summary in enumerate(pairs.run_ranks(trainings, launcher, Path(folder)), 1):
             graph, model, configuration, seed = summary["name"]
-            if summary["compute"] != configuration:
+            if summary["compute"] not in (configuration, chosen[configuration]):
                 raise SystemExit(f"auto took {summary['compute']} on this CPU: measure where it takes bfloat16")
             found = {key: summary[key] for key in KEPT}
             study.add(dict(zip(KEYS, (graph, model, configuration, seed), strict=True)) | found)
@@ -75,10 +79,10 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
             print(f"{done}/{len(missing)}", *summary["name"], accuracy, flush=True)
 
 
-def training(name: list[Any], epochs: int) -> dict[str, Any]:
+def training(name: list[Any], epochs: int, computes: dict[str, str]) -> dict[str, Any]:
     """The training (graph, model, configuration, seed) with the command's defaults, as :mod:`train_many` takes it."""
     _, model, configuration, seed = name
-    chosen = {"compute": CONFIGURATIONS[configuration], "split": f"{pairs.SPLIT},{seed}"}
+    chosen = {"compute": computes[configuration], "split": f"{pairs.SPLIT},{seed}"}
     return {
         "name": name,
         "seed": seed,
