@@ -1,6 +1,6 @@
 """What `--compute auto` costs in accuracy where it takes bfloat16: pairs of trainings with the command's defaults.
 
-usage: compute_accuracy.py NAME=SOURCE [NAME=SOURCE ...] [--epochs N [N ...]] [--emulated]     writes docs/compute-accuracy.md, .json
+usage: compute_accuracy.py NAME=SOURCE [...] [--epochs N [N ...]] [--emulated]     writes docs/compute-accuracy.md, .json
        compute_accuracy.py --report                            writes the document again from its JSON
 
 A pair has the same seed of split, weights and dropout, and differs in nothing but `--compute`: float32, or auto on a CPU
