@@ -110,7 +110,8 @@ def write(content: dict[str, Any]) -> None:
     lines += [f"Made by `python tools/compute_accuracy.py {names}`; figures in `compute-accuracy.json`.", ""]
     lines += [
         f"Test accuracy in % at the best validation epoch with the defaults of `hpcgnn train`, ranks: {about['ranks']}, "
-        f"`--split {about['split']},SEED`. *bf16* is what `--compute auto` takes on a CPU that is faster at it. A pair has one "
+        f"`--split {about['split']},SEED`. *bf16* is what `--compute auto` takes on a CPU that is faster at it, or the same "
+        "roundings by `--emulated` on another. A pair has one "
         f"seed of split, weights and dropout. *holds*: the mean difference of {PAIRS} pairs is at least "
         f"{LEAST_DIFFERENCE} points.",
         "",
