@@ -204,8 +204,9 @@ class Exchange:
         if box is not None:
             self.messages.traffic.ages[self.id] = epoch - message.epoch
 
-    def sums_of(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
-        """:attr:`Message.sums` of the epoch in which ``message`` was sent, where that is over; sums: this epoch's, to be kept."""
+    def keep_sums(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
+        """Keep ``sums``, this epoch's, with what was sent in it; return those that were kept with ``message``, where it is of an
+        epoch before."""
         epoch, box = self.messages.present.epoch, message.mailbox
         assert box is not None
         sent = box.in_flight or box.arrived

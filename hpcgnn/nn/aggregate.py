@@ -29,25 +29,24 @@ _LOG = logging.getLogger("hpcgnn")
 class Aggregator:
     """A linear aggregator of one graph: the plan, the exchange and the diagonal scalings.
 
-    left, right: (n, 1) diagonals Dl and Dr, or None for the identity. correction: of stale rows, where another layer's is shared.
+    left, right: (n, 1) diagonals Dl and Dr, or None for the identity. correction: of stale rows; layers share it.
     """
 
     def __init__(
         self,
         plan: AggregationPlan[Csr],
         exchange: Exchange,
-        left: torch.Tensor | None = None,
-        right: torch.Tensor | None = None,
-        backend: str = "auto",
-        correction: Correction | None = None,
+        left: torch.Tensor | None,
+        right: torch.Tensor | None,
+        backend: str,
+        correction: Correction,
     ) -> None:
         self.plan = plan
         self.exchange = exchange
         self.left = left
         self.right = right
         self.backend = backend
-        counts = exchange.send_counts, exchange.receive_counts
-        self.correction = correction or Correction(plan, exchange.messages.world, counts, left, right, backend)
+        self.correction = correction
         exchange.boundary_nodes = self.correction.nodes.numel()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,7 +98,7 @@ class Aggregator:
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         if sums is not None:
-            then = exchange.sums_of(message, sums)
+            then = exchange.keep_sums(message, sums)
             if then is not None:
                 with measure("aggregation_seconds"):
                     self.correction.apply(z, sums, then)
@@ -144,7 +143,9 @@ class KeptAggregator:
         self._messages = Messages(exchange.messages.world, timings=exchange.messages.timings)
         counts = (exchange.send_counts, exchange.receive_counts)
         exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
-        self._aggregator = Aggregator(aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend)
+        self._aggregator = Aggregator(
+            aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend, aggregator.correction
+        )
         self.backend, self.exchange = aggregator.backend, exchange
         self._features: torch.Tensor | None = None
         self._kept: torch.Tensor | None = None

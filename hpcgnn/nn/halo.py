@@ -46,7 +46,8 @@ def make_halo(
 
     def edges() -> torch.Tensor:
         own = torch.bincount(post.local.indices, minlength=owned) + 1  # attention adds one from each node to itself
-        return torch.cat((own if order is None else own[order], near().row_lengths()))[:, None]
+        of_halo = torch.bincount(post.receive.indices, minlength=halo)
+        return torch.cat((own if order is None else own[order], of_halo))[:, None]
 
     return connected(
         plan,

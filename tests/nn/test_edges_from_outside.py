@@ -8,12 +8,13 @@ import pytest
 import small_graphs
 import torch
 from rank_pool import ThreadPool
+from requires import require_module
 
 import hpcgnn
 from hpcgnn.comm import World
 from hpcgnn.nn.halo import edge_matrix
 
-pytest.importorskip("torch_geometric")
+require_module("torch_geometric")
 
 
 @pytest.mark.parametrize("edge", [(0, 5), (7, 0), (-1, 0), (0, -1)])
