@@ -12,12 +12,14 @@ import torch
 
 from hpcgnn.arguments import check_path, check_world
 from hpcgnn.comm import MpiWorld, World, same_everywhere, together
+from hpcgnn.comm.devices import HOST, choose_device
 from hpcgnn.data import plan_store
-from hpcgnn.data.checks import in_range
+from hpcgnn.data.checks import in_range, sum_of_hashes
 from hpcgnn.data.graph_file import MASKS, GraphMeta
 from hpcgnn.data.h5 import damaged
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
@@ -32,7 +34,8 @@ class LocalGraph:
     world: the ranks. path, uuid: the parts file. meta: counts of the whole graph. node_offsets: (P+1,) int64 first position
     of each rank. features: (n, F) dense tensor, a Csr (n, F) for sparse features, or None. y: (n,) int64 or (n, C) uint8,
     or None. masks: (n,) bool per name. original_ids: (n,) int64. indptr: (n+1,) int64 slab of the global CSR by
-    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. order: of the nodes.
+    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. order: of the nodes. device: where
+    features, y, masks and ``edge_index`` are, and what is computed with them; ids and the edges' arrays are on the host.
 
     Node tensors are in that order, and so is what a model made for this graph takes and gives. The edges' arrays stay in
     the file's order, because positions in it are what other ranks know: a graph's order is nobody else's concern.
@@ -52,6 +55,7 @@ class LocalGraph:
     edge_weight: np.ndarray | None
     matches_parts: bool
     order: NodeOrder = field(default_factory=NodeOrder)
+    device: Device = CPU
 
     @property
     def num_nodes(self) -> int:
@@ -99,10 +103,10 @@ class LocalGraph:
 
         Edges are in the order of ``edge_weight``, owned ids in the order of ``x``.
         """
-        return self.local_edge_index()
+        return self.local_edge_index().to(self.device.where)
 
     def local_edge_index(self) -> torch.Tensor:
-        """:attr:`edge_index`, made anew."""
+        """:attr:`edge_index`, made anew, on the host."""
         halo = self.halo_positions
         sources = np.where(
             self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
@@ -130,12 +134,12 @@ class LocalGraph:
             raise ValueError("the graph is in another order already: start from the one that was loaded")
         if nodes is None:
             return replace(self, order=order)
-        features = self.features
+        features, there = self.features, nodes.to(self.device.where)
         return replace(
             self,
-            features=features.in_order(nodes, None) if isinstance(features, Csr) else _taken(features, nodes),
-            y=_taken(self.y, nodes),
-            masks={name: mask[nodes] for name, mask in self.masks.items()},
+            features=features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there),
+            y=_taken(self.y, there),
+            masks={name: mask[there] for name, mask in self.masks.items()},
             original_ids=self.original_ids[nodes],
             order=order,
         )
@@ -145,8 +149,19 @@ class LocalGraph:
         if self.order.nodes is None:
             return values
         loaded = torch.empty_like(values)
-        loaded[self.order.nodes] = values
+        loaded[self.order.nodes.to(values.device)] = values
         return loaded
+
+    def to(self, device: Device) -> LocalGraph:
+        """This graph with its node tensors in a device's memory, where models made for it compute. Not collective."""
+        where = device.where
+        return replace(
+            self,
+            features=None if self.features is None else self.features.to(where),
+            y=None if self.y is None else self.y.to(where),
+            masks={name: mask.to(where) for name, mask in self.masks.items()},
+            device=device,
+        )
 
     # -- some of its edges --------------------------------------------------------------------------------------------
 
@@ -274,13 +289,17 @@ class LocalGraph:
         return answers
 
 
-def load(path: str | Path, world: World | None = None, *, any_ranks: bool = False) -> LocalGraph:
+def load(
+    path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST
+) -> LocalGraph:
     """Read this rank's slab of ``parts.h5``. Collective.
 
     Args:
         path: a file made by ``hpcgnn partition``.
         world: the ranks; all of ``MPI_COMM_WORLD`` if None.
         any_ranks: accept another number of ranks than parts, and deal out positions evenly (for prediction).
+        device: where node tensors are to be, and what is computed with them: ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` as
+            ``--device`` has them, or one of :func:`hpcgnn.comm.devices.choose_device`.
 
     Raises:
         HpcgnnError: the same on every rank, for a missing or damaged file, or a rank count that does not fit.
@@ -289,6 +308,7 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
     check_world(world)
     world = MpiWorld() if world is None else world
     path = Path(path)
+    chosen = choose_device(world, device) if isinstance(device, str) else device
     with together(world, f"read {path}"), PartsFile(path) as parts:
         matches = parts.num_parts == world.size
         if not matches and not any_ranks:
@@ -303,7 +323,7 @@ def load(path: str | Path, world: World | None = None, *, any_ranks: bool = Fals
         graph = _read_slab(world, path, parts, offsets, matches)
         fingerprint = parts.fingerprint
     _check_alike(graph, fingerprint)
-    return graph
+    return graph if chosen is CPU else graph.to(chosen)
 
 
 def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
@@ -316,7 +336,7 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
     nodes, rank = graph.meta.num_nodes, graph.world.rank
     share = np.arange(rank * nodes // world.size, (rank + 1) * nodes // world.size)
     ids = index_array(graph.original_ids)
-    said = np.array([fingerprint, _sum_of_hashes(ids), _sum_of_hashes(share)], np.uint64).view(np.int64)
+    said = np.array([fingerprint, sum_of_hashes(ids), sum_of_hashes(share)], np.uint64).view(np.int64)
     found = world.allgather(said).view(np.uint64)
     other = np.flatnonzero(found[:, 0] != found[0, 0])
     if other.size:
@@ -328,22 +348,6 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
         raise HpcgnnError(
             str(damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")), agreed=True
         )
-
-
-def _sum_of_hashes(ids: np.ndarray) -> int:
-    """Modulo 2**64, of a mixing of 64 bits (that of splitmix64) of each id."""
-    total = 0
-    for begin in range(0, ids.size, _IDS_AT_A_TIME):
-        mixed = (ids[begin : begin + _IDS_AT_A_TIME].view(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed ^= mixed >> np.uint64(shift)
-            mixed *= np.uint64(factor)
-        mixed ^= mixed >> np.uint64(31)
-        total += int(mixed.sum())
-    return total % 2**64
-
-
-_IDS_AT_A_TIME = 1 << 14  # 128 KiB, which stay in the cache
 
 
 def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:

@@ -14,6 +14,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # before Triton: its interpreter runs the kernels for GPUs here, on tensors of the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from hypothesis import settings
 from rank_pool import ROOT, RankPool, launched
 from requires import require

@@ -32,7 +32,7 @@ def way(request, monkeypatch):
     """Who multiplies bfloat16."""
     if request.param == "kernels" and not dense.has_bf16():
         pytest.skip("this CPU has no AVX512_BF16")
-    monkeypatch.setattr(compute, "bfloat16", lambda backend="auto": Bfloat16(request.param, 2.0))
+    monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16(request.param, 2.0))
     return request.param
 
 
@@ -126,8 +126,8 @@ def worth(monkeypatch):
     """Sets what bfloat16 is measured to be worth; 0 is emulation."""
 
     def set_speedup(speedup: float) -> None:
-        monkeypatch.setattr(compute, "bfloat16", lambda backend="auto": Bfloat16("torch", speedup))
-        monkeypatch.setattr(compute, "is_native", lambda: speedup > 0)
+        monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16("torch", speedup))
+        monkeypatch.setattr(compute, "is_native", lambda where=None: speedup > 0)
 
     return set_speedup
 
@@ -164,7 +164,7 @@ def test_names_and_types_that_cannot_be_are_refused(monkeypatch):
             check_compute(name, torch.float64)
     with pytest.raises(HpcgnnError, match="must be one of"):
         check_compute("int4", torch.float32)
-    monkeypatch.setattr(compute, "_multiplies", lambda: False)
+    monkeypatch.setattr(compute, "_multiplies", lambda where: False)
     with pytest.raises(HpcgnnError, match="no bfloat16 products"):
         check_compute(EMULATED, torch.float32)
 
@@ -195,9 +195,9 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, foun
     by_kernels = {"float32": 1.0, "bf16": kernels}
     monkeypatch.setattr(bfloat16, "_by_kernels", lambda x, weight, backend, name: spent.append(by_kernels[name]))
     monkeypatch.setattr(bfloat16, "_by_torch", lambda x, weight: spent.append(torchs))
-    monkeypatch.setattr(bfloat16, "_timed", lambda call: (call(), spent[-1])[1])
+    monkeypatch.setattr(bfloat16, "_timed", lambda call, device: (call(), spent[-1])[1])
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
-    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto": kernels is not None)
+    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", where=None: kernels is not None)
     assert bfloat16.bfloat16.__wrapped__() == found
 
 
@@ -266,7 +266,7 @@ from hpcgnn.nn import compute
 from hpcgnn.comm import MpiWorld
 from hpcgnn.nn.bfloat16 import Bfloat16
 speedup = [float(value) for value in sys.argv.pop(1).split(",")][MpiWorld().rank]  # of each rank's machine
-compute.is_native, compute.bfloat16 = lambda: speedup > 0, lambda backend="auto": Bfloat16("torch", speedup)
+compute.is_native, compute.bfloat16 = lambda where=None: speedup > 0, lambda backend="auto", where=None: Bfloat16("torch", speedup)
 from hpcgnn.cli.main import main
 main()
 """

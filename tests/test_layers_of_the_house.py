@@ -15,7 +15,7 @@ from hpcgnn.host import index_array
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
     {"byte_sink", "errors", "host", "memory", "stop", "version"},
-    {"arguments", "registry", "typed", "whole_file"},
+    {"arguments", "devices", "registry", "typed", "whole_file"},
     {"settings"},
     {"kernels", "plan"},
     {"comm", "data", "node_order"},

@@ -91,7 +91,16 @@ def _sentence_of(error: Exception) -> str:
         return f"MPI failed: {said}"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's RuntimeError
         return f"out of memory ({str(error).splitlines()[0] if str(error) else 'no more was said'}): use more ranks or less width"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, of a device; torch need not be imported to know it
+        return (
+            f"out of memory on the device ({_first_sentences(error)}): use more ranks, less --hidden, or --device cpu"
+        )
     return ""
+
+
+def _first_sentences(error: Exception) -> str:
+    """What was asked for, and what was taken; not the advice that follows."""
+    return " ".join(str(error).splitlines()[0].split(". ")[:4]).strip() or "no more was said"
 
 
 def _say(sentence: str) -> None:

@@ -28,6 +28,13 @@ from hpcgnn.comm import MpiWorld
     "or an .npy file (pairs, 2). Higher is more likely; takes 8 times --hidden bytes a pair.",
 )
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cpu|cuda[:N]",
+    help="What a rank computes on; auto: GPUs where every rank has one of its own, else cpu.",
+)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite --out.")
@@ -39,6 +46,7 @@ def predict(
     out: Path,
     pairs: Path | None,
     which: str,
+    device: str,
     timeout: float,
     force: bool,
     quiet: bool,
@@ -58,7 +66,7 @@ def predict(
     world = MpiWorld(timeout_seconds=timeout)
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
-    graph = load(parts, world, any_ranks=True)
+    graph = load(parts, world, any_ranks=True, device=device)
     content = checkpoint.read(world, path, None)
     inputs = [path, *RunFolder(run).files(), *filter(None, [pairs])]
     if pairs is not None:

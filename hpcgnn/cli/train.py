@@ -168,7 +168,7 @@ def _compare(world: World, config: RunConfig) -> None:
     mine = {name: str(value) for name, value in config.settings().items()}
     wanted = world.broadcast(mine, what="the settings")
     with together(world, "compare settings"):
-        for name in sorted(mine.keys() | wanted.keys()):
+        for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # of which some ranks may have none
             if mine.get(name) != wanted.get(name):
                 raise HpcgnnError(
                     f"rank {world.rank} has {name} {mine.get(name, 'unset')} and rank 0 {wanted.get(name, 'unset')}: "
@@ -181,11 +181,14 @@ def _make_trainer(
 ) -> Trainer:
     """The trainer that the settings describe, continued where the run was left. Collective."""
     from hpcgnn.comm import Messages
+    from hpcgnn.comm.devices import choose_device
     from hpcgnn.graph import load
     from hpcgnn.nn import build_model
     from hpcgnn.policy.clock import Clock, read_log
+    from hpcgnn.train.memory_need import check_fits
 
     assert isinstance(config.model, ModelConfig)
+    device = choose_device(world, config.device, config.ranks_per_gpu)
     graph = load(parts, world)
     run = RunFolder(out)
     with together(world, f"prepare the run folder {out}"):
@@ -194,11 +197,13 @@ def _make_trainer(
         if world.rank == 0:
             run.prepare(resume=resume)
     graph = _in_order(graph, config.node_order, config.model.hidden)
+    check_fits(graph, config.model, device, config.ranks_per_gpu)
+    graph = graph.to(device)
     links = split_links(graph, config.links) if config.task == LINK else None
     model = build_model(
         config.model,
         graph if links is None else links.train,
-        messages=Messages(world, config.messages),
+        messages=Messages(world, config.messages, device=device),
         strategy=config.strategy,
         seed=config.seed,
         compute=config.compute,
@@ -265,11 +270,23 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
         *_policy_rows(summary),
         ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
+        *_device_rows(summary),
         ("node orders x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
         ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
         ("run folder", str(out)),
     ]
     console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)
+
+
+def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    """What GPUs did, if there were any."""
+    if set(summary["devices"]) == {"CPU"}:
+        return []
+    used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
+    return [
+        ("devices x ranks", used),
+        ("peak memory of a rank on its GPU", console.size(summary["peak_device_memory_bytes_per_rank"])),
+    ]
 
 
 def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:

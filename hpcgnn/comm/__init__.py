@@ -6,8 +6,9 @@ from hpcgnn.comm.exchange import Exchange
 from hpcgnn.comm.links import choose_links
 from hpcgnn.comm.messages import MessageConfig, Messages
 from hpcgnn.comm.mpi_world import MpiWorld
+from hpcgnn.comm.segments import Segments
 from hpcgnn.comm.timings import PHASES, Timings
-from hpcgnn.comm.world import Segments, World
+from hpcgnn.comm.world import World
 
 __all__ = [
     "PHASES",

@@ -65,11 +65,21 @@ class Buffer:
         return np.ctypeslib.as_array(memory).reshape(self.rows, self.row_bytes)
 
 
+def on_host(values: Values) -> Values:
+    """``values``, copied where they are a device's: small collectives go through the host."""
+    return values.cpu() if isinstance(values, torch.Tensor) else values
+
+
+def beside(values: Values, result: Values) -> Values:
+    """``result`` on the device of ``values``."""
+    return result.to(values.device) if isinstance(values, torch.Tensor) and isinstance(result, torch.Tensor) else result
+
+
 def contiguous(values: Values) -> Values:
     """``values``, copied if they are not contiguous; with at least one dimension."""
     return torch.atleast_1d(values).contiguous() if isinstance(values, torch.Tensor) else np.ascontiguousarray(values)
 
 
-def empty(like: Values, *shape: int) -> Values:
-    """Uninitialised memory of this shape for what is of the type, and on the device, of ``like``."""
-    return like.new_empty(shape) if isinstance(like, torch.Tensor) else np.empty(shape, like.dtype)
+def empty(values: Values, *shape: int) -> Values:
+    """Uninitialised memory of this shape for what is of the type, and on the device, of ``values``."""
+    return values.new_empty(shape) if isinstance(values, torch.Tensor) else np.empty(shape, values.dtype)

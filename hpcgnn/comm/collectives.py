@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm.agreement import together
-from hpcgnn.comm.buffer import Buffer, Values, contiguous, empty
+from hpcgnn.comm.buffer import Buffer, Values, beside, contiguous, empty, on_host
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.world import MOST_ROWS, Neighbours, Segments
+from hpcgnn.comm.segments import Neighbours, Segments
+from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
 
 
@@ -57,32 +58,35 @@ class Collectives(ABC):
 
     def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:
         """See :meth:`hpcgnn.comm.world.World.allreduce`, and so on."""
-        values = contiguous(values)
-        result = empty(values, *values.shape)
-        self.wait(self.start_allreduce(Buffer.of(values), Buffer.of(result), op, what))
-        return result
+        mine = contiguous(on_host(values))
+        result = empty(mine, *mine.shape)
+        self.wait(self.start_allreduce(Buffer.of(mine), Buffer.of(result), op, what))
+        return beside(values, result)
 
     def exscan(self, values: Values) -> Values:
         """Sum over the ranks below this one."""
-        values = contiguous(values)
-        result = empty(values, *values.shape)
+        mine = contiguous(on_host(values))
+        result = empty(mine, *mine.shape)
         result[...] = 0
-        self.wait(self.start_exscan(Buffer.of(values), Buffer.of(result), "a prefix sum"))
-        return result
+        self.wait(self.start_exscan(Buffer.of(mine), Buffer.of(result), "a prefix sum"))
+        return beside(values, result)
 
     def allgather(self, values: Values) -> Values:
         """Stack every rank's values."""
-        values = contiguous(values)
-        result = empty(values, self.size, *values.shape)
-        self.wait(self.start_allgather(Buffer.of(values), Buffer.of(result), "a gather of sizes"))
-        return result
+        mine = contiguous(on_host(values))
+        result = empty(mine, self.size, *mine.shape)
+        self.wait(self.start_allgather(Buffer.of(mine), Buffer.of(result), "a gather of sizes"))
+        return beside(values, result)
 
     def broadcast_into(self, values: Values, root: int = 0, what: str = "a broadcast") -> Values:
         """Overwrite values with rank ``root``'s."""
-        flat = values.reshape(-1)
-        step = max(self._MOST_BROADCAST_BYTES // values.itemsize, 1)
+        mine = on_host(values)
+        flat = mine.reshape(-1)
+        step = max(self._MOST_BROADCAST_BYTES // mine.itemsize, 1)
         for first in range(0, len(flat), step):
             self.wait(self.start_broadcast(Buffer.of(flat[first : first + step]), root, what))
+        if mine is not values:
+            values[...] = beside(values, mine)
         return values
 
     def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
@@ -106,12 +110,12 @@ class Collectives(ABC):
 
     def alltoallv(self, rows: Values, counts: np.ndarray) -> tuple[Values, np.ndarray]:
         """Send consecutive rows to each rank."""
-        rows, counts = contiguous(rows), np.ascontiguousarray(counts, dtype=np.int64)
+        mine, counts = contiguous(on_host(rows)), np.ascontiguousarray(counts, dtype=np.int64)
         received_counts = np.empty_like(counts)
         self.wait(self.start_alltoall(Buffer.of(counts), Buffer.of(received_counts), "a swap of row counts"))
-        received = empty(rows, int(received_counts.sum()), *rows.shape[1:])
+        received = empty(mine, int(received_counts.sum()), *mine.shape[1:])
         what = "redistributed rows"
         self.check_counts(counts, received_counts, what)
-        segments = Segments(Buffer.of(rows), counts), Segments(Buffer.of(received), received_counts)
+        segments = Segments(Buffer.of(mine), counts), Segments(Buffer.of(received), received_counts)
         self.wait(self.start_alltoallv(*segments, what))
-        return received, received_counts
+        return beside(rows, received), received_counts

@@ -13,6 +13,7 @@ from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.comm.scratch import Place, Use
+from hpcgnn.comm.transport import Route
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.packing import MESSAGE_BITS
@@ -46,6 +47,7 @@ class Exchange:
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
+        self._routes: dict[Codec, Route] = {}
 
     @property
     def layer(self) -> int:
@@ -91,6 +93,7 @@ class Exchange:
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
+        self._routes = {codec: self._routes[codec] for codec in self._codecs.values()}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
@@ -113,7 +116,7 @@ class Exchange:
 
     def trace_ranges(self) -> RowRanges:
         """From now on, look at the ranges of the rows that are sent in training."""
-        self.ranges = RowRanges(int(self.send_counts.sum()))
+        self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.where)
         return self.ranges
 
     def rows_that_travel(self) -> torch.Tensor:
@@ -139,7 +142,7 @@ class Exchange:
         return all(message is not None and now - message.epoch <= epochs for message in messages)
 
     def take_drift(self) -> np.ndarray:
-        """(3,) sum of :attr:`Mailbox.drift` of this exchange, which starts again from zero."""
+        """(3,) sum of :meth:`Mailbox.take_drift` of this exchange, which starts again from zero."""
         return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
 
     def epochs_apart(self) -> int:
@@ -184,9 +187,10 @@ class Exchange:
         trouble = message.codec.encode(rows, message.sent, key, message.differences)
         if self.ranges is not None and messages.present.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.id, message.sent.numel(), trouble=trouble > 0)
+        messages.traffic.started(self.id, message.sent.numel(), trouble)
         neighbours = None if self.links is None else self.links.there
-        message.pending = messages.world.start_alltoallv(*message.segments, self.name, neighbours)
+        route = self._routes[message.codec]
+        message.pending = messages.transport.start(message.sent, message.received, route, self.name, neighbours)
         messages.depart(message.pending)
         if box is not None and box.arrived is not None and self.freshness == STALE:
             box.in_flight, message = message, box.arrived
@@ -257,10 +261,11 @@ class Exchange:
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
             counts = self.send_counts, self.receive_counts
-            self._codecs[key] = make_codec(
+            self._codecs[key] = codec = make_codec(
                 messages.world, self.name, counts, bits, width, dtype, self._tools,
                 is_delta=messages.is_delta,
             )  # fmt: skip
+            self._routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:

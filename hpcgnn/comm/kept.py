@@ -63,13 +63,16 @@ class Kept:
         """This rank's, as tensors and plain values. What is in flight must have come (:meth:`Messages.drain`)."""
         return {
             "mailboxes": {_plain(slot): box.state() for slot, box in self.mailboxes.items()},
-            "differences": {_plain(slot): (kept.sent, kept.received) for slot, kept in self.differences.items()},
+            "differences": {
+                _plain(slot): (kept.sent.cpu(), kept.received.cpu()) for slot, kept in self.differences.items()
+            },
         }
 
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
         """Go on from :meth:`state`, as far as the present settings keep the same."""
         found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
-        self.differences = {_slot(slot): Differences(*rows) for slot, rows in found.items()}
+        where = tools.scratch.where
+        self.differences = {_slot(slot): Differences(*(r.to(where) for r in rows)) for slot, rows in found.items()}
         if self.keeping is None:
             return
         for slot, content in state["mailboxes"].items():

@@ -44,6 +44,11 @@ class Layout:
         """Size of the buffer."""
         return int(self.blocks.sum()) * BLOCK_BYTES
 
+    def to(self, where: torch.device) -> Layout:
+        """The same with its tensors on a device."""
+        groups = (Group(g.bits, g.rows.to(where), g.payload_at.to(where), g.params_at.to(where)) for g in self.groups)
+        return Layout(self.blocks, tuple(groups), self.padding.to(where))
+
 
 def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
     """The layout of rows of ``width`` values: ``counts`` (P,) int64 rows per peer, ``bits`` (rows,) uint8 of each row."""

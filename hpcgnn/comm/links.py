@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.world import Neighbours, Segments, World
+from hpcgnn.comm.segments import Neighbours, Segments
+from hpcgnn.comm.world import World
 
 COLLECTIVES = ("auto", "alltoallv", "neighbour")
 _ROUNDS = 5

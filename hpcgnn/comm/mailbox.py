@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.codecs import Codec, CodecTools, Differences, restored
 from hpcgnn.comm.codecs.choice import plain_rows
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.world import Segments
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 
@@ -50,14 +48,6 @@ class Message:
         """Whether its rows are, where they are used late."""
         return self.mailbox is not None and self.mailbox.corrects
 
-    @property
-    def segments(self) -> tuple[Segments, Segments]:
-        """What :meth:`hpcgnn.comm.world.World.start_alltoallv` is given."""
-        codec = self.codec
-        return Segments(Buffer.of(self.sent), codec.send_counts), Segments(
-            Buffer.of(self.received), codec.receive_counts
-        )
-
     def become(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """(r, F) numbers take the place of what has come."""
         self.codec, self.received = plain_rows(rows, tools)
@@ -79,15 +69,14 @@ class Keeping:
 class Mailbox:
     """Of one exchange and width. in_flight: to be waited for in a later epoch. arrived: the rows in use.
 
-    drift: (3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
-    n·n; zeros where no message has come since it was last taken. apart: how many epochs apart the two were sent. corrects:
-    whether rows that are used late are corrected.
+    apart: how many epochs apart the two messages were sent that :meth:`take_drift` compares. corrects: whether rows that are
+    used late are corrected.
     """
 
     def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None
         self.arrived: Message | None = None
-        self.drift = np.zeros(3)
+        self._drift: torch.Tensor | None = None
         self.apart = 1
         self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
         self.corrects = keeping.corrects and not self._smooths
@@ -111,7 +100,7 @@ class Mailbox:
             rows, last = message.codec.received_rows(message.received), self._last
             if self._keeping.compares:
                 if last is not None and before is not None:
-                    self.drift = np.array([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
+                    self._drift = torch.stack([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
                     self.apart = message.epoch - before.epoch
                 self._last = rows  # in the other half of the memory than what comes next
             if self._smooths:
@@ -120,19 +109,25 @@ class Mailbox:
                 rows = self._average.lerp_(rows, 1 - self._keeping.decay)
         message.become(rows, self._tools)
 
-    def _dots(self, a: torch.Tensor, b: torch.Tensor) -> float:
+    def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The sum of a·b over rows: the same for any number of threads, as decisions follow from it."""
         if self._diagonal is None:
-            rows = a.shape[0]
-            self._diagonal = Csr(torch.arange(rows + 1), torch.arange(rows, dtype=torch.int32), rows, check=False)
-        return float(sddmm(self._diagonal, a, b, backend=self._tools.backend).double().numpy().sum())
+            rows, where = a.shape[0], a.device
+            columns = torch.arange(rows, dtype=torch.int32, device=where)
+            self._diagonal = Csr(torch.arange(rows + 1, device=where), columns, rows, check=False)
+        products = sddmm(self._diagonal, a, b, backend=self._tools.backend).double()
+        return torch.from_numpy(np.asarray(products.numpy().sum())) if products.is_cpu else products.sum()
 
     def take_drift(self) -> np.ndarray:
-        """:attr:`drift`, which starts again from zero."""
-        drift, self.drift = self.drift, np.zeros(3)
-        return drift
+        """(3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
+        n·n; zeros where no message has come since it was last taken."""
+        drift, self._drift = self._drift, None
+        return np.zeros(3) if drift is None else drift.cpu().numpy()
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _loaded(self, values: torch.Tensor | None) -> torch.Tensor | None:
+        return None if values is None else values.to(self._tools.scratch.where)
 
     def state(self) -> dict[str, Any]:
         """What has come, and what is needed for what comes. What is in flight must have come."""
@@ -144,7 +139,7 @@ class Mailbox:
         }
         rows = {"last": self._last, "average": self._average}
         rows |= {f"{name}_sums": message.sums for name, message in messages.items() if message is not None}
-        return state | {name: values.clone() for name, values in rows.items() if values is not None}
+        return state | {name: _on_host(values) for name, values in rows.items() if values is not None}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
@@ -152,8 +147,13 @@ class Mailbox:
             if name in state:
                 content, epoch = state[name]
                 codec, received = restored(content, self._tools)
-                sums = state.get(f"{name}_sums")
+                sums = self._loaded(state.get(f"{name}_sums"))
                 setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, sums=sums))
-        self._last, self._average = state.get("last"), state.get("average")
+        self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.become(self._average, self._tools)
+
+
+def _on_host(values: torch.Tensor) -> torch.Tensor:
+    """In memory of its own."""
+    return values.clone() if values.is_cpu else values.cpu()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpcgnn.comm.codecs import CodecTools
+from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
+from hpcgnn.comm.gpu_mpi import make_transport
 from hpcgnn.comm.kept import Kept
 from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.mailbox import Message
@@ -13,7 +15,9 @@ from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.traffic import Traffic
+from hpcgnn.comm.transport import Transport
 from hpcgnn.comm.world import World
+from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.settings import Checked, setting
@@ -27,7 +31,8 @@ class MessageConfig(Checked):
     """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
     receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does.
     overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs.
-    collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`)."""
+    collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`). gpu_mpi: whether MPI is
+    given memory of GPUs (:mod:`hpcgnn.comm.gpu_mpi`)."""
 
     bits: int = setting(32, name=None, choices=MESSAGE_BITS)
     message_coding: str = setting(
@@ -48,6 +53,12 @@ class MessageConfig(Checked):
         "where that may pay.",
         choices=COLLECTIVES,
     )
+    gpu_mpi: str = setting(
+        "auto",
+        "Give MPI the memory of GPUs. auto does where the library says that it takes it, and a trial comes right; else, and with "
+        "off, messages go through memory of the host.",
+        choices=GPU_MPI,
+    )
 
     def check(self) -> None:
         """Raise HpcgnnError for settings that do not exist or do not go together."""
@@ -67,18 +78,34 @@ class Messages:
     :class:`hpcgnn.nn.GraphModel` does the latter itself.
 
     config: settings. present: the pass under way. scratch: memory. kept: what outlives an epoch. traffic: what was counted.
-    timings: where seconds went.
+    timings: where seconds went. device: whose memory rows and messages are in. transport: that of other messages of this world
+    and device.
     """
 
     def __init__(
-        self, world: World, config: MessageConfig | None = None, *, seed: int = 0, timings: Timings | None = None
+        self,
+        world: World,
+        config: MessageConfig | None = None,
+        *,
+        seed: int = 0,
+        timings: Timings | None = None,
+        device: Device = CPU,
+        transport: Transport | None = None,
     ) -> None:
         self.world, self.config = world, config or MessageConfig()
         self.config.check()
-        self.timings = timings or Timings()
+        self.device, self.timings = device, timings or Timings(device)
         self.present = Pass(seed)
-        self.scratch, self.kept, self.traffic = Scratch(), Kept(), Traffic()
+        self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic()
         self._under_way: str | None = None
+        self._transport = transport
+
+    @property
+    def transport(self) -> Transport:
+        """How bytes leave the device. Collective when it is first asked for."""
+        if self._transport is None:
+            self._transport = make_transport(self.world, self.device, self.config.gpu_mpi)
+        return self._transport
 
     def tools(self, backend: str) -> CodecTools:
         """What codecs work with, whose kernels are ``backend``'s."""
@@ -126,6 +153,7 @@ class Messages:
         assert pending is not None
         with self.timings.measure("communication_wait_seconds"):
             self.world.wait(pending)
+            self.transport.arrive(pending)
         self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
@@ -133,6 +161,7 @@ class Messages:
         with self.timings.measure("communication_wait_seconds"):
             for pending in self.kept.in_flight():
                 self.world.wait(pending)
+                self.transport.arrive(pending)
 
     def occupy(self, name: str) -> None:
         """The exchange ``name`` begins, in memory that all exchanges share.

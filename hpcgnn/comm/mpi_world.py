@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
-from hpcgnn.comm import job
+from hpcgnn.comm import gpu_mpi, job
 from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.progress import PROGRESS
-from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, Neighbours, Segments
+from hpcgnn.comm.segments import Neighbours, Segments
+from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle
 from hpcgnn.errors import HpcgnnError, StalledError
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class MpiWorld(Collectives):
         super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
         self._row_types: dict[int, Any] = {}
         self._watched: list[Pending] = []
+        self._channel: Channel | None = None
 
     @property
     def _comm(self) -> Any:
@@ -169,9 +172,13 @@ class MpiWorld(Collectives):
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """``Ialltoallv``, or ``Ineighbor_alltoallv``, whose datatype is a row."""
-        start = self._comm.Ialltoallv  # first of all, as this takes MPI back
-        row_type = self._row_type(send.buffer.row_bytes)
-        there, back = ((each.counts, _displacements(each.counts)) for each in (send, received))
+        return self._moved(self._comm, send, received, what, neighbours)  # self._comm takes MPI back
+
+    def _moved(
+        self, comm: Any, send: Segments, received: Segments, what: str, neighbours: Neighbours | None
+    ) -> Pending:
+        start, row_type = comm.Ialltoallv, self._row_type(send.buffer.row_bytes)
+        there, back = ((each.counts, each.begins()) for each in (send, received))
         if neighbours is not None:
             start = neighbours.handle.Ineighbor_alltoallv
             there = tuple(each[neighbours.destinations] for each in there)
@@ -182,11 +189,23 @@ class MpiWorld(Collectives):
             )
         return Pending.started(request, what, send, received)
 
+    def channel(self) -> Channel:
+        """Over a communicator of its own, from whichever thread has MPI."""
+        if self._channel is None:
+            apart = self._comm.Dup()
+            self._channel = Channel(lambda *transfer: self._moved(apart, *transfer))
+        return self._channel
+
+    def takes_memory_of(self, kind: str) -> bool:
+        """As the library says (:func:`hpcgnn.comm.gpu_mpi.says_yes`)."""
+        return gpu_mpi.says_yes(self._mpi, kind)
+
     # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
 
     def _memory(self, buffer: Buffer) -> Any:
-        if buffer.device != "cpu":
-            raise HpcgnnError(f"MPI is given memory of the host, not of {buffer.device}")
+        kind = buffer.device.split(":")[0]
+        if kind != "cpu" and not self.takes_memory_of(kind):
+            raise HpcgnnError(f"this MPI library takes memory of the host, not of {buffer.device}")
         return self._mpi.buffer.fromaddress(buffer.address if buffer.num_bytes else 0, buffer.num_bytes)
 
     def _bytes(self, buffer: Buffer) -> list[Any]:
@@ -236,7 +255,3 @@ class MpiWorld(Collectives):
             return LocalFile(path)
         with self._starting(f"opening {path} for writing"):
             return MpiFile(self._mpi.File.Open(self._comm, os.fsencode(path), self._mpi.MODE_WRONLY))
-
-
-def _displacements(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0], np.cumsum(counts[:-1])))

@@ -19,10 +19,12 @@ class RowBits:
         self.sent, self.received = sent.astype(np.uint8), received.astype(np.uint8)
         self.layouts: dict[int, tuple[Layout, Layout]] = {}
 
-    def make_layouts(self, counts: tuple[np.ndarray, np.ndarray], width: int) -> tuple[Layout, Layout]:
+    def make_layouts(
+        self, counts: tuple[np.ndarray, np.ndarray], width: int, where: torch.device
+    ) -> tuple[Layout, Layout]:
         """The layouts for (P,) rows to and from each rank, of ``width`` values."""
         sent, received = counts
-        return make_layout(sent, self.sent, width), make_layout(received, self.received, width)
+        return make_layout(sent, self.sent, width).to(where), make_layout(received, self.received, width).to(where)
 
     @classmethod
     def uniform(cls, bits: int, sent: int, received: int) -> RowBits:
@@ -40,8 +42,8 @@ class RowRanges:
     squares: (s,) float32 sums of their squares. messages: how many. width: columns F, None before the first message.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.squares, self.messages = torch.zeros(rows), 0
+    def __init__(self, rows: int, where: torch.device) -> None:
+        self.squares, self.messages = torch.zeros(rows, device=where), 0
         self.width: int | None = None
 
     def add(self, wire: torch.Tensor, layout: Layout, width: int) -> None:
@@ -56,6 +58,6 @@ class RowRanges:
 
     def take(self) -> np.ndarray:
         """(s,) float64 mean squares of ranges; starts again."""
-        mean = self.squares.double().numpy() / max(self.messages, 1)
+        mean = self.squares.double().cpu().numpy() / max(self.messages, 1)
         self.squares, self.messages = torch.zeros_like(self.squares), 0
         return mean

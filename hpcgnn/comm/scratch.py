@@ -30,16 +30,17 @@ class Place(NamedTuple):
 
 
 class Scratch:
-    """Uninitialised memory by place; a piece grows when more is asked for."""
+    """Uninitialised memory of a device by place; a piece grows when more is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
         self._pieces: dict[Place, torch.Tensor] = {}
 
     def bytes(self, place: Place, items: int, item_bytes: int) -> torch.Tensor:
         """(items, item_bytes) uint8."""
         num_bytes = items * item_bytes
         if place not in self._pieces or self._pieces[place].numel() < num_bytes:
-            self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8).view(-1)
+            self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.where).view(-1)
         return self._pieces[place][:num_bytes].view(items, item_bytes)
 
     def rows(self, place: Place, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -11,9 +12,11 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.pending import Pending
-from hpcgnn.comm.world import MpiHandle, Neighbours, Segments
+from hpcgnn.comm.segments import Neighbours, Segments
+from hpcgnn.comm.world import MpiHandle
 
 T = TypeVar("T")
 _LONGEST_SECONDS = 60.0
@@ -34,6 +37,7 @@ class ThreadWorld(Collectives):
     def __init__(self, rank: int, meeting: Meeting) -> None:
         super().__init__(rank, meeting.size, meeting.timeout_seconds)
         self._meeting = meeting
+        self._channel: Channel | None = None
 
     def _shared(self, mine: Any, use: Callable[[list[Any]], T]) -> T:
         """What ``use`` makes of what all have brought, which stays as it is meanwhile."""
@@ -64,7 +68,9 @@ class ThreadWorld(Collectives):
         """Nothing is left to be done."""
 
     def wait(self, pending: Pending) -> None:
-        """Nothing is left to wait for."""
+        """What has started is complete; what starts in its turn does so here."""
+        while not pending.test():
+            time.sleep(0)
 
     # -- what starts, and ends ----------------------------------------------------------------------------------------
 
@@ -99,11 +105,13 @@ class ThreadWorld(Collectives):
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """Copy this rank's pieces of everyone's."""
-        pieces = np.split(send.buffer.on_host()[: int(send.counts.sum())], np.cumsum(send.counts)[:-1])
+        rows, begins = send.buffer.on_host(), send.begins()
+        pieces = [rows[begin : begin + count] for begin, count in zip(begins, send.counts, strict=True)]
         theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
         if [len(piece) for piece in theirs] != list(received.counts):
             raise ValueError(f"{what}: rank {self.rank} expects {list(received.counts)} rows of the ranks")
-        received.buffer.on_host()[: int(received.counts.sum())] = np.concatenate(theirs)
+        for begin, piece in zip(received.begins(), theirs, strict=True):
+            received.buffer.on_host()[begin : begin + len(piece)] = piece
         return Pending.done(what)
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
@@ -112,6 +120,16 @@ class ThreadWorld(Collectives):
 
     def free(self, neighbours: Neighbours) -> None:
         """Nothing to give back."""
+
+    def channel(self) -> Channel:
+        """The same meetings."""
+        if self._channel is None:
+            self._channel = Channel(self.start_alltoallv)
+        return self._channel
+
+    def takes_memory_of(self, kind: str) -> bool:
+        """Threads read memory of the host."""
+        return False
 
     # -- where ranks are ----------------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
+from typing import Any
+
+from hpcgnn.devices import CPU, Device
 
 PHASES = (
     "aggregation_seconds",
@@ -17,10 +19,16 @@ PHASES = (
 
 
 class Timings:
-    """Seconds per phase since the last :meth:`take`; ``wire_seconds`` overlaps with the others."""
+    """Seconds per phase since the last :meth:`take`; ``wire_seconds`` overlaps with the others.
 
-    def __init__(self) -> None:
+    device: whose time it is. A GPU's phases are between two marks in what it does, while the host goes on: what it waits for
+    the host, which waits for messages, is ``communication_wait_seconds``.
+    """
+
+    def __init__(self, device: Device = CPU) -> None:
+        self.device = device
         self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._spans: list[tuple[str, Any, Any]] = []
 
     def add(self, phase: str, seconds: float) -> None:
         """Add ``seconds`` to ``phase``."""
@@ -29,12 +37,14 @@ class Timings:
     @contextlib.contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Add the time of the body to ``phase``."""
-        started = time.perf_counter()
+        first = self.device.mark()
         yield
-        self.add(phase, time.perf_counter() - started)
+        self._spans.append((phase, first, self.device.mark()))
 
     def take(self) -> list[float]:
-        """The seconds in the order of :data:`PHASES`; starts again from zero."""
+        """The seconds in the order of :data:`PHASES`; starts again from zero. Waits for what was measured."""
+        for phase, first, last in self._spans:
+            self._seconds[phase] += self.device.seconds_between(first, last)
         values = list(self._seconds.values())
-        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._seconds, self._spans = dict.fromkeys(PHASES, 0.0), []
         return values

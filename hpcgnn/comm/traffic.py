@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import torch
 
 from hpcgnn.comm.passes import ExchangeId
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.contract import Count
 
 
 class Traffic:
@@ -23,11 +25,11 @@ class Traffic:
         self.ages: dict[ExchangeId, int] = {}
         self._calls: Counter[ExchangeId] = Counter()
         self._started: list[ExchangeId] = []
-        self._first_trouble: int | None = None
+        self._troubles: list[Count] = []
 
     def begin_step(self) -> None:
         """A training step starts."""
-        self._started, self._first_trouble = [], None
+        self._started, self._troubles = [], []
         self._calls.clear()
         self.ages.clear()
 
@@ -47,29 +49,28 @@ class Traffic:
         """Those of this step so far, the same on all ranks."""
         return set(self._started)
 
-    def started(self, exchange: ExchangeId, num_bytes: int, *, trouble: bool) -> None:
-        """An exchange has started; ``trouble`` if its rows held a NaN or an infinity."""
+    def started(self, exchange: ExchangeId, num_bytes: int, trouble: Count) -> None:
+        """An exchange has started; so many of its rows held a NaN or an infinity."""
         self.bytes_sent[exchange] += num_bytes
-        if trouble and self._first_trouble is None:
-            self._first_trouble = len(self._started)
         self._started.append(exchange)
+        self._troubles.append(trouble)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 
-    @property
-    def in_trouble(self) -> bool:
-        """Whether this rank has sent a NaN or an infinity in this step."""
-        return self._first_trouble is not None
+    def rows_in_trouble(self) -> Count:
+        """How many rows with a NaN or an infinity this rank has sent in this step: a number, or one on the device."""
+        on_device = [trouble for trouble in self._troubles if isinstance(trouble, torch.Tensor)]
+        on_host = sum(trouble for trouble in self._troubles if not isinstance(trouble, torch.Tensor))
+        return torch.stack(on_device).sum() + on_host if on_device else on_host
 
     def raise_if_trouble(self, world: World, epoch: int, ranks_in_trouble: float) -> None:
         """Say which rank sent the first NaN or infinity of this step, and where. Collective if any rank did.
 
-        ``ranks_in_trouble`` is the sum of :attr:`in_trouble` over ranks: the same number everywhere.
+        ``ranks_in_trouble`` is the sum of :meth:`rows_in_trouble` over ranks: the same number everywhere.
         """
         if not ranks_in_trouble:
             return
-        last = len(self._started)
-        mine = last if self._first_trouble is None else self._first_trouble
+        mine = next((number for number, rows in enumerate(self._troubles) if int(rows)), len(self._started))
         first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
         which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
         raise HpcgnnError(

@@ -15,28 +15,12 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink
 from hpcgnn.comm.buffer import Buffer, Values
+from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.segments import Neighbours, Segments
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 MOST_ROWS = 2**31 - 1  # of one rank in one exchange: counts and displacements are C ints in MPI
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """A graph of ranks that knows who sends to whom. handle: of the world that made it. sources, destinations: (k,) ranks that
-    send to this one, and get from it."""
-
-    handle: Any
-    sources: np.ndarray
-    destinations: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Segments:
-    """A buffer whose rows are those for, or from, one rank after the other. counts: (size,) int64 rows of each."""
-
-    buffer: Buffer
-    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -103,6 +87,14 @@ class World(Protocol):
         the limit, which :meth:`check_counts` checks: here it would be found by one rank alone. With ``neighbours``, only ranks
         that are linked there look at each other; all others' segments must be empty.
         """
+        ...
+
+    def channel(self) -> Channel:
+        """For exchanges that start in their turn: one for all of this world. Collective when it is first asked for."""
+        ...
+
+    def takes_memory_of(self, kind: str) -> bool:
+        """Whether what moves the bytes says that it reads and writes memory of devices of this type. Not collective."""
         ...
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:

@@ -80,3 +80,19 @@ def tiles_problem(offsets: np.ndarray) -> str | None:
     if (offsets[1:] < offsets[:-1]).any():
         return "falls"
     return None
+
+
+def sum_of_hashes(ids: np.ndarray) -> int:
+    """Modulo 2**64, of a mixing of 64 bits (that of splitmix64) of each id."""
+    total = 0
+    for begin in range(0, ids.size, _IDS_AT_A_TIME):
+        mixed = (ids[begin : begin + _IDS_AT_A_TIME].view(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        mixed ^= mixed >> np.uint64(31)
+        total += int(mixed.sum())
+    return total % 2**64
+
+
+_IDS_AT_A_TIME = 1 << 14  # 128 KiB, which stay in the cache

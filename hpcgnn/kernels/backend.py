@@ -105,6 +105,14 @@ def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor |
     return kernels
 
 
+def problem_on(kind: str) -> str | None:
+    """Why no kernels run on devices of this type, to follow "but"; None where some do."""
+    reasons = [backend.missing() for backend in _found().values() if kind in backend.devices]
+    if None in reasons:
+        return None
+    return next((reason for reason in reasons if reason), f"no backend has kernels for {kind}")
+
+
 def _select(operator: Operator | None, backend: str, tensors: dict[str, torch.Tensor | None]) -> Backend:
     device = _device_of(tensors)
     dtype = _dtype_of(tensors) if operator is not None and operator.of_features else None

@@ -26,6 +26,9 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.rows import ROWS, RowKernels
 
+# How many: a number, or, where asking a device for it would wait for what it does, an int64 tensor there, of no dimensions.
+Count = int | torch.Tensor
+
 
 class SpmmKernels(Protocol):
     """See :mod:`hpcgnn.kernels.spmm`."""
@@ -149,7 +152,7 @@ class MessageKernels(Protocol):
         buffer: torch.Tensor,
         payload_at: torch.Tensor,
         params_at: torch.Tensor | None,
-    ) -> int:
+    ) -> Count:
         """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; returns how many are not finite."""
         ...
 
@@ -162,7 +165,7 @@ class MessageKernels(Protocol):
         out: torch.Tensor,
         rows: torch.Tensor,
         accumulate: bool,
-    ) -> int:
+    ) -> Count:
         """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (n, F), or add it; returns how many are not finite."""
         ...
 

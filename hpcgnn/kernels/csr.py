@@ -162,6 +162,17 @@ class Csr:
         ordered._rows_before = before
         return ordered
 
+    def to(self, where: torch.device | str) -> Csr:
+        """This matrix, or a copy of it on another device, whose transpose is then made there."""
+        if torch.device(where) == self.device:
+            return self
+        weight = None if self.weight is None else self.weight.to(where)
+        moved = Csr(self.indptr.to(where), self.indices.to(where), self.num_cols, weight, check=False)
+        moved.each_column_once = self.each_column_once
+        before = self.structure._rows_before
+        moved._rows_before = None if before is None else before.to(where)
+        return moved
+
     def transpose(self) -> Csr:
         """The transposed matrix, made once; its entries keep this matrix's order within a row."""
         origin = None if self._origin is None else self._origin()
@@ -205,7 +216,10 @@ class Csr:
 
     def entry_rows(self, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         """(entries,) row of each entry."""
-        return torch.repeat_interleave(torch.arange(self.num_rows, dtype=dtype, device=self.device), self.row_lengths())
+        rows = torch.arange(self.num_rows, dtype=dtype, device=self.device)
+        return torch.repeat_interleave(
+            rows, self.row_lengths(), output_size=self.num_entries
+        )  # a device need not be asked
 
     def heavy_rows(self, entries: int) -> torch.Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""

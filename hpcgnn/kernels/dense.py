@@ -14,9 +14,9 @@ from hpcgnn.kernels.contract import DENSE, DenseKernels
 _DTYPES = (torch.float32, torch.float64)
 
 
-def has_bf16(backend: str = "auto") -> bool:
-    """Whether ``compute="bf16"`` works here: of the kernels for CPUs, native ones can, with AVX512_BF16."""
-    return "bf16" in choose(DENSE, backend).arithmetics()
+def has_bf16(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
+    """Whether ``compute="bf16"`` works on a device: of the kernels for CPUs, native ones can, with AVX512_BF16."""
+    return "bf16" in choose(DENSE, backend, x=torch.empty(0, device=where)).arithmetics()
 
 
 def product(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-_GOLDEN_64 = 0x9E3779B97F4A7C15
-_GOLDEN_32 = np.uint32(0x9E3779B9)
+GOLDEN_64 = 0x9E3779B97F4A7C15
+GOLDEN_32 = np.uint32(0x9E3779B9)
 _MASK_64 = 2**64 - 1
 
 
@@ -27,14 +27,14 @@ def row_hashes(key: int, ids: np.ndarray) -> np.ndarray:
 def splitmix64(values: Any) -> Any:
     """The first splitmix64 output for each uint64 state: every output bit depends on every input bit."""
     with np.errstate(over="ignore"):
-        return _mix64(values + np.uint64(_GOLDEN_64))
+        return _mix64(values + np.uint64(GOLDEN_64))
 
 
 def draws(hashes: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """uint32 draws for (row hash, column) pairs, broadcast against each other."""
     low, high = hashes.astype(np.uint32), (hashes >> np.uint64(32)).astype(np.uint32)
     with np.errstate(over="ignore"):
-        return _mix32(low + columns.astype(np.uint32) * _GOLDEN_32) ^ high
+        return _mix32(low + columns.astype(np.uint32) * GOLDEN_32) ^ high
 
 
 def threshold(probability: float) -> int:

@@ -140,7 +140,10 @@ class KeptAggregator:
 
     def __init__(self, aggregator: Aggregator) -> None:
         exchange = aggregator.exchange
-        self._messages = Messages(exchange.messages.world, timings=exchange.messages.timings)
+        shared = exchange.messages
+        self._messages = Messages(
+            shared.world, timings=shared.timings, device=shared.device, transport=shared.transport
+        )
         counts = (exchange.send_counts, exchange.receive_counts)
         exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
         self._aggregator = Aggregator(
@@ -162,7 +165,7 @@ class KeptAggregator:
             traffic = self._messages.traffic
             self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
             traffic.bytes_sent.clear()
-            troubled = torch.tensor([float(traffic.in_trouble)])
+            troubled = torch.tensor([float(traffic.rows_in_trouble())])
             self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
         return self
 
@@ -258,7 +261,7 @@ def make_aggregator(
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
     elif kind != "sum":
         raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
-    messages = messages or Messages(graph.world)
+    messages = messages or Messages(graph.world, device=graph.device)
     return aggregator_of_plan(graph, plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes)
 
 
@@ -292,9 +295,14 @@ def connected(
 ) -> Aggregator:
     """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
 
+    What is made on the host goes to the device of ``messages`` here, and nowhere before.
+
     copies: see :class:`hpcgnn.nn.correction.Correction`.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
+    where = messages.device.where
+    plan = plan.map(lambda csr: csr.to(where))
+    left, right = (None if diagonal is None else diagonal.to(where) for diagonal in (left, right))
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     correction = Correction(plan, messages.world, counts, left, right, backend, copies)
@@ -303,7 +311,7 @@ def connected(
 
 def destinations(receive: Csr) -> torch.Tensor:
     """(r,) int64 of R: for each row received a row that it is added to, the only one of a *pre* row."""
-    found = torch.zeros(receive.num_cols, dtype=torch.int64)
+    found = torch.zeros(receive.num_cols, dtype=torch.int64, device=receive.device)
     found[receive.indices.long()] = receive.entry_rows()
     return found
 

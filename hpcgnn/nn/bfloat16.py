@@ -1,4 +1,4 @@
-"""What bfloat16 is worth on this CPU: whose products are the faster ones, and how much faster than float32.
+"""What bfloat16 is worth on this device: whose products are the faster ones, and how much faster than float32.
 
 It is measured, once a process, because instructions do not tell: AVX512_BF16 is 1.8 times as fast as float32 on AMD's Zen 4
 and 5 and half as fast on Intel's CPUs, whose matrix units (AMX) are many times as fast (docs/compute.md). What lies far apart
@@ -10,18 +10,19 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.devices import CPU, Device, device_of
 from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
 
 KERNELS, TORCH = "kernels", "torch"
 _FASTER, _SLOWER = 1.1, 0.9  # what a measurement must differ by to count
 _AHEAD = 1.5  # torch's products round their results once more, so they must be this much faster than the kernels'
 _ROWS, _WIDTH = 1024, 256  # of the product that is timed: large enough for its arithmetic to count
+_ROWS_OF_GPUS = 1 << 17
 _ROUNDS = 10
 # Those of oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) that have no bfloat16 products; all later ones have.
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -47,12 +48,13 @@ class Bfloat16:
 
 
 @functools.cache
-def bfloat16(backend: str = "auto") -> Bfloat16:
-    """What it is worth here, with the threads that torch has; some 100 ms for the first call of a process, then known."""
-    ways = {KERNELS: dense.has_bf16(backend), TORCH: torch_has_it()}
+def bfloat16(backend: str = "auto", where: torch.device = CPU.where) -> Bfloat16:
+    """What it is worth on a device, on the host with the threads that torch has; some 100 ms for a process's first call, then
+    known. A GPU's kernels are torch's, with bfloat16 operands and float32 results."""
+    ways = {KERNELS: dense.has_bf16(backend, where), TORCH: where.type == "cpu" and torch_has_it()}
     if not any(ways.values()):
         return Bfloat16(TORCH, 0.0)
-    seconds = _seconds([way for way in ways if ways[way]], backend)
+    seconds = _seconds([way for way in ways if ways[way]], backend, where)
     return best_of({way: seconds[""] / seconds[way] for way in ways if ways[way]})
 
 
@@ -63,9 +65,9 @@ def best_of(speedups: dict[str, float]) -> Bfloat16:
     return Bfloat16(way, speedups[way])
 
 
-def is_native() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware, and our kernels or torch's oneDNN use it."""
-    return dense.has_bf16() or torch_has_it()
+def is_native(where: torch.device = CPU.where) -> bool:
+    """Whether this device multiplies bfloat16 in hardware, and our kernels or torch's libraries use it."""
+    return dense.has_bf16("auto", where) or (where.type == "cpu" and torch_has_it())
 
 
 def torch_has_it() -> bool:
@@ -91,10 +93,11 @@ def _cpu_has(query: str) -> bool:
     return bool(getattr(torch.cpu, query, bool)())
 
 
-def _seconds(ways: list[str], backend: str) -> dict[str, float]:
+def _seconds(ways: list[str], backend: str, where: torch.device) -> dict[str, float]:
     """The least time that a product and its two gradients take, by turns: in float32 (``""``), and each of ``ways``."""
     generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(rows, _WIDTH, generator=generator) for rows in (_ROWS, _WIDTH))
+    rows = _ROWS if where.type == "cpu" else _ROWS_OF_GPUS
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (rows, _WIDTH))
     calls = {"": lambda: _by_kernels(x, weight, backend, "float32")}
     if KERNELS in ways:
         calls[KERNELS] = lambda: _by_kernels(x, weight, backend, "bf16")
@@ -103,16 +106,16 @@ def _seconds(ways: list[str], backend: str) -> dict[str, float]:
     least = dict.fromkeys(calls, float("inf"))
     for turn in range(1 + _ROUNDS):
         for name, call in calls.items():
-            seconds = _timed(call)
+            seconds = _timed(call, device_of(where))
             if turn > 0:  # the first one also makes what is kept
                 least[name] = min(least[name], seconds)
     return least
 
 
-def _timed(call: Callable[[], None]) -> float:
-    started = time.perf_counter()
+def _timed(call: Callable[[], None], device: Device) -> float:
+    started = device.mark()
     call()
-    return time.perf_counter() - started
+    return device.seconds_between(started, device.mark())
 
 
 def _by_kernels(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str) -> None:

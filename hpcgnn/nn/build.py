@@ -49,6 +49,7 @@ def build_model(
         check_choice("strategy", strategy, STRATEGIES)
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
+        _check_device(messages, graph)
         if dtype not in (torch.float32, torch.float64):
             raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
         config.check()
@@ -60,8 +61,8 @@ def build_model(
             raise HpcgnnError(
                 f"{graph.path} has no node features: convert the graph with --features degree:64 or another"
             )
-    chosen = choose_compute(graph.world, compute, dtype)
-    messages = messages or Messages(graph.world)
+    chosen = choose_compute(graph.world, compute, dtype, graph.device)
+    messages = messages or Messages(graph.world, device=graph.device)
     seed = int(seed)  # not one of NumPy's, which overflow
     messages.reseed(seed)
     kind: type[GraphModel] = MODELS[config.model]
@@ -73,12 +74,12 @@ def build_model(
         graph.meta.num_features,
         graph.meta.num_classes if config.decoder == "none" else config.hidden,
         connection,
-        DropoutKeys(graph.original_ids, seed),
+        DropoutKeys(graph.original_ids.to(graph.device.where), seed),
         is_sparse=isinstance(graph.features, Csr),
         compute=chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
-    model = _with_weights(kind, config, frame, seed).to(dtype)
+    model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
     return model
 
@@ -93,6 +94,15 @@ def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, see
             how = {"compute": frame.compute, "backend": frame.aggregator.backend}
             model.decoder = make_decoder(config.decoder, frame.out_width, **how)
     return model
+
+
+def _check_device(messages: Messages | None, graph: LocalGraph) -> None:
+    """Raise WrongValueError where what travels would be on another device than what is computed."""
+    if messages is not None and messages.device is not graph.device:
+        raise WrongValueError(
+            f"messages are on {messages.device.where} and the graph is on {graph.device.where}: make them with "
+            "Messages(..., device=graph.device)"
+        )
 
 
 def _check_dense(graph: LocalGraph) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from hpcgnn.arguments import check_choice
 from hpcgnn.comm import World, together
+from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
@@ -68,9 +69,10 @@ class Rounded:
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
         """``float32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
-        if not pays(self.x.shape[0], in_width, out_width, backend):
+        where = self.x.device
+        if not pays(self.x.shape[0], in_width, out_width, backend, where):
             return "float32"
-        return "bf16" if bfloat16(backend).way == KERNELS else "torch"
+        return "bf16" if bfloat16(backend, where).way == KERNELS else "torch"
 
     def _by_torch(self) -> torch.Tensor:
         if self._rounded is None:
@@ -85,10 +87,10 @@ def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
     return y
 
 
-def pays(rows: int, in_width: int, out_width: int, backend: str = "auto") -> bool:
+def pays(rows: int, in_width: int, out_width: int, backend: str = "auto", where: torch.device = CPU.where) -> bool:
     """Whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
     narrowest, multiplications = min(in_width, out_width), rows * in_width * out_width
-    if bfloat16(backend).way == KERNELS:
+    if bfloat16(backend, where).way == KERNELS:
         return narrowest >= _LEAST_WIDTH and multiplications >= _LEAST_MULTIPLICATIONS
     return narrowest >= _LEAST_WIDTH_BY_TORCH and multiplications >= _LEAST_MULTIPLICATIONS_BY_TORCH
 
@@ -111,44 +113,44 @@ class _Product(torch.autograd.Function):
         return dx, None, dweight
 
 
-def check_compute(compute: str, dtype: torch.dtype) -> None:
+def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> None:
     """Raise HpcgnnError where ``compute`` does not work, or is ``bf16`` and slower than float32."""
     check_choice("compute", compute, COMPUTES)
     if compute in (AUTO, FLOAT32):
         return
     if dtype != torch.float32:
         raise HpcgnnError(f"compute {compute} is for models in float32, not in {dtype}: leave out --compute")
-    if not _multiplies():
+    if not _multiplies(device.where):
         raise HpcgnnError(
-            f"torch {torch.__version__} has no bfloat16 products on this CPU: leave out --compute {compute}"
+            f"torch {torch.__version__} has no bfloat16 products on this {device.name}: leave out --compute {compute}"
         )
-    if compute == BF16 and not is_native():
+    if compute == BF16 and not is_native(device.where):
         raise HpcgnnError(
-            "this CPU has no bfloat16 arithmetic that may be used (HPCGNN_ISA, ONEDNN_MAX_CPU_ISA), and --compute bf16 would be "
-            "many times slower than float32: leave it out, or pass --compute bf16-emulated if that is wanted"
+            f"this {device.name} has no bfloat16 arithmetic that may be used (HPCGNN_ISA, ONEDNN_MAX_CPU_ISA), and --compute "
+            "bf16 would be many times slower than float32: leave it out, or pass --compute bf16-emulated if that is wanted"
         )
-    if compute == BF16 and (found := bfloat16()).is_slower:
+    if compute == BF16 and (found := bfloat16("auto", device.where)).is_slower:
         raise HpcgnnError(
-            f"on this CPU products in bfloat16 take {1 / found.speedup:.1f} times as long as in float32: leave out --compute "
-            "bf16, or pass --compute bf16-emulated to take them nonetheless"
+            f"on this {device.name} products in bfloat16 take {1 / found.speedup:.1f} times as long as in float32: leave out "
+            "--compute bf16, or pass --compute bf16-emulated to take them nonetheless"
         )
 
 
-def choose_compute(world: World, compute: str, dtype: torch.dtype) -> str:
+def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Device = CPU) -> str:
     """What a model is to compute with, where ``compute`` was asked for: the same on all ranks, none of them ``auto``. Collective.
 
     Raises:
         HpcgnnError: on all ranks, where any rank cannot (:func:`check_compute`).
     """
     with together(world, "choose the arithmetic of dense products"):
-        check_compute(compute, dtype)
-        is_faster = compute == AUTO and dtype == torch.float32 and bfloat16().is_faster
+        check_compute(compute, dtype, device)
+        is_faster = compute == AUTO and dtype == torch.float32 and bfloat16("auto", device.where).is_faster
     if compute != AUTO:
         return compute
     return BF16 if _on_all(world, is_faster) else FLOAT32
 
 
-def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str] | None) -> str:
+def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str] | None, device: Device = CPU) -> str:
     """What a resumed run goes on with, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint. Collective.
 
     A choice of ``auto`` is kept as long as it can be, so that the whole run has one arithmetic. before: ``asked`` and
@@ -158,7 +160,7 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
         return chosen
     if before["chosen"] in (chosen, FLOAT32):
         return before["chosen"]
-    if _on_all(world, is_native() and not bfloat16().is_slower):
+    if _on_all(world, is_native(device.where) and not bfloat16("auto", device.where).is_slower):
         return before["chosen"]
     _LOG.warning(
         "the run was begun with products in bfloat16, which are slower than float32 here: it goes on in float32"
@@ -170,8 +172,8 @@ def _on_all(world: World, answer: bool) -> bool:
     return bool(world.allreduce(torch.tensor([int(answer)]), "min", "the arithmetic of dense products")[0])
 
 
-def _multiplies() -> bool:
-    ones = torch.ones(32, 32, dtype=torch.bfloat16)
+def _multiplies(where: torch.device) -> bool:
+    ones = torch.ones(32, 32, dtype=torch.bfloat16, device=where)
     try:
         return bool((ones @ ones == 32).all())
     except RuntimeError:

@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import World
-from hpcgnn.host import host_values
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.plan import AggregationPlan
 
@@ -98,7 +97,7 @@ class Correction:
         if self.copies is None:
             return z.index_select(0, self.nodes)
         if self._near is None:
-            self._near = self.copies.near()
+            self._near = self.copies.near().to(x.device)
         return spmm(self._near, x, backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
@@ -118,17 +117,19 @@ class Correction:
         """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
         local = self._plan.local
         signless = local if local.weight is None else local.with_weight(local.weight.abs())
-        moving = (torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()).to(dtype)
+        where = local.device
+        moving = torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()
+        moving = moving.to(where, dtype)
         moving = moving if self._right is None else moving * self._right.to(dtype)
         here = self.sums(moving, spmm(signless, moving, backend=self._backend))[:, 0]
         there = self._from_there(moving)[self.nodes, 0]
         prior = float(self._right.mean()) if self._right is not None and self._right.numel() else 1.0
         total = float((there.abs() * here).sum())
         mean = there.abs() / total if total > 0 else torch.zeros_like(there)
-        entries = torch.zeros(local.num_rows, dtype=torch.int64).index_fill_(0, self.nodes, 2)
+        entries = torch.zeros(local.num_rows, dtype=torch.int64, device=where).index_fill_(0, self.nodes, 2)
         indptr = torch.cat((entries.new_zeros(1), entries.cumsum(0)))
         boundary = self.nodes.numel()
-        columns = torch.arange(boundary, dtype=torch.int32)
+        columns = torch.arange(boundary, dtype=torch.int32, device=where)
         columns = torch.stack((columns, torch.full_like(columns, boundary)), 1).flatten()
         known = here + prior  # 0 only where Dr is, and nothing moves
         share = torch.where(known > 0, there / known, torch.zeros_like(there))
@@ -138,5 +139,5 @@ class Correction:
     def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
         """(n, 1) R · exchange(S moving), of (n, 1). Collective."""
         sent = spmm(self._plan.send, moving, backend=self._backend)
-        received, _ = self._world.alltoallv(host_values(sent), self._counts[0])
-        return spmm(self._plan.receive, torch.as_tensor(received), backend=self._backend)
+        received, _ = self._world.alltoallv(sent, self._counts[0])
+        return spmm(self._plan.receive, received, backend=self._backend)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.host import index_array
-from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed
+from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed, keyed_on_device
 
 
 @dataclass
@@ -79,6 +79,9 @@ class _Dropout(torch.autograd.Function):
 
 def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
     assert x.weight is not None, "sparse features have values"
+    if not x.weight.is_cpu:
+        draws = keyed_on_device.draws(keyed_on_device.row_hashes(mask.key, mask.ids)[x.entry_rows()], x.indices)
+        return x.with_weight(torch.where(draws >= mask.threshold, x.weight / (1 - mask.probability), 0))
     hashes = np.repeat(keyed.row_hashes(mask.key, index_array(mask.ids)), index_array(x.row_lengths()))
     kept = keyed.draws(hashes, index_array(x.indices)) >= np.uint32(mask.threshold)
     return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - mask.probability), 0))

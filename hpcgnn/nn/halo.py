@@ -51,7 +51,7 @@ def make_halo(
 
     return connected(
         plan,
-        messages=messages or Messages(graph.world),
+        messages=messages or Messages(graph.world, device=graph.device),
         backend=backend,
         row_bytes=row_bytes,
         copies=Copies(near, edges),
@@ -98,7 +98,8 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, halo_ids(graph)))
     csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
-    return AttentionEdges(csr, original)
+    where = graph.device.where
+    return AttentionEdges(csr.to(where), original.to(where))
 
 
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -38,5 +38,5 @@ def label_matrix(y: torch.Tensor, nodes: torch.Tensor, num_classes: int) -> Csr:
     else:
         given = (y != 0) & nodes[:, None]
         lengths, indices = given.sum(1), given.nonzero()[:, 1]
-    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
     return Csr(indptr, indices, num_classes)  # checked: y is a tensor that a program may change

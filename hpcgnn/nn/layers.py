@@ -173,7 +173,9 @@ class GCNIILayer(torch.nn.Module):
         under_way = self.aggregator.begin(x)
         initial = self.alpha * first  # while rows travel
         y = torch.add(initial, under_way.finish(), alpha=1 - self.alpha)
-        near_identity = torch.eye(y.shape[1], dtype=y.dtype).lerp(self.weight, self.beta)  # (F, F): small beside y
+        near_identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device).lerp(
+            self.weight, self.beta
+        )  # (F, F): small beside y
         return matmul(operand(y, self.compute), near_identity, self.aggregator.backend)
 
 

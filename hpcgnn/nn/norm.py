@@ -29,7 +29,7 @@ def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
 
 def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
     """The (F,) float64 mean of all ranks' (n, F) rows, and how many they are. Collective, forward and backward."""
-    count = torch.tensor([x.shape[0]], dtype=torch.float64)
+    count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
     sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
     total = float(sums[-1].detach())
     return sums[:-1] / total, total

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, edge_softmax, edge_sum, gather_rows, scatter_rows, sddmm, spmm
+from hpcgnn.kernels import Csr, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregate import Aggregator, connected, destinations, with_self_loops
 from hpcgnn.nn.halo import edge_ids, identity
@@ -33,18 +33,21 @@ NEGATIVE_SLOPE = 0.2
 class PartialPlan:
     """One rank's plan of attention, with exchanges.
 
-    send: (s, n) S. merge: (n, n + r) L beside R. pre_rows: int64, which rows of S are *pre* rows; is_pre: (entries of send,)
-    bool, which entries are in one. targets: (p,) int64 destinations of the pre rows received, in their order. is_partial:
-    (entries of merge,) bool, which stand for such a row.
+    send: (s, n) S. merge: (n, n + r) L beside R. send_sources, merge_sources: (entries, columns) that pick the source's row for
+    each entry of these. pre_rows: (s, q) that puts what is told of the q *pre* rows of S where they are; is_pre: (entries of
+    send,) bool, which entries are in one. targets: (p, n) that picks the destinations of the pre rows received, in their order.
+    is_partial: (entries of merge,) bool, which stand for such a row.
     send_ids, merge_ids: (entries,) int64 of edges, as in :class:`hpcgnn.nn.halo.AttentionEdges`. scores: moves (p, H) of
     targets to senders. rows: moves (s, H*C + H) to receivers.
     """
 
     send: Csr
     merge: Csr
-    pre_rows: torch.Tensor
+    send_sources: Csr
+    merge_sources: Csr
+    pre_rows: Csr
     is_pre: torch.Tensor
-    targets: torch.Tensor
+    targets: Csr
     is_partial: torch.Tensor
     send_ids: torch.Tensor
     merge_ids: torch.Tensor
@@ -66,7 +69,7 @@ def make_partial_plan(
     pre_to_send, pre_received = _only_pre(plan.send_to), _only_pre(plan.receive_from)
     to_send, received = (torch.from_numpy(~rows.is_post()) for rows in (plan.send_to, plan.receive_from))
     received_targets = destinations(plan.receive)[received]
-    merge = _beside(plan.local, plan.receive)
+    merge, where = _beside(plan.local, plan.receive), graph.device.where
     ids, world = graph.original_ids, graph.world
     # What an edge is called: a sender is told the targets of its pre rows, a receiver the sources of its post rows.
     targets, _ = world.alltoallv(ids[received_targets], pre_received.counts(world.size))
@@ -76,14 +79,18 @@ def make_partial_plan(
     sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
     all_ids = torch.cat((ids, sources))
     return PartialPlan(
-        send=plan.send,
-        merge=merge,
-        pre_rows=torch.nonzero(to_send).flatten(),
-        is_pre=to_send[plan.send.entry_rows()],
-        targets=received_targets,
-        is_partial=torch.cat((torch.zeros(graph.num_nodes, dtype=torch.bool), received))[merge.indices.long()],
-        send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]),
-        merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]),
+        send=plan.send.to(where),
+        merge=merge.to(where),
+        send_sources=_picks(plan.send.indices, plan.send.num_cols).to(where),
+        merge_sources=_picks(merge.indices, merge.num_cols).to(where),
+        pre_rows=_picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(where),
+        is_pre=to_send[plan.send.entry_rows()].to(where),
+        targets=_picks(received_targets, graph.num_nodes).to(where),
+        is_partial=torch.cat((torch.zeros(graph.num_nodes, dtype=torch.bool), received))[merge.indices.long()].to(
+            where
+        ),
+        send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(where),
+        merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(where),
         scores=_mover(pre_received, pre_to_send, messages, backend),
         rows=_mover(plan.send_to, plan.receive_from, messages, backend),
     )
@@ -106,21 +113,24 @@ def partial_attention(
     the (entries, H) weights of S and of L beside R.
     """
     width, send = rows.shape[1], plan.send
-    told = plan.scores(gather_rows(target, plan.targets, backend))
-    of_row = scatter_rows(plan.pre_rows, told, send.num_rows, backend)
-    scores = _scores(send, source, of_row, plan.is_pre, backend)
+    told = plan.scores(spmm(plan.targets, target, backend=backend))
+    of_row = spmm(plan.pre_rows, told, backend=backend)
+    scores = _scores(send, plan.send_sources, source, of_row, plan.is_pre, backend)
     weights = edge_softmax(send, scores, backend)
     values = spmm(send, rows, torch.where(plan.is_pre[:, None], drops[0](weights), weights), backend=backend)
     came = plan.rows(torch.cat((values, _log_sum_exp(send, scores, backend)), dim=1))
     sources = torch.cat((source, came[:, width:]))
-    alpha = edge_softmax(plan.merge, _scores(plan.merge, sources, target, ~plan.is_partial, backend), backend)
+    scores = _scores(plan.merge, plan.merge_sources, sources, target, ~plan.is_partial, backend)
+    alpha = edge_softmax(plan.merge, scores, backend)
     alpha = torch.where(plan.is_partial[:, None], alpha, drops[1](alpha))
     return spmm(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
 
 
-def _scores(csr: Csr, source: torch.Tensor, target: torch.Tensor, both: torch.Tensor, backend: str) -> torch.Tensor:
+def _scores(
+    csr: Csr, sources: Csr, source: torch.Tensor, target: torch.Tensor, both: torch.Tensor, backend: str
+) -> torch.Tensor:
     """(entries, H): LeakyReLU of the two ends' sum for entries of which ``both`` are known, else what the source has."""
-    of_source = gather_rows(source, csr.indices, backend)
+    of_source = spmm(sources, source, backend=backend)
     joint = F.leaky_relu(sddmm(csr, target, source, "add", backend=backend), NEGATIVE_SLOPE, inplace=True)
     return torch.where(both[:, None], joint, of_source)
 
@@ -129,12 +139,17 @@ def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
     """(rows, H), of each row's entries. No row is empty."""
     with torch.no_grad():
         rows = csr.entry_rows()[:, None].expand_as(scores)
-        largest = torch.zeros(csr.num_rows, scores.shape[1], dtype=scores.dtype)
+        largest = scores.new_zeros(csr.num_rows, scores.shape[1])
         largest.scatter_reduce_(0, rows, scores, "amax", include_self=False)
     return largest + torch.log(edge_sum(csr, torch.exp(scores - repeat_rows(csr, largest, backend)), backend))
 
 
 # -- making the plan ---------------------------------------------------------------------------------------------------
+
+
+def _picks(columns: torch.Tensor, num_cols: int) -> Csr:
+    """(m, num_cols) with a one in each row, in these (m,) columns: it gathers rows, and its transpose, made once, scatters."""
+    return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
 
 
 def _only_pre(rows: PeerRows) -> PeerRows:

@@ -96,7 +96,10 @@ class Adam:
             for mine, theirs in zip(self.param_groups, state["param_groups"], strict=True)
         ]
         self.state = {
-            parameters[number]: {name: values[name].clone() for name in _MOMENTS}
+            parameters[number]: {
+                name: values[name].clone() if name == "step" else values[name].to(parameters[number].device, copy=True)
+                for name in _MOMENTS
+            }
             for number, values in state["state"].items()
         }
 

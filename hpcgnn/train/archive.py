@@ -31,10 +31,20 @@ def write(path: Path, content: dict[str, Any]) -> None:
     Raises:
         OSError: what the file said, which torch would not tell.
     """
+    content = _on_host(content)
     with path.open("wb", buffering=1 << 20) as file:
         stream = _Stream(file)
         torch.save(content | {DIGEST: digest_of(content)}, stream)  # type: ignore[arg-type]
         stream.finish()
+
+
+def _on_host(content: Any) -> Any:
+    """With all tensors in memory of the host."""
+    if isinstance(content, torch.Tensor):
+        return content.cpu()
+    if isinstance(content, dict):
+        return type(content)((name, _on_host(value)) for name, value in content.items())
+    return type(content)(map(_on_host, content)) if type(content) in (list, tuple) else content
 
 
 class _Stream:

@@ -6,50 +6,85 @@ import torch
 
 from hpcgnn.arguments import check_type, check_world
 from hpcgnn.comm import Buffer, World
+from hpcgnn.devices import CPU, Device
 
 
 class GradientBucket:
     """Means of gradients and sums of a few scalars over ranks, in two all-reduces at once.
 
     Gradients travel in the parameters' type: on a slow network they weigh as much as an exchange of few bits. Scalars such as
-    the loss, counts and stop requests are few, and float64. Both buffers are allocated once.
+    the loss, counts and stop requests are few, and float64. All buffers are allocated once. What is a device's is copied to
+    the host together, and waited for once.
     """
 
-    def __init__(self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int) -> None:
+    def __init__(
+        self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int, device: Device = CPU
+    ) -> None:
         self._world = world
-        self._parameters = parameters
-        size = sum(parameter.numel() for parameter in parameters)
-        self._mine, self._sums = (torch.zeros(size, dtype=parameters[0].dtype) for _ in range(2))
-        self._my_scalars, self._scalar_sums = (torch.zeros(num_scalars + 1, dtype=torch.float64) for _ in range(2))
+        self._parameters, self._device = parameters, device
+        sizes = (
+            (sum(parameter.numel() for parameter in parameters), parameters[0].dtype),
+            (num_scalars + 1, torch.float64),
+        )
+        (self._mine, self._sums), (self._my_scalars, self._scalar_sums) = (
+            [_host_tensor(device, size, dtype) for _ in range(2)] for size, dtype in sizes
+        )
         pairs = (self._my_scalars, self._scalar_sums), (self._mine, self._sums)
         self._buffers = [(Buffer.of(mine), Buffer.of(sums)) for mine, sums in pairs]
+        self._told = _host_tensor(device, num_scalars, torch.float64)
+        # On the host itself there is nothing to copy.
+        is_host = device.where.type == "cpu"
+        self._flat = self._mine if is_host else torch.zeros_like(self._mine, device=device.where)
+        self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.where)
 
-    def reduce(self, scalars: list[float], count: int) -> tuple[list[float], int]:
+    def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient, of a sum over ``count`` nodes of this rank, by that of the mean over all ranks' nodes.
 
-        No rank need know beforehand how many there are. Returns the sums of ``scalars`` and of ``count``; where the latter
-        is 0, gradients are only summed. Collective.
+        No rank need know beforehand how many there are. Returns the sums of ``scalars``, which may be on the device, and of
+        ``count``; where the latter is 0, gradients are only summed. Collective.
         """
-        for parameter, piece in zip(self._parameters, self._pieces(self._mine), strict=True):
+        for parameter, piece in zip(self._parameters, self._pieces(self._flat), strict=True):
             if parameter.grad is None:
                 piece.zero_()
             else:
                 piece.copy_(parameter.grad)
-        self._my_scalars.copy_(torch.tensor([*scalars, count], dtype=torch.float64))
+        self._bring_to_host([*scalars, count])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
             self._world.wait(pending)
         *totals, total_count = self._scalar_sums.tolist()
         self._sums /= max(total_count, 1)
-        for parameter, piece in zip(self._parameters, self._pieces(self._sums), strict=True):
+        if self._summed is not self._sums:
+            self._device.follow(self._device.copy(self._summed, self._sums))
+        for parameter, piece in zip(self._parameters, self._pieces(self._summed), strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.copy_(piece)
         return totals, int(total_count)
 
+    def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
+        """Fill what is sent. The one place in a step where the host waits for all that the device was asked for."""
+        numbers = [number for number, value in enumerate(scalars) if isinstance(value, torch.Tensor)]
+        copies = []
+        if numbers:
+            told = torch.stack([scalars[number].detach().double() for number in numbers])  # type: ignore[union-attr]
+            copies.append(self._device.copy(self._told[: len(numbers)], told, self._device.record()))
+        if self._flat is not self._mine:
+            copies.append(self._device.copy(self._mine, self._flat, self._device.record()))
+        for copied in copies:
+            copied.wait()
+        found = dict(zip(numbers, self._told.tolist(), strict=False))
+        known = [found[number] if number in found else float(value) for number, value in enumerate(scalars)]
+        self._my_scalars.copy_(torch.tensor(known, dtype=torch.float64))
+
     def _pieces(self, flat: torch.Tensor) -> list[torch.Tensor]:
         sizes = [parameter.numel() for parameter in self._parameters]
         pieces = flat[: sum(sizes)].split(sizes)
         return [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
+
+
+def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """(size,) zeros on the host, in memory that the device copies to and from."""
+    return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
 
 
 def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:

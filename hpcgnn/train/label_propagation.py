@@ -66,17 +66,18 @@ class LabelInputs:
 
     def __init__(self, config: LabelPropagationConfig, graph: LocalGraph, seed: int) -> None:
         self._config, self._graph, self._seed = config, graph, seed
+        self._trained = graph.masks["train_mask"].nonzero()[:, 0]
         self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
 
     def training(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
-        """The labels of ``epoch``, and the (n,) bool training nodes without them: the loss is on these."""
-        trained = self._graph.masks["train_mask"]
+        """The labels of ``epoch``, and the (m,) int64 training nodes without them, ascending: the loss is on these."""
         if self._config.rate == 0:
-            return None, trained
+            return None, self._trained
+        trained = self._graph.masks["train_mask"]
         drawing = epoch if self._config.redraw == "epoch" else 0
         if self._drawn is None or self._drawn[0] != drawing:
-            drawn = drawn_nodes(self._config, self._seed, drawing, self._graph.original_ids)
-            self._drawn = drawing, (training_labels(self._graph, drawn), trained & ~drawn)
+            drawn = drawn_nodes(self._config, self._seed, drawing, self._graph.original_ids).to(trained.device)
+            self._drawn = drawing, (training_labels(self._graph, drawn), (trained & ~drawn).nonzero()[:, 0])
         return self._drawn[1]
 
     @cached_property

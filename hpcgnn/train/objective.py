@@ -18,15 +18,15 @@ METRICS = ("accuracy", "micro-f1", "roc-auc")
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
 
 
-def loss_sum(scores: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy summed over the masked nodes; for multi-label the binary one, averaged over classes.
+def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy summed over (m,) int64 ``nodes``; for multi-label the binary one, averaged over classes.
 
-    Differentiable also where no node is masked, so that the rank still takes part in every backward exchange.
+    Differentiable also where there are none, so that the rank still takes part in every backward exchange.
     """
+    learned, targets = scores.index_select(0, nodes), y.index_select(0, nodes)
     if y.dim() == 2:
-        targets = y[mask].to(scores.dtype)
-        return F.binary_cross_entropy_with_logits(scores[mask], targets, reduction="sum") / y.shape[1]
-    return F.cross_entropy(scores[mask], y[mask], reduction="sum")
+        return F.binary_cross_entropy_with_logits(learned, targets.to(scores.dtype), reduction="sum") / y.shape[1]
+    return F.cross_entropy(learned, targets, reduction="sum")
 
 
 def default_metric(task: str) -> str:
@@ -48,7 +48,7 @@ def evaluate(
 def _accuracy(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
     right = _predicted(scores, y) == y
     right = right.all(dim=1) if y.dim() == 2 else right
-    counts = _summed(world, [[int((right & mask).sum()), int(mask.sum())] for mask in masks])
+    counts = _summed(world, [[(right & mask).sum(), mask.sum()] for mask in masks])
     return [correct / total if total else None for correct, total in counts]
 
 
@@ -57,7 +57,7 @@ def _micro_f1(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[t
         return _accuracy(world, scores, y, masks)  # with one label a node the two are the same number
     predicted, actual = _predicted(scores, y).bool(), y.bool()
     hits, either = (predicted & actual).sum(1), predicted.sum(1) + actual.sum(1)
-    counts = _summed(world, [[int(hits[mask].sum()), int(either[mask].sum())] for mask in masks])
+    counts = _summed(world, [[(hits * mask).sum(), (either * mask).sum()] for mask in masks])
     return [2 * hit / total if total else None for hit, total in counts]
 
 
@@ -65,8 +65,8 @@ def _predicted(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (scores > 0).to(y.dtype) if y.dim() == 2 else scores.argmax(dim=1)
 
 
-def _summed(world: World, counts: list[list[int]]) -> list[list[int]]:
-    return world.allreduce(np.array(counts, dtype=np.int64), what="metric counts").tolist()
+def _summed(world: World, counts: list[list[torch.Tensor]]) -> list[list[int]]:
+    return world.allreduce(torch.stack([torch.stack(pair) for pair in counts]), what="metric counts").tolist()
 
 
 def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:

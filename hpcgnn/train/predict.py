@@ -81,8 +81,9 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
             )
     assert decoder is not None
     bounds, slab = _dealt_by_id(graph, _applied(model, graph))
-    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])) for end in range(2))
-    return decoder(identity(len(pairs)), left, right)
+    where = graph.device.where
+    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])).to(where) for end in range(2))
+    return decoder(identity(len(pairs)).to(where), left, right)
 
 
 def read_pairs(world: World, path: Path) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.comm import MessageConfig
+from hpcgnn.comm.devices import HOST, check_device
 from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.compute import COMPUTES
@@ -79,7 +80,13 @@ class RunConfig(Checked):
         "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow.",
         choices=COMPUTES,
     )
-    device: str = setting("cpu", choices=("cpu",))
+    device: str = setting(
+        "auto",
+        "What a rank computes on: cpu; cuda, a GPU (AMD's too) of its own; or cuda:N. auto: GPUs where every rank has one of its "
+        "own, else cpu.",
+        metavar="auto|cpu|cuda[:N]",
+    )
+    ranks_per_gpu: int = setting(1, "So many ranks of a node may share a GPU.", least=1)
     timeout: float = setting(1800.0, "Seconds to wait for another rank before giving up.", above=0, is_finite=False)
     replay: Path | None = setting(
         None,
@@ -99,6 +106,7 @@ class RunConfig(Checked):
         What depends on a graph's data is checked where that is known.
         """
         super().check()
+        check_device(self.device)
         for part in (self.model, self.links, self.train):
             part.check()
         _check_delta(self)
@@ -225,6 +233,10 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     if isinstance(model, ModelConfig) and not MODELS[model.model].uses_strategy(model):
         users = [name for name in MODELS if MODELS[name].uses_strategy(ModelConfig(name))]
         found["strategy"] = not_used("--strategy", f"{model.model}, whose neighbours' rows travel as they are", users)
+    if run.device == HOST:
+        found |= {
+            name: f"{as_flag(name)} is for GPUs: --device cpu does not use it" for name in ("gpu_mpi", "ranks_per_gpu")
+        }
     if run.policy.is_off:
         found["replay"] = "--replay is not used where nothing is decided: policies of --bits and --staleness use it"
     return found

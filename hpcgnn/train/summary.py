@@ -48,6 +48,8 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
         "peak_memory_bytes_per_rank": int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        "devices": _devices(graph),
+        "peak_device_memory_bytes_per_rank": int(world.allreduce(np.array([graph.device.peak_bytes() or 0]), "max")[0]),
         "bits_shares": bit_shares([record["bits"] for record in records]),
         "stale_share": float(np.mean([record["stale"] for record in records])) if records else 0.0,
         "ranks": world.size,
@@ -71,6 +73,17 @@ def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float
             shares[str(epoch)] = shares.get(str(epoch), 0.0) + typical
     total = sum(shares.values())
     return {bits: shares[bits] / total for bits in sorted(shares, key=int)}
+
+
+def _devices(graph: LocalGraph) -> dict[str, int]:
+    """How many ranks computed on what; the names of GPUs are those of the lowest rank that has one. Collective."""
+    world, is_gpu = graph.world, graph.device.where.type != "cpu"
+    counts = world.allreduce(np.array([not is_gpu, is_gpu], np.int64))
+    first = int(world.allreduce(np.array([world.rank if is_gpu else world.size]), "min")[0])
+    if first == world.size:
+        return {"CPU": int(counts[0])}
+    gpu = world.broadcast(graph.device.name, first, "the name of a GPU")
+    return {name: int(count) for name, count in zip(("CPU", gpu), counts, strict=True) if count}
 
 
 def _node_orders(graph: LocalGraph) -> dict[str, int]:

@@ -64,7 +64,7 @@ class NodeTask:
         """As :meth:`Task.loss`, of the training nodes whose labels are no inputs."""
         given, learned = self.label_inputs.training(epoch)
         scores = self.model(self.features, given)
-        return objective.loss_sum(scores, self.labels, learned), int(learned.sum())
+        return objective.loss_sum(scores, self.labels, learned), learned.numel()
 
     def evaluate(self) -> list[float | None]:
         """As :meth:`Task.evaluate`, with all training labels as inputs.

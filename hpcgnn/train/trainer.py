@@ -88,7 +88,7 @@ class Trainer:
         self.stop = stop or StopRequest().listen()
         with together(self.world, "check the training settings"):
             self._run_config(links).check()
-            if not torch.equal(keys.ids, graph.original_ids):
+            if not torch.equal(keys.ids.cpu(), graph.original_ids):
                 raise HpcgnnError("the model was built for another graph, or for this one in another node order")
         metric = self.config.metric
         self.task: Task = (
@@ -102,7 +102,8 @@ class Trainer:
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
         self._rank_state = RankState(self.world, self.model, self.policies)
         scalars = 3 + len(self.policies.sums())
-        self.bucket = GradientBucket(self.world, list(self.model.parameters()), num_scalars=scalars)
+        self.device = graph.device
+        self.bucket = GradientBucket(self.world, list(self.model.parameters()), scalars, self.device)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch = 0
@@ -188,6 +189,7 @@ class Trainer:
         loss, stops = self.step(epoch)
         if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
             self.model.messages.drain()  # what travels beside an evaluation would be time that no epoch has
+        self.device.synchronize()
         seconds = time.perf_counter() - started
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
@@ -208,7 +210,11 @@ class Trainer:
         self.policies.begin_backward()
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
-            scalars = [loss.item(), float(self.stop.requested), float(self.model.messages.traffic.in_trouble)]
+            scalars: list[float | torch.Tensor] = [
+                loss,
+                float(self.stop.requested),
+                self.model.messages.traffic.rows_in_trouble(),
+            ]
             sums, count = self.bucket.reduce([*scalars, *self.policies.sums()], learned)
         (total_loss, stops, troubles), self._policy_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
@@ -331,7 +337,7 @@ class Trainer:
     def _go_on_computing(self, before: dict[str, str] | None) -> None:
         """In the arithmetic that was chosen when the run began, if that was chosen. Collective."""
         model = self.model
-        model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before))
+        model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

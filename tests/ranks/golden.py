@@ -32,11 +32,24 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 
 def numerics() -> str:
-    """Of what training leaves to torch: small products, softmax, and the functions that it is made of."""
+    """Of what training leaves to torch: products of its shapes, losses, norms, the optimiser, and the functions in them."""
     torch.manual_seed(0)
-    x, w = torch.randn(1500, 48), torch.randn(48, 32)
-    products = [x @ w, x.T @ (x @ w), (x @ w) @ w.T]
-    return digest([*products, torch.log_softmax(x, 1), x.exp(), x.var(1), (x.abs() + 1).rsqrt(), x.double().exp()])
+    found = []
+    for inner, outer in ((40, 64), (64, 64), (64, 4), (48, 32)):
+        x, w = torch.randn(1500, inner), torch.randn(inner, outer)
+        found += [x @ w, x.T @ (x @ w), (x @ w) @ w.T, torch.addmm(torch.randn(outer), x, w)]
+    x = torch.randn(1500, 64).requires_grad_()
+    norm = torch.nn.LayerNorm(64)
+    scores = norm(x).relu() @ torch.randn(64, 4)
+    torch.nn.functional.cross_entropy(scores[::3], torch.arange(500) % 4, reduction="sum").backward()
+    found += [scores, *(one.grad for one in (x, norm.weight, norm.bias) if one.grad is not None)]
+    optimiser = torch.optim.Adam([x], foreach=True)
+    for _ in range(3):
+        optimiser.step()
+    x = x.detach()
+    return digest(
+        [*found, x, torch.log_softmax(x, 1), x.exp(), x.var(1), (x.abs() + 1).rsqrt(), x.double().exp(), x.mean(0)]
+    )
 
 
 def run(flags: list[str], parts: str, out: Path) -> dict[str, object]:

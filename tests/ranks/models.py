@@ -41,10 +41,12 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
     graph.world.allreduce(np.zeros(1))  # where ranks are threads, PyG's model draws from the generator that they share
     wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
     mine = model(graph.features.double())
-    loss_sum(mine, graph.y, graph.masks["train_mask"]).backward()
+    loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
     weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
     theirs = wanted(torch.from_numpy(arrays.x).double(), torch.from_numpy(arrays.edge_index), weight)
-    loss_sum(theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"])).backward()
+    loss_sum(
+        theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"]).nonzero()[:, 0]
+    ).backward()
     sums = {name: torch.from_numpy(graph.world.allreduce(p.grad.numpy())) for name, p in model.named_parameters()}
     found, gradients = pyg_models.to_pyg(config, sums), dict(wanted.named_parameters())
     assert found.keys() == gradients.keys()
@@ -65,7 +67,7 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
     for training in (True, False):
         model.train(training)
         model.begin_epoch(3)
-        loss = loss_sum(model(graph.features.double()), graph.y, graph.masks["train_mask"])
+        loss = loss_sum(model(graph.features.double()), graph.y, graph.masks["train_mask"].nonzero()[:, 0])
         losses["training" if training else "evaluation"] = float(graph.world.allreduce(np.array([loss.item()]))[0])
     return losses
 
@@ -88,7 +90,7 @@ def batch_norm_scores(world: World, folder: Path, name: str) -> np.ndarray:
     """Of all nodes (N, C) in original order, after 20 epochs in float32."""
     graph = small_graphs.on_ranks(world, small_graphs.random_multigraph(), folder / f"batch-{world.size}.h5")
     config = small(name, norm="batch", hidden=32)
-    model = hpcgnn.build_model(config, graph, seed=2)  # with 1, a score of gatv2 comes too close to a kink
+    model = hpcgnn.build_model(config, graph, seed=9)  # with most, scores of gatv2 come too close to a kink
     return equivalence.run(graph, model).scores
 
 

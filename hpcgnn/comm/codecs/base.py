@@ -16,6 +16,7 @@ from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.kernels import Csr
+from hpcgnn.kernels.contract import Count
 
 
 @dataclass(eq=False)
@@ -48,7 +49,7 @@ class Codec(Protocol):
     receive_counts: np.ndarray
     item_bytes: int
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> int:
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
         """Fill ``wire`` from ``rows`` (s, F), rounded under ``key``; returns how many rows hold a NaN or an infinity."""
         ...
 

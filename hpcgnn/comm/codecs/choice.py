@@ -42,7 +42,7 @@ def make_codec(
         return PlainCodec(counts, width, dtype, tools)
     if width not in bits.layouts:
         world.check_counts(*counts, name)
-        send, received = layouts = bits.make_layouts(counts, width)
+        send, received = layouts = bits.make_layouts(counts, width, tools.scratch.where)
         world.check_counts(send.blocks, received.blocks, f"{name} in blocks of {BLOCK_BYTES} bytes")
         bits.layouts[width] = layouts
     packed = PackedCodec(bits.layouts[width], width, tools)
@@ -52,11 +52,11 @@ def make_codec(
 def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
     """A codec and a wire that has come, from :meth:`Codec.received_state`; it sends no more."""
     if "rows" in state:
-        return plain_rows(state["rows"], tools)
+        return plain_rows(state["rows"].to(tools.scratch.where), tools)
     none = np.zeros(0, np.int64)
-    groups = tuple(Group(*group) for group in state["groups"])
-    sent, received = (Layout(none, own, torch.zeros(0, dtype=torch.int64)) for own in ((), groups))
-    return PackedCodec((sent, received), state["width"], tools), state["bytes"]
+    groups, where = tuple(Group(*group) for group in state["groups"]), tools.scratch.where
+    sent, received = (Layout(none, own, torch.zeros(0, dtype=torch.int64)).to(where) for own in ((), groups))
+    return PackedCodec((sent, received), state["width"], tools), state["bytes"].to(where)
 
 
 def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:

@@ -10,6 +10,7 @@ from hpcgnn.comm.codecs.base import Differences
 from hpcgnn.comm.codecs.packed import PackedCodec
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.contract import Count
 
 
 class DeltaCodec:
@@ -26,7 +27,7 @@ class DeltaCodec:
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
         self.item_bytes = packed.item_bytes
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> int:
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
         """Overwrites ``rows`` with the differences; then takes them as the receivers will.
 
         Without noise: at random, a value moves by up to a step of its row's grid, and at 1 bit that is the row's whole
@@ -64,4 +65,8 @@ class DeltaCodec:
     def new_differences(self) -> Differences:
         """Receivers hold zeros."""
         packed = self._packed
-        return Differences(*(torch.zeros(rows, packed.width) for rows in (packed.num_sent, packed.num_received)))
+        where = packed.tools.scratch.where
+        sent, received = (
+            torch.zeros(rows, packed.width, device=where) for rows in (packed.num_sent, packed.num_received)
+        )
+        return Differences(sent, received)

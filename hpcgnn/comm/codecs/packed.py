@@ -11,6 +11,7 @@ from hpcgnn.comm.layout import BLOCK_BYTES, Layout
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.kernels.contract import Count
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 
 _CACHED_BYTES = 8 << 20
@@ -29,9 +30,10 @@ class PackedCodec:
         self.layouts, self.width, self.tools = layouts, width, tools
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int | None, differences: Differences | None) -> int:
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int | None, differences: Differences | None) -> Count:
         """The noise of a row is a function of ``key``, its number among all rows sent, and the column; None: no noise."""
-        flat, trouble = wire.view(-1), 0
+        flat = wire.view(-1)
+        trouble: Count = 0
         with self.tools.timings.measure("quantization_seconds"):
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
@@ -79,14 +81,17 @@ class PackedCodec:
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
         """Decoded, in memory of their own."""
-        rows = buffers.empty(self.num_received, self.width, torch.float32)
+        rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
         self.decode(wire, self.layouts[1], rows)
         return rows
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
         """The bytes, and where in them each row is."""
-        groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in self.layouts[1].groups]
-        return {"bytes": wire.clone(), "groups": groups, "width": self.width}
+        groups = [
+            (group.bits, group.rows.cpu(), group.payload_at.cpu(), group.params_at.cpu())
+            for group in self.layouts[1].groups
+        ]
+        return {"bytes": wire.clone() if wire.is_cpu else wire.cpu(), "groups": groups, "width": self.width}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
         """From the rows' parameters."""

@@ -10,6 +10,7 @@ import torch
 from hpcgnn.comm.codecs.base import CodecTools, Differences
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.contract import Count
 
 
 class PlainCodec:
@@ -27,13 +28,14 @@ class PlainCodec:
         self.item_bytes = width * dtype.itemsize
         self._width, self._dtype, self._tools = width, dtype, tools
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> int:
+    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
         """Only looks at the rows, which are the wire; 1 stands for any number of rows."""
         if rows.numel() == 0:
             return 0
         with self._tools.timings.measure("aggregation_seconds"):
             smallest, largest = torch.aminmax(rows)
-            return int(not (smallest.isfinite() and largest.isfinite()))
+            trouble = ~(smallest.isfinite() & largest.isfinite())
+            return int(trouble) if rows.is_cpu else trouble.long()
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate."""
@@ -46,7 +48,8 @@ class PlainCodec:
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
         """The rows."""
-        return {"rows": self.received_rows(wire).clone()}
+        rows = self.received_rows(wire)
+        return {"rows": rows.clone() if rows.is_cpu else rows.cpu()}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
         """Rows of 32 bits tell nothing."""

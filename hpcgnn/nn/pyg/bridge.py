@@ -122,6 +122,7 @@ class Bridge:
         positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
         check_index(edge_index[0], positions.numel())
         check_index(edge_index[1], nodes.numel())
+        edge_index = edge_index.cpu()
         source, destination = index_array(positions[edge_index[0]]), index_array(nodes[edge_index[1]])
         order = np.lexsort((source, destination))
         indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))

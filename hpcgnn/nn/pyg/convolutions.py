@@ -132,9 +132,9 @@ def operator_of_own(
 ) -> torch.Tensor:
     """(n, 1) sums, or averages, of the weights of each node's in-edges."""
     owned = bridge.graph.num_nodes
-    ones = torch.ones(edge_index.shape[1], dtype=dtype)
-    counts = torch.zeros(owned, dtype=dtype).index_add(0, edge_index[1], ones)
-    total = counts if weight is None else torch.zeros(owned, dtype=dtype).index_add(0, edge_index[1], weight)
+    zeros = torch.zeros(owned, dtype=dtype, device=edge_index.device)
+    counts = zeros.index_add(0, edge_index[1], zeros.new_ones(edge_index.shape[1]))
+    total = counts if weight is None else zeros.index_add(0, edge_index[1], weight)
     return (total / counts.clamp(min=1) if mean else total)[:, None]
 
 

@@ -59,7 +59,7 @@ def distribute(
         if check:
             rehearse(model, graph)
     _agree_on_weights(model, graph.world)
-    given = messages if isinstance(messages, Messages) else Messages(graph.world, messages)
+    given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)
     given.reseed(int(seed))
     return on_ranks(model, graph, given, strategy=strategy, backend=backend)
 

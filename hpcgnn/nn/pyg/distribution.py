@@ -30,7 +30,7 @@ class Distribution:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
-        self.keys = DropoutKeys(graph.original_ids, messages.present.seed)
+        self.keys = DropoutKeys(graph.original_ids.to(graph.device.where), messages.present.seed)
         self.has_trainer = False
         self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
 

@@ -51,7 +51,7 @@ class Normaliser:
         if add_self_loops:
             edges, weight = add_remaining_self_loops(edges, weight, 2.0 if improved else 1.0, owned)
         if weight is None:
-            weight = torch.ones(edges.shape[1], dtype=dtype)
+            weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
         degree = scatter(weight, edges[1], 0, owned, "sum")
         scale = self.bridge.extended(0, _inverse_root(degree)[:, None])[:, 0]
         result = edges, scale[edges[0]] * weight * scale[edges[1]]
@@ -92,7 +92,7 @@ class Normaliser:
         owned = self.bridge.graph.num_nodes
         edges, weight = remove_self_loops(edge_index, edge_weight)
         if weight is None:
-            weight = torch.ones(edges.shape[1], dtype=dtype)
+            weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
         degree = self._out_degrees(edges, weight)
         if kind is None:
             looped, _ = add_self_loops(edges, num_nodes=owned)

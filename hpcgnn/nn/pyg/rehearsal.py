@@ -54,7 +54,7 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
         return
     with torch.random.fork_rng(devices=[]):
         for training in (True, False):
-            plain = copy.deepcopy(model).double().train(training)
+            plain = copy.deepcopy(model).cpu().double().train(training)
             try:
                 wanted, again = (
                     _run(copy.deepcopy(plain), arguments, arguments.whole(), arguments.pull) for _ in range(2)

@@ -37,7 +37,9 @@ class TrainableModule:
         takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
         dtype = next(model.parameters()).dtype
         self._others = (
-            {"edge_weight": torch.from_numpy(weight).to(dtype)} if takes_weight and weight is not None else {}
+            {"edge_weight": torch.from_numpy(weight).to(self.graph.device.where, dtype)}
+            if takes_weight and weight is not None
+            else {}
         )
         was_training = model.training
         model.eval()

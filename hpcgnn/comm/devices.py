@@ -1,0 +1,104 @@
+"""Which device a rank computes on: one GPU a rank of a node, or the host."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+
+import numpy as np
+import xxhash
+
+from hpcgnn.comm.agreement import together
+from hpcgnn.comm.world import World
+from hpcgnn.devices import CPU, Device
+from hpcgnn.devices.gpus import Gpus
+from hpcgnn.errors import HpcgnnError, WrongValueError
+from hpcgnn.kernels import backend
+
+AUTO, HOST = "auto", "cpu"
+_NAMED = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
+_LOG = logging.getLogger("hpcgnn")
+
+
+def check_device(asked: str) -> None:
+    """Raise WrongValueError unless it is one of the names that ``--device`` takes."""
+    if not isinstance(asked, str) or not _NAMED.fullmatch(asked):
+        raise WrongValueError(
+            f"device must be auto, cpu, cuda or cuda:N (AMD's GPUs are called cuda too), not {asked!r}"
+        )
+
+
+def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus: Gpus | None = None) -> Device:
+    """The device of this rank, which torch and Triton use from now on. Collective; ranks may ask for different ones.
+
+    asked: ``cuda``: the GPU whose number is this rank's among those of its node, or the one that the launcher lets it see;
+    ``cuda:N``: that one; ``auto``: as ``cuda`` where every rank that is not to compute on the host has one then, else ``cpu``.
+    ranks_per_gpu: so many may share one.
+
+    Raises:
+        HpcgnnError: on every rank, for ``cuda`` where a rank has none, or shares one with more others.
+    """
+    gpus = Gpus() if gpus is None else gpus
+    with together(world, "choose a device"):
+        check_device(asked)
+    number, problem = _place(world, asked, ranks_per_gpu, gpus)
+    with together(world, "choose a device"):
+        if problem is not None and asked != AUTO:
+            raise HpcgnnError(f"--device {asked} was asked for on rank {world.rank}, but {problem}")
+    identity = None if asked == HOST or problem is not None else gpus.identity(number)
+    has_each = bool(world.allreduce(np.array([problem is None], np.int64), "min")[0])
+    has_each = has_each and _sharing(world, identity).size <= ranks_per_gpu
+    if asked == AUTO and not has_each:
+        _LOG.info("rank %d computes on the CPU: %s", world.rank, problem or "not every rank has a GPU of its own")
+        identity = None
+    shared = _sharing(world, identity)
+    if shared.size > ranks_per_gpu:
+        raise HpcgnnError(
+            f"ranks {', '.join(map(str, shared))} would share one GPU: start one rank a GPU, or allow it with "
+            f"--ranks-per-gpu {shared.size}",
+            agreed=True,
+        )
+    return CPU if identity is None else _used(gpus.device(number))
+
+
+def _place(world: World, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
+    """The number of this rank's GPU, and why it can have none, to follow "but". Collective."""
+    nodes, wants = world.nodes(), world.allgather(np.array([asked != HOST], np.int64))[:, 0] > 0
+    beside = wants & (nodes == nodes[world.rank])  # the ranks of this node that are to have one
+    local, on_node = int(beside[: world.rank].sum()), int(beside.sum())
+    if asked == HOST:
+        return 0, None
+    problem = gpus.problem() or backend.problem_on("cuda")
+    if problem is not None:
+        return 0, problem
+    count = gpus.count()
+    if asked.startswith("cuda:"):
+        number = int(asked.removeprefix("cuda:"))
+        there = "is cuda:0 only" if count == 1 else f"are {count} here, cuda:0 to cuda:{count - 1}"
+        return number, None if number < count else f"there {there}"
+    if count == 1:  # the launcher gave each rank its own, or there is one for all
+        return 0, None
+    if count * ranks_per_gpu < on_node:
+        return 0, (
+            f"its node has {on_node} ranks for {count} GPUs: start one rank a GPU, or let them share with "
+            f"--ranks-per-gpu {math.ceil(on_node / count)}"
+        )
+    return local if count >= on_node else local * count // on_node, None
+
+
+def _sharing(world: World, identity: str | None) -> np.ndarray:
+    """The largest group of ranks of one node with the same GPU, the same on every rank. O(P) memory. Collective."""
+    nodes = world.nodes()
+    mine = np.array([-1 if identity is None else xxhash.xxh3_64_intdigest(identity.encode()) >> 1], np.int64)
+    found = world.allgather(mine)[:, 0]
+    ranks = np.flatnonzero(found >= 0)
+    if not ranks.size:
+        return ranks
+    _, group, sizes = np.unique(np.stack((nodes, found))[:, ranks], axis=1, return_inverse=True, return_counts=True)
+    return ranks[group.reshape(-1) == int(np.argmax(sizes))]
+
+
+def _used(device: Device) -> Device:
+    device.use()
+    return device

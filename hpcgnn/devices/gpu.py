@@ -1,0 +1,84 @@
+"""A GPU, of NVIDIA or AMD: torch calls both ``cuda``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _GpuEvent:
+    """See :class:`hpcgnn.devices.base.Event`."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event()
+        self.event.record(stream)
+
+    def is_over(self) -> bool:
+        """Asked of the driver."""
+        return self.event.query()
+
+    def wait(self) -> None:
+        """In the driver, which lets other threads run."""
+        self.event.synchronize()
+
+
+class GpuDevice:
+    """See :class:`hpcgnn.devices.base.Device`. Copies to the host and from it have a stream each, so that both run at once."""
+
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
+        self._to_host, self._from_host = (torch.cuda.Stream(where) for _ in range(2))
+
+    def use(self) -> None:
+        """For torch, and for Triton."""
+        torch.cuda.set_device(self.where)
+
+    @property
+    def name(self) -> str:
+        """The driver's."""
+        return torch.cuda.get_device_name(self.where)
+
+    def record(self) -> _GpuEvent:
+        """On the stream of this thread."""
+        return _GpuEvent(torch.cuda.current_stream(self.where))
+
+    def follow(self, event: Any) -> None:
+        """On the stream of this thread."""
+        torch.cuda.current_stream(self.where).wait_event(event.event)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> _GpuEvent:
+        """By the device's copy engines."""
+        stream = self._to_host if target.is_cpu else self._from_host
+        with torch.cuda.stream(stream):
+            if behind is not None:
+                stream.wait_event(behind.event)
+            target.copy_(source, non_blocking=True)
+            return _GpuEvent(stream)
+
+    def synchronize(self) -> None:
+        """All streams."""
+        torch.cuda.synchronize(self.where)
+
+    def mark(self) -> torch.cuda.Event:
+        """An event with a time, on the stream of this thread."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.where))
+        return event
+
+    def seconds_between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        """The device's."""
+        last.synchronize()
+        return first.elapsed_time(last) / 1000
+
+    def host_memory(self, num_bytes: int) -> torch.Tensor:
+        """Pages that stay where they are."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def free_bytes(self) -> int:
+        """By the driver: other processes' memory counts."""
+        return torch.cuda.mem_get_info(self.where)[0]
+
+    def peak_bytes(self) -> int:
+        """Of torch's allocator."""
+        return torch.cuda.max_memory_allocated(self.where)

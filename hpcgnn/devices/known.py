@@ -1,0 +1,32 @@
+"""Devices by the type that torch gives them, one object each in a process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from hpcgnn.devices.base import Device
+from hpcgnn.devices.cpu import CPU
+from hpcgnn.devices.gpu import GpuDevice
+
+_MAKERS: dict[str, Callable[[torch.device], Device]] = {"cpu": lambda where: CPU, "cuda": GpuDevice}
+
+
+def register(kind: str, make: Callable[[torch.device], Device]) -> None:
+    """Add a type of devices: ``make`` is called once for each device of the type."""
+    _MAKERS[kind] = make
+    device_of.cache_clear()
+
+
+@functools.cache
+def device_of(where: torch.device) -> Device:
+    """The device that tensors of ``where`` are on.
+
+    Raises:
+        ValueError: for a type that is not known.
+    """
+    if where.type not in _MAKERS:
+        raise ValueError(f"tensors must be on one of {', '.join(_MAKERS)}, not on {where}")
+    return _MAKERS[where.type](where)

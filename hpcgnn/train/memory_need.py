@@ -1,0 +1,88 @@
+"""Whether a rank's part fits into its device's memory, told before anything is moved there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcgnn.comm import together
+from hpcgnn.devices import Device
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.attention_stack import AttentionSettings
+from hpcgnn.nn.config import LayerSettings, ModelConfig
+
+_FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
+_DIRECTIONS = 2  # a matrix and its transpose
+# Rows of --hidden that a hidden layer keeps for its gradients: measured, and rounded down (tests/train/test_memory_need.py). Of
+# models that are not here nothing is known, and none is refused that would fit.
+_KEPT_ROWS = {"appnp": 2, "dagnn": 2, "gat": 4, "gatv2": 4, "gcn": 2, "gcnii": 2, "gin": 4, "jknet": 4, "sage": 3}
+_KEPT_BY_BATCH_NORM = 2
+_LAST_IS_HIDDEN = ("gcnii",)  # the last layer of others is as wide as there are classes
+_GIB = 1 << 30
+
+
+def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
+    """What training takes at the least, of a device's memory: features, matrices, and what each layer keeps for its gradients.
+
+    Rows of other ranks, messages, most temporary memory and what libraries take come on top.
+    """
+    nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
+    hidden_layers, rows = _hidden_layers(config), _KEPT_ROWS.get(config.model, 0)
+    if rows and config.section(LayerSettings).norm == "batch":
+        rows += _KEPT_BY_BATCH_NORM
+    floats = nodes * hidden_layers * rows * config.hidden
+    floats += nodes * (
+        out + max(out, config.hidden if hidden_layers and rows else 0)
+    )  # when gradients begin to go back
+    if _attends(config):
+        of_an_edge = config.heads + (
+            config.hidden if config.model == "gatv2" else 0
+        )  # weights; GATv2's joint rows of both ends
+        at_the_end = config.output_heads * (1 + (out if config.model == "gatv2" else 0))
+        floats += graph.indices.size * (hidden_layers * of_an_edge + at_the_end)
+        floats += graph.indices.size * (of_an_edge if hidden_layers else at_the_end)  # the gradient of one layer's
+    return _held_bytes(graph, config) + floats * _FLOAT_BYTES
+
+
+def _hidden_layers(config: ModelConfig) -> int:
+    if LayerSettings not in config.sections():
+        return 0
+    layers = config.section(LayerSettings).layers
+    return layers if config.model in _LAST_IS_HIDDEN else layers - 1
+
+
+def _attends(config: ModelConfig) -> bool:
+    """Whether each rank has a weight of every edge that ends at its nodes."""
+    return AttentionSettings in config.sections() and config.attention != "partial"
+
+
+def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
+    """Features, labels, and the matrices of edges, without those that other ranks may sum before they send."""
+    nodes, features, edges = graph.num_nodes, graph.features, graph.indices.size
+    if isinstance(features, Csr):
+        held = features.num_entries * (_INDEX_BYTES + _FLOAT_BYTES) + nodes * _OFFSET_BYTES
+    else:
+        held = nodes * graph.meta.num_features * _FLOAT_BYTES
+    held += 0 if graph.y is None else graph.y.nbytes
+    if not _attends(config):
+        edges = int(np.count_nonzero((graph.indices >= graph.first) & (graph.indices < graph.first + nodes)))
+    return held + _DIRECTIONS * (edges * _INDEX_BYTES + nodes * _OFFSET_BYTES)
+
+
+def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per_gpu: int = 1) -> None:
+    """Raise HpcgnnError, on every rank, where a part does not fit into the memory that its device has left. Collective."""
+    free, world = device.free_bytes(), graph.world
+    with together(world, f"put {graph.path} into the memory of a device"):
+        if free is None:
+            return
+        needed, share = needed_bytes(graph, config), free // ranks_per_gpu
+        if needed > share:
+            ranks = math.ceil(world.size * needed / max(share, 1))
+            raise HpcgnnError(
+                f"part {world.rank} of {graph.path} needs {needed / _GIB:.1f} GiB at the least, and rank {world.rank} has "
+                f"{share / _GIB:.1f} GiB of {device.where} ({device.name}) free: use {ranks} ranks or more, less --hidden, or "
+                "--device cpu"
+            )

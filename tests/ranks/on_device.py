@@ -1,0 +1,212 @@
+"""Programs of ranks: training in memory of a device (tests/standin) beside the same training on the host."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import small_graphs
+import torch
+from standin import bytes_to_host, standin, waits
+
+import hpcgnn
+from hpcgnn.comm import Messages, World
+from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm.transport import DeviceTransport
+from hpcgnn.devices import CPU, Device
+from hpcgnn.graph import LocalGraph
+from hpcgnn.policy.clock import Clock, read_log
+from hpcgnn.stop import StopRequest
+from hpcgnn.train.links import LinkSplit
+from hpcgnn.train.run_folder import RunFolder
+
+EPOCHS = 5
+SMALL = {"layers": 3, "hidden": 16, "epochs": EPOCHS, "eval_every": EPOCHS, "compute": "float32"}
+
+
+@dataclass
+class Trained:
+    """Of one rank. waits: what the host asked of the device in each epoch, without evaluations; bytes_to_host: what it got so.
+    The rest must not depend on the device."""
+
+    losses: list[float]
+    metrics: list[float | None]
+    weights: str
+    bytes_sent: list[int]
+    bits: list[Any]
+    stale: list[bool]
+    waits: list[int]
+    bytes_to_host: list[int]
+    device: str
+    staged: bool
+
+    def same(self) -> tuple[Any, ...]:
+        """What is compared."""
+        return self.losses, self.metrics, self.weights, self.bytes_sent, self.bits, self.stale
+
+
+def graph_of(world: World, folder: Path, kind: str) -> LocalGraph:
+    """A small graph of this kind, on the host."""
+    arrays = {
+        "multigraph": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
+        "weighted": lambda: small_graphs.random_multigraph(nodes=200, edges=1500, weighted=True),
+        "even": lambda: small_graphs.even_graph(200, 1000),
+        "sparse": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
+        "multi-label": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
+    }[kind]()
+    if kind == "sparse":
+        arrays.x = small_graphs.sp.csr_matrix(np.where(arrays.x > 0.8, arrays.x, 0).astype(np.float32))
+    if kind == "multi-label":
+        arrays.y = (np.arange(4)[None, :] <= arrays.y[:, None]).astype(np.uint8)
+    return small_graphs.on_ranks(world, arrays, folder / f"{kind}-{world.size}.h5")
+
+
+def trainer_of(
+    graph: LocalGraph, device: Device, settings: dict[str, Any], run: RunFolder | None = None, log: Path | None = None
+) -> hpcgnn.Trainer:
+    """As ``hpcgnn train`` makes it."""
+    config, world = hpcgnn.RunConfig.from_settings(SMALL | settings), graph.world
+    graph = graph.reordered(config.node_order).to(device)
+    data: LocalGraph | LinkSplit = graph
+    if config.task == "link":
+        data = hpcgnn.split_links(graph, config.links)
+    assert isinstance(config.model, hpcgnn.ModelConfig)
+    model = hpcgnn.build_model(
+        config.model,
+        data if isinstance(data, LocalGraph) else data.train,
+        messages=Messages(world, config.messages, device=device),
+        strategy=config.strategy,
+        seed=config.seed,
+        compute=config.compute,
+        keep_input_aggregation=config.cache_input_aggregation,
+    )
+    clock = Clock(None if log is None else read_log(world, log))
+    return hpcgnn.Trainer(model, data, config.train, run=run, stop=StopRequest(), clock=clock)
+
+
+def trained(trainer: hpcgnn.Trainer) -> Trained:
+    """What came of it."""
+    asked, copied = [], []
+    step = trainer.step
+
+    def counted(epoch: int) -> tuple[float, float]:
+        before = waits(), bytes_to_host()
+        result = step(epoch)
+        asked.append(waits() - before[0])
+        copied.append(bytes_to_host() - before[1])
+        return result
+
+    trainer.step = counted  # type: ignore[method-assign]
+    trainer.fit()
+    transport, records = trainer.model.messages.transport, trainer.records
+    return Trained(
+        [record["loss"] for record in records],
+        [records[-1][f"{name}_metric"] for name in ("train", "val", "test")],
+        digest(trainer),
+        [record["bytes_sent"] for record in records],
+        [record["bits"] for record in records],
+        [record["stale"] for record in records],
+        asked,
+        copied,
+        trainer.device.where.type,
+        isinstance(transport, DeviceTransport) and transport.stages,
+    )
+
+
+def digest(trainer: hpcgnn.Trainer) -> str:
+    """Of all weights."""
+    state = trainer.model.state_dict()
+    values = [state[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for name in sorted(state)]
+    return hashlib.sha256(b"".join(values)).hexdigest()[:16]
+
+
+def here_and_there(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> list[Trained]:
+    """On the host, on the device, and on the device for the odd ranks. Policies see the host's times in all three."""
+    device, found = standin(), []
+    folder = Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None))
+    graph = graph_of(world, folder, kind)
+    for number, mine in enumerate((CPU, device, device if world.rank % 2 else CPU)):
+        log = folder / "0" / "decisions.jsonl" if number and settings.keys() & {"bits", "staleness"} else None
+        log = log if log is not None and log.exists() else None
+        found.append(trained(trainer_of(graph, mine, settings, RunFolder(folder / str(number)), log)))
+    return found
+
+
+def directly(world: World, folder: Path, settings: dict[str, Any]) -> list[Trained]:
+    """On the device with MPI reading and writing its memory, which the stand-in's is for any MPI."""
+    device = standin()
+    graph = graph_of(world, folder, "multigraph")
+    before = type(world).takes_memory_of
+    type(world).takes_memory_of = lambda self, kind: kind == "standin"  # type: ignore[method-assign,assignment]
+    try:
+        return [trained(trainer_of(graph, mine, settings)) for mine in (CPU, device)]
+    finally:
+        type(world).takes_memory_of = before  # type: ignore[method-assign]
+
+
+def moved_between(world: World, folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Digests of weights: of a run without a break, and of one that goes on on the other device, in either direction."""
+    device = standin()
+    graph = graph_of(world, folder, "even")
+    found = [trained(trainer_of(graph, CPU, settings)).weights]
+    for first, then in ((CPU, device), (device, CPU)):
+        name = world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None)
+        run = RunFolder(Path(name) / "run")
+        short = trainer_of(graph, first, settings | {"epochs": 2, "eval_every": EPOCHS}, run)
+        short.fit()
+        longer = trainer_of(graph, then, settings, run)
+        longer.resume()
+        found.append(trained(longer).weights)
+    return found
+
+
+def raised(world: World, attempt: Callable[[], object]) -> str:
+    """The sentence of an error that all ranks agree on."""
+    try:
+        attempt()
+    except hpcgnn.HpcgnnError as error:
+        return str(error) if error.agreed else f"this rank alone: {error}"
+    return "nothing"
+
+
+def trouble(world: World, folder: Path) -> str:
+    """What is said of a NaN that a device sends."""
+    graph = graph_of(world, folder, "multigraph")
+    assert isinstance(graph.features, torch.Tensor)
+    if world.rank == 1:
+        graph.features[:] = torch.nan
+    trainer = trainer_of(graph, standin(), {"bits": "4"})
+    return raised(world, trainer.fit)
+
+
+@dataclass
+class Compared:
+    """Of one rank. losses: of all epochs. wires: digests of the bytes that came in each exchange, in order."""
+
+    losses: list[float]
+    wires: list[str]
+
+
+def with_backends(world: World, folder: Path, backends: list[str], settings: dict[str, Any]) -> Compared:
+    """A training in which each rank has kernels of its own."""
+    config = hpcgnn.RunConfig.from_settings(SMALL | settings)
+    arrays = small_graphs.random_multigraph(nodes=60, edges=300)
+    graph = small_graphs.on_ranks(world, arrays, folder / f"backends-{world.size}.h5")
+    assert isinstance(config.model, hpcgnn.ModelConfig)
+    messages = Messages(world, config.messages)
+    model = hpcgnn.build_model(config.model, graph, messages=messages, backend=backends[world.rank])
+    trainer = hpcgnn.Trainer(model, graph, config.train, stop=StopRequest())
+    wires, wait = [], messages.wait
+
+    def noted(message: Message) -> None:
+        wait(message)
+        wires.append(hashlib.sha256(message.received.numpy().tobytes()).hexdigest()[:16])
+
+    messages.wait = noted  # type: ignore[method-assign]
+    trainer.fit()
+    return Compared([record["loss"] for record in trainer.records], wires)

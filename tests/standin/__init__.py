@@ -1,0 +1,210 @@
+"""A device for tests, of torch's type ``standin``: its memory is a second kind of host memory (standin.cpp).
+
+torch refuses what it refuses of a GPU's tensors: to mix them with the host's, to make arrays of them. What the host asks of the
+device is counted (:func:`waits`). Its kernels are the native ones, on the same bytes. Copies beside all else are late: their
+bytes are there when their event was asked for some times, or waited for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from hpcgnn import devices, kernels
+from hpcgnn.devices.cpu import CpuDevice
+from hpcgnn.kernels.backend import FEATURES, Backend
+from hpcgnn.kernels.contract import OPERATORS, Operators
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.operands import DropoutMask, Norm
+
+SOURCE = Path(__file__).with_name("standin.cpp")
+BUILD = Path(__file__).parents[2] / "build" / "standin"
+
+
+class _Module(ModuleType):
+    """What torch asks of a type of devices."""
+
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: 0)
+    _is_in_bad_fork = staticmethod(lambda: False)
+    manual_seed_all = staticmethod(lambda seed: None)
+
+
+torch.utils.rename_privateuse1_backend("standin")  # before the name is used
+torch._register_device_module("standin", _Module("standin"))
+WHERE = torch.device("standin", 0)
+ASKED_UNTIL_OVER = 3  # a late event says no so many times
+
+
+def library() -> Path:
+    """The compiled device; built once for a source and a torch."""
+    include, lib = Path(torch.__file__).parent / "include", Path(torch.__file__).parent / "lib"
+    digest = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    path = BUILD / f"standin-{digest}.so"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes that need it at once
+        if not path.exists():
+            temporary = path.with_suffix(".tmp")
+            options = [
+                "-std=c++20",
+                "-O1",
+                "-shared",
+                "-fPIC",
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            ]
+            includes = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
+            libraries = [f"-L{lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
+            subprocess.run(["g++", *options, *includes, SOURCE, "-o", temporary, *libraries], check=True)
+            temporary.rename(path)
+    return path
+
+
+def waits() -> int:
+    """How often the host has asked for what the device had first to compute: numbers, rows, sizes that follow from values."""
+    return torch.ops.standin.counts()[0]
+
+
+def bytes_to_host() -> int:
+    """Copied from the device, but by :meth:`StandIn.copy`, which is how messages leave."""
+    return torch.ops.standin.counts()[1]
+
+
+class Late:
+    """An event; ``act`` is what the device does before it."""
+
+    def __init__(self, act: Callable[[], object] = lambda: None, times: int = ASKED_UNTIL_OVER) -> None:
+        self._act: Callable[[], object] | None = act
+        self._left = times
+
+    def is_over(self) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            self.wait()
+        return self._act is None
+
+    def wait(self) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
+class StandIn(CpuDevice):
+    """See :class:`hpcgnn.devices.Device`. times: how often a late event says no."""
+
+    name = "stand-in"
+    times = ASKED_UNTIL_OVER
+    takes_gpu_memory = False
+
+    def __init__(self, where: torch.device = WHERE) -> None:
+        self.where = where
+        self.copied_bytes = 0
+
+    def record(self) -> Late:  # type: ignore[override]
+        return Late(times=self.times)
+
+    def follow(self, event: Late) -> None:  # type: ignore[override]
+        event.wait()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> Late:  # type: ignore[override]
+        self.copied_bytes += source.nbytes
+
+        def act() -> None:
+            if behind is not None:
+                behind.wait()
+            host_alias(target).copy_(host_alias(source))
+
+        if target.is_cpu:
+            target.view(torch.uint8).fill_(0xEE)  # what is read too early is wrong
+        return Late(act, self.times)
+
+    def free_bytes(self) -> int:  # type: ignore[override]
+        return 1 << 40
+
+    def peak_bytes(self) -> int:  # type: ignore[override]
+        return torch.ops.standin.counts()[4]
+
+
+def host_alias(x: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of the host."""
+    return x if x.is_cpu else torch.ops.standin.alias(x)
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return host_alias(value.detach())
+    if isinstance(value, Csr):
+        return _matrix(value)
+    if isinstance(value, Norm):
+        return Norm(_on_host(value.weight), _on_host(value.bias), value.eps)
+    if isinstance(value, DropoutMask):
+        return DropoutMask(_on_host(value.ids), value.key, value.probability)
+    return value
+
+
+_MATRICES: dict[Csr, Csr] = {}
+
+
+def _matrix(csr: Csr) -> Csr:
+    """The same matrix on the host; kept, as what kernels find out of a matrix is."""
+    weight = None if csr.weight is None else host_alias(csr.weight)
+    if csr.structure not in _MATRICES:
+        structure = csr.structure
+        _MATRICES[structure] = Csr(
+            host_alias(structure.indptr), host_alias(structure.indices), csr.num_cols, check=False
+        )
+    plain = _MATRICES[csr.structure]
+    return plain if weight is None else plain.with_weight(weight)
+
+
+class _OnHost:
+    """The functions of another backend's module for tensors of the stand-in."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._module, name)
+
+        @functools.wraps(function)
+        def called(*given: Any) -> Any:
+            result = function(*map(_on_host, given))
+            if isinstance(result, torch.Tensor):
+                return result.to(WHERE)
+            counts = name in ("encode_rows", "decode_rows")
+            return torch.tensor(result).to(WHERE) if counts else result
+
+        return called
+
+
+def backend_of(name: str) -> Backend:
+    """The kernels of another backend for the stand-in."""
+
+    def load() -> Operators:
+        from hpcgnn.kernels.backend import choose
+
+        modules = {each.name: _OnHost(choose(each, name)) for each in OPERATORS}
+        return Operators(**modules)
+
+    return Backend("standin", load, devices=("standin",), dtypes=FEATURES, rank=9)
+
+
+@functools.cache
+def standin(kernels_of: str = "native") -> StandIn:
+    """The device; makes torch and hpcgnn know it. Once a process."""
+    torch.ops.load_library(str(library()))
+    torch.utils.generate_methods_for_privateuse1_backend()
+    devices.register("standin", StandIn)
+    kernels.register(backend_of(kernels_of))
+    found = devices.device_of(WHERE)
+    assert isinstance(found, StandIn)
+    return found

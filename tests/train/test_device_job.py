@@ -1,0 +1,117 @@
+"""Training in a device's memory is the same training: the same bits, messages and decisions, on any mixture of devices."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import on_device
+
+MODELS = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "appnp", "jknet")
+MESSAGES = {
+    "2 bits": {"bits": "2"},
+    "differences": {"bits": "4", "message_coding": "delta", "dropout": 0.0},
+    "uniform": {"bits": "uniform", "bits_period": 2},
+    "adaqp": {"bits": "adaqp", "bits_period": 2, "group_rows": 10},
+    "sylvie": {"bits": "sylvie", "staleness": "sylvie", "loss_window": 2},
+    "pipeline": {"bits": "8", "staleness": "pipeline"},
+    "smoothed": {"staleness": "pipeline", "smoothing": "both", "model": "gcn"},
+    "pipeqs": {"bits": "pipeqs", "staleness": "pipeqs", "drift_threshold": 0.02},
+    "waiting at once": {"overlap": False, "bits": "2"},
+    "neighbours": {"collective": "neighbour", "bits": "2"},
+}
+KINDS = {
+    "weights of edges": ("weighted", {"model": "gcn"}),
+    "sparse features": ("sparse", {"input_dropout": 0.3}),
+    "several labels": ("multi-label", {"metric": "micro-f1"}),
+    "batch norm": ("multigraph", {"norm": "batch"}),
+    "labels as inputs": ("multigraph", {"label_propagation": 0.5}),
+    "partial attention": ("multigraph", {"model": "gat", "attention": "partial"}),
+    "links": ("multigraph", {"task": "link", "metric": "hits@10"}),
+    "kept input": ("multigraph", {"cache_input_aggregation": True, "model": "gcn", "input_dropout": 0.0}),
+    "another order": ("multigraph", {"node_order": "rcm", "bits": "4"}),
+}
+
+
+@pytest.fixture
+def train(mpi_ranks, tmp_path):
+    def on(kind: str, **settings: object) -> list[list[on_device.Trained]]:
+        return mpi_ranks(2).run(on_device.here_and_there, tmp_path, kind, settings)
+
+    return on
+
+
+def check(found: list[list[on_device.Trained]]) -> None:
+    for rank, (host, device, mixed) in enumerate(found):
+        assert device.same() == host.same()
+        assert mixed.same() == host.same()
+        assert (host.device, device.device, mixed.device) == ("cpu", "standin", ("cpu", "standin")[rank])
+        assert (host.staged, device.staged, mixed.staged) == (False, True, rank == 1)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_learns_the_same_and_the_host_asks_nothing_of_the_device_in_a_step(train, model):
+    found = train("multigraph", model=model)
+    check(found)
+    for _, device, _ in found:
+        assert device.waits[1:] == [0] * (on_device.EPOCHS - 1)  # in the first, what is kept of matrices is made
+        assert device.bytes_to_host[1:] == [0] * (on_device.EPOCHS - 1)
+
+
+@pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
+def test_every_kind_of_message_and_policy(train, messages):
+    found = train("even", **messages)
+    check(found)
+    for _, device, _ in found:
+        assert device.bytes_to_host[-1] < 10_000  # what policies look at: ranges and sums, and no rows
+
+
+@pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
+def test_every_kind_of_graph_and_task(train, case):
+    kind, settings = case
+    check(train(kind, **settings))
+
+
+def test_where_mpi_takes_the_devices_memory(mpi_ranks, tmp_path):
+    for host, device in mpi_ranks(2).run(on_device.directly, tmp_path, {"bits": "2"}):
+        assert device.same() == host.same()
+        assert not device.staged
+
+
+@pytest.mark.parametrize("settings", [{"bits": "2"}, {"bits": "8", "staleness": "pipeline"}], ids=["fresh", "stale"])
+def test_a_run_goes_on_on_another_device(mpi_ranks, tmp_path, settings):
+    for unbroken, *others in mpi_ranks(2).run(on_device.moved_between, tmp_path, settings):
+        assert others == [unbroken] * 2
+
+
+def test_a_nan_that_a_device_sends_ends_all_ranks_with_one_sentence(mpi_ranks, tmp_path):
+    said = mpi_ranks(2).run(on_device.trouble, tmp_path)
+    assert said[0] == said[1]
+    assert said[0].startswith("layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0")
+
+
+class TestTriton:
+    """The kernels for GPUs, which Triton's interpreter runs here."""
+
+    SMALL = {"epochs": 2, "eval_every": 2, "layers": 2, "hidden": 8}  # noqa: RUF012 - not changed
+
+    @pytest.fixture
+    def train(self, mpi_ranks, tmp_path):
+        def on(backends: list[str], **settings: object) -> list[on_device.Compared]:
+            return mpi_ranks(2).run(on_device.with_backends, tmp_path, backends, self.SMALL | settings)
+
+        return on
+
+    @pytest.mark.parametrize(
+        "settings", [{"model": "sage", "bits": "2"}, {"model": "gat", "heads": 2}], ids=["sage", "gat"]
+    )
+    def test_losses_are_those_of_native_kernels(self, train, settings):
+        native, triton = (train([name] * 2, **settings) for name in ("native", "triton"))
+        for mine, theirs in zip(native, triton, strict=True):
+            assert theirs.losses == pytest.approx(mine.losses, rel=1e-5)
+
+    @pytest.mark.parametrize("bits", ["1", "2", "4", "8", "16"])
+    def test_a_mixed_job_receives_the_same_bytes(self, train, bits):
+        native, mixed = (train(names, bits=bits, epochs=1) for names in (["native"] * 2, ["native", "triton"]))
+        for mine, theirs in zip(native, mixed, strict=True):
+            assert len(mine.wires) == 5  # two layers forward and one backward, and an evaluation
+            assert theirs.wires[:3] == mine.wires[:3]  # the evaluation's are of weights whose last bits differ
+            assert theirs.losses == pytest.approx(mine.losses, rel=1e-5)
