@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from under_test import BACKENDS
 
 from hpcgnn.kernels import Csr, resolve, spmm
 from hpcgnn.kernels.csr import as_columns
@@ -18,7 +19,6 @@ from hpcgnn.kernels.native import spmm as native_spmm
 from hpcgnn.kernels.native.library import segment_entries
 from hpcgnn.kernels.native.spmm import Tuning
 
-BACKENDS = ["native", "jit", "reference"]
 WIDTHS = [1, 3, 16, 40, 100, 256, 602]
 
 
@@ -120,12 +120,12 @@ def test_long_rows_are_summed_in_segments_in_every_backend(reduce, accumulate):
     csr = Csr(indptr, torch.randint(0, 50, (int(lengths.sum()),)), 50)
     assert csr.heavy_rows(segment).tolist() == [1, 4]
     x, weight, start = torch.randn(50, 19), torch.randn(csr.num_entries), torch.randn(6, 19)
-    native, jit, reference = (
-        spmm(csr, x, weight, reduce, start.clone(), backend, accumulate=accumulate)
-        for backend in ("native", "jit", "reference")
-    )
-    assert torch.equal(native, jit)
-    torch.testing.assert_close(native, reference, rtol=1e-4, atol=1e-3)
+    found = {
+        backend: spmm(csr, x, weight, reduce, start.clone(), backend, accumulate=accumulate) for backend in BACKENDS
+    }
+    assert torch.equal(found["native"], found["jit"])
+    for one in found.values():
+        torch.testing.assert_close(one, found["reference"], rtol=1e-4, atol=1e-3)
 
 
 TUNINGS = {
@@ -225,7 +225,8 @@ def test_backends_agree_bit_for_bit_on_any_graph(data):
     csr, weight, _, _ = random_csr(rows, cols, data.draw(st.integers(0, 120)), data.draw(st.integers(0, 1000)))
     x = torch.randn(cols, data.draw(st.integers(1, 70)))
     native = spmm(csr, x, weight, backend="native")
-    assert torch.equal(native, spmm(csr, x, weight, backend="jit"))
+    for other in ("jit", "triton"):
+        assert torch.equal(native, spmm(csr, x, weight, backend=other))
     torch.testing.assert_close(native, spmm(csr, x, weight, backend="reference"))
 
 

@@ -1,0 +1,20 @@
+"""The kernels in Triton: one source for GPUs of NVIDIA (CUDA) and AMD (ROCm), which needs no compiler on the user's machine.
+
+With ``TRITON_INTERPRET=1`` in the environment, before Triton is first imported, its interpreter runs them on tensors of the CPU:
+slowly, for tests without a GPU. They then run there for those who ask for ``backend="triton"`` by name.
+"""
+
+from hpcgnn.kernels.backend import FEATURES, Backend
+from hpcgnn.kernels.contract import Operators
+from hpcgnn.kernels.triton import launch
+
+
+def _load() -> Operators:
+    from hpcgnn.kernels.triton import activation, dense, dropout, edges, messages, narrow, rows, spmm
+
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow)
+
+
+BACKEND = Backend(
+    "triton", _load, devices=launch.devices(), dtypes=FEATURES, rank=launch.rank(), missing=launch.missing
+)

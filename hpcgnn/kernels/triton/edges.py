@@ -1,0 +1,299 @@
+"""See :mod:`hpcgnn.kernels.edges`. Softmaxes and sums go through tasks (tasks.py), so that no program waits for a hub."""
+
+# mypy: disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.triton.launch import interprets, launch
+from hpcgnn.kernels.triton.sddmm import sddmm
+from hpcgnn.kernels.triton.tasks import LANES, join, plan_of, vector
+
+_MOST_HEADS = 32  # of a tile
+
+__all__ = ["edge_softmax", "edge_softmax_backward", "edge_sum", "sddmm"]
+
+
+def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
+    if out.numel() == 0:
+        return
+    tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, scores), scores.shape[1]
+    tops, totals = tasks.scratch(heads, scores), tasks.scratch(heads, scores)
+    at = (tasks.begin, tasks.length, tasks.hub_of, scores)
+    _launch_on_tasks(_softmax, tasks.count, (*at, tops, totals, out), tasks.parts, scores, shape, JOINED=False)
+    if tasks.parts:
+        hub_tops, hub_totals = (scores.new_empty(tasks.hubs.numel(), heads) for _ in range(2))
+        block = min(_MOST_HEADS, triton.next_power_of_2(heads))
+        launch(
+            _join_softmax,
+            tasks.hubs.numel() * triton.cdiv(heads, block),
+            tops,
+            totals,
+            tasks.hub_parts,
+            hub_tops,
+            hub_totals,
+            heads,
+            PARTS=32,
+            HEADS=block,
+            num_warps=1,
+        )
+        of_hubs = (*at, hub_tops, hub_totals, out)
+        _launch_on_tasks(_softmax, tasks.parts, of_hubs, tasks.parts, scores, shape, JOINED=True)
+
+
+def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+    """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
+    if out.numel() == 0:
+        return
+    tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, alpha), alpha.shape[1]
+    partial = tasks.scratch(heads, alpha)
+    at = (tasks.begin, tasks.length, tasks.hub_of, alpha, gradient)
+    _launch_on_tasks(_softmax_backward, tasks.count, (*at, partial, out), tasks.parts, alpha, shape, JOINED=False)
+    if tasks.parts:
+        totals = alpha.new_empty(tasks.hubs.numel(), heads)
+        join(tasks, partial, False, totals, by_hub=True)
+        _launch_on_tasks(_softmax_backward, tasks.parts, (*at, totals, out), tasks.parts, alpha, shape, JOINED=True)
+
+
+def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
+    if out.numel() == 0:
+        return
+    tasks = plan_of(csr).tasks
+    partial = tasks.scratch(values.shape[1], values)
+    arguments = (tasks.begin, tasks.length, tasks.row, values, partial, out)
+    _launch_on_tasks(_sum, tasks.count, arguments, tasks.parts, values, _shape_of_a_program(csr, values))
+    join(tasks, partial, False, out)
+
+
+def _shape_of_a_program(csr: Csr, values: torch.Tensor) -> dict[str, int]:
+    """(TASKS, ENTRIES, HEADS), powers of two, by which a warp goes through rows of usual length of ``values`` (entries, H).
+
+    A lane then has two reads of 16 bytes under way, or four shorter ones; more would take registers from other warps.
+    """
+    heads = triton.next_power_of_2(values.shape[1])
+    if interprets():
+        return {"TASKS": 16, "ENTRIES": 32, "HEADS": min(heads, 512)}
+    heads = min(heads, _MOST_HEADS)
+    at_once = LANES * max(4, 2 * vector(values.shape[1], values.element_size()))
+    usual = triton.next_power_of_2(triton.cdiv(csr.num_entries, csr.num_rows))
+    entries = max(8, min(usual, at_once // heads))
+    return {"TASKS": max(1, at_once // (entries * heads)), "ENTRIES": entries, "HEADS": heads}
+
+
+def _launch_on_tasks(
+    kernel: triton.JITFunction,
+    count: int,
+    arguments: tuple[torch.Tensor, ...],
+    parts: int,
+    values: torch.Tensor,
+    shape: dict[str, int],
+    **constants: bool,
+) -> None:
+    """Start a kernel for the first ``count`` tasks, by tiles of the columns of ``values`` (entries, H)."""
+    units = vector(values.shape[1], values.element_size())
+    programs = triton.cdiv(count, shape["TASKS"]) * triton.cdiv(values.shape[1], shape["HEADS"])
+    sizes = (count, parts, values.shape[1] // units)
+    launch(kernel, programs, *arguments, *sizes, VECTOR=units, **shape, **constants, num_warps=1)
+
+
+@triton.jit
+def _exponential(x):
+    """e^x of x <= 0, float32 to a few 2^-24 of it and 0 below -87; that of -inf is 0, that of NaN is NaN.
+
+    The hardware's own is as exact near 0 only: what is left of x once a power of two is taken out lies there.
+    """
+    if x.dtype == tl.float32:
+        shifted = x * 1.4426950408889634 + 12582912.0  # 1.5 * 2^23: the last bits are those of the nearest integer
+        power = shifted - 12582912.0
+        rest = (x - power * 0.693359375) + power * 2.12194440e-4  # log 2 in two numbers: the first product is exact
+        two_to_it = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+        result = tl.where(x < -87.0, 0.0, tl.exp(rest) * two_to_it)
+    else:
+        result = tl.exp(x)
+    return result
+
+
+@triton.jit
+def _place(begins, lengths, count, parts, vectors, VECTOR: tl.constexpr, TASKS: tl.constexpr, HEADS: tl.constexpr):
+    """Of this program: its tasks, the first entry and the number of entries of each, whether it is a part, and its heads."""
+    tiles = tl.cdiv(vectors * VECTOR, HEADS)
+    task = (tl.program_id(0) // tiles) * TASKS + tl.arange(0, TASKS)[:, None, None]
+    head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, None, :]
+    begin = tl.load(begins + task, mask=task < count, other=0)
+    length = tl.load(lengths + task, mask=task < count, other=0)
+    return task, begin, length, task < parts, head
+
+
+@triton.jit
+def _longest(length):
+    return tl.max(tl.max(tl.max(length, 2), 1), 0)
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+def _softmax(
+    begins,
+    lengths,
+    hub_of,
+    scores,
+    tops,
+    totals,
+    out,
+    count,
+    parts,
+    vectors,
+    VECTOR: tl.constexpr,
+    TASKS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    HEADS: tl.constexpr,
+    JOINED: tl.constexpr,
+):
+    """Softmaxes of whole rows; of parts, the largest score, to ``tops`` (parts, H), and the sum of exponentials, to ``totals``.
+
+    JOINED: the softmaxes of parts, by the ``tops`` and ``totals`` (hubs, H) of whole hubs. The first ENTRIES of a row stay in
+    registers; what follows is read three times, of which all but the first find it in the caches.
+    """
+    heads = vectors * VECTOR
+    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
+    entry = tl.arange(0, ENTRIES)[None, :, None]
+    place = (begin + entry) * vectors * VECTOR + head
+    exists = head < heads
+    length = tl.where(exists, length, 0)
+    most = _longest(length)
+    score_0 = tl.load(scores + place, mask=entry < length, other=float("-inf"))
+    if JOINED:
+        hub = tl.load(hub_of + task, mask=is_part, other=0).to(tl.int64)
+        top = tl.load(tops + hub * heads + head, mask=is_part & exists, other=0.0)
+        total = tl.load(totals + hub * heads + head, mask=is_part & exists, other=1.0)
+        alpha_0 = _exponential(score_0 - top)
+    else:
+        largest = score_0
+        for first in range(ENTRIES, most, ENTRIES):
+            score = tl.load(scores + place + first * heads, mask=first + entry < length, other=float("-inf"))
+            largest = tl.maximum(largest, score)
+        top = tl.max(largest, 1, keep_dims=True)
+        top = tl.where(top == float("-inf"), 0.0, top)
+        alpha_0 = _exponential(score_0 - top)
+        sums = alpha_0
+        for first in range(ENTRIES, most, ENTRIES):
+            score = tl.load(scores + place + first * heads, mask=first + entry < length, other=float("-inf"))
+            sums += _exponential(score - top)
+        total = tl.sum(sums, 1, keep_dims=True)
+        of_part = task.to(tl.int64) * heads + head
+        tl.store(tops + of_part, top, mask=is_part & exists)
+        tl.store(totals + of_part, total, mask=is_part & exists)
+        length = tl.where(is_part, 0, length)
+    factor = 1.0 / tl.where(total == 0, 1.0, total)
+    tl.store(out + place, alpha_0 * factor, mask=entry < length)
+    for first in range(ENTRIES, most, ENTRIES):
+        score = tl.load(scores + place + first * heads, mask=first + entry < length, other=float("-inf"))
+        tl.store(out + place + first * heads, _exponential(score - top) * factor, mask=first + entry < length)
+
+
+@triton.jit
+def _join_softmax(tops, totals, hub_parts, hub_tops, hub_totals, heads, PARTS: tl.constexpr, HEADS: tl.constexpr):
+    """Write the largest of ``tops`` (parts, H) over each hub's parts to ``hub_tops`` (hubs, H), and the sums for it."""
+    tiles = tl.cdiv(heads, HEADS)
+    hub = tl.program_id(0) // tiles
+    head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :]
+    first, last = tl.load(hub_parts + hub), tl.load(hub_parts + hub + 1)
+    end = tl.where(head < heads, last, 0)  # of the parts that a head has
+    largest = tl.full((PARTS, HEADS), float("-inf"), tops.dtype.element_ty)
+    for start in range(first, last, PARTS):
+        part = start + tl.arange(0, PARTS)[:, None]
+        top = tl.load(tops + part.to(tl.int64) * heads + head, mask=part < end, other=float("-inf"))
+        largest = tl.maximum(largest, top)
+    largest = tl.max(largest, 0, keep_dims=True)
+    sums = tl.zeros((PARTS, HEADS), totals.dtype.element_ty)
+    for start in range(first, last, PARTS):
+        part = start + tl.arange(0, PARTS)[:, None]
+        place = part.to(tl.int64) * heads + head
+        top = tl.load(tops + place, mask=part < end, other=float("-inf"))
+        sums += tl.load(totals + place, mask=part < end, other=0.0) * _exponential(top - largest)
+    tl.store(hub_tops + hub.to(tl.int64) * heads + head, largest, mask=head < heads)
+    tl.store(hub_totals + hub.to(tl.int64) * heads + head, tl.sum(sums, 0, keep_dims=True), mask=head < heads)
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+def _softmax_backward(
+    begins,
+    lengths,
+    hub_of,
+    alpha,
+    gradient,
+    sums,
+    out,
+    count,
+    parts,
+    vectors,
+    VECTOR: tl.constexpr,
+    TASKS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    HEADS: tl.constexpr,
+    JOINED: tl.constexpr,
+):
+    """Gradients of whole rows; and the sums of ``alpha * gradient`` of parts to ``sums`` (parts, H).
+
+    JOINED: the gradients of parts, by the sums of whole hubs in ``sums`` (hubs, H).
+    """
+    heads = vectors * VECTOR
+    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
+    entry = tl.arange(0, ENTRIES)[None, :, None]
+    place = (begin + entry) * vectors * VECTOR + head
+    exists = head < heads
+    length = tl.where(exists, length, 0)
+    most = _longest(length)
+    alpha_0 = tl.load(alpha + place, mask=entry < length, other=0.0)
+    gradient_0 = tl.load(gradient + place, mask=entry < length, other=0.0)
+    if JOINED:
+        hub = tl.load(hub_of + task, mask=is_part, other=0).to(tl.int64)
+        total = tl.load(sums + hub * heads + head, mask=is_part & exists, other=0.0)
+    else:
+        products = alpha_0 * gradient_0
+        for first in range(ENTRIES, most, ENTRIES):
+            here, at = first + entry < length, place + first * heads
+            products += tl.load(alpha + at, mask=here, other=0.0) * tl.load(gradient + at, mask=here, other=0.0)
+        total = tl.sum(products, 1, keep_dims=True)
+        tl.store(sums + task.to(tl.int64) * heads + head, total, mask=is_part & exists)
+        length = tl.where(is_part, 0, length)
+    tl.store(out + place, alpha_0 * (gradient_0 - total), mask=entry < length)
+    for first in range(ENTRIES, most, ENTRIES):
+        here, at = first + entry < length, place + first * heads
+        share = tl.load(alpha + at, mask=here, other=0.0)
+        tl.store(out + at, share * (tl.load(gradient + at, mask=here, other=0.0) - total), mask=here)
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+def _sum(
+    begins,
+    lengths,
+    rows,
+    values,
+    partial,
+    out,
+    count,
+    parts,
+    vectors,
+    VECTOR: tl.constexpr,
+    TASKS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    """Sums of whole rows to ``out``, and of parts to ``partial`` (parts, H)."""
+    heads = vectors * VECTOR
+    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
+    entry = tl.arange(0, ENTRIES)[None, :, None]
+    place = (begin + entry) * vectors * VECTOR + head
+    length = tl.where(head < heads, length, 0)
+    sums = tl.zeros((TASKS, ENTRIES, HEADS), values.dtype.element_ty)
+    for first in range(0, _longest(length), ENTRIES):
+        sums += tl.load(values + place + first * heads, mask=first + entry < length, other=0.0)
+    total = tl.sum(sums, 1, keep_dims=True)
+    row = tl.load(rows + task, mask=task < count, other=0).to(tl.int64)
+    tl.store(out + row * heads + head, total, mask=(task < count) & ~is_part & (head < heads))
+    tl.store(partial + task.to(tl.int64) * heads + head, total, mask=is_part & (head < heads))

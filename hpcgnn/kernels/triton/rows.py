@@ -1,0 +1,67 @@
+"""See :mod:`hpcgnn.kernels.rows`. The order that sorts an index is torch's: no kernel of ours sorts as fast as its libraries."""
+
+# mypy: disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels.triton.launch import interprets, launch
+from hpcgnn.kernels.triton.tasks import vector
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_MOST_COLUMNS = 512  # words: 2 KiB of a row
+_WORDS_OF_A_PROGRAM = 2048  # 4 reads of 16 bytes by each of 128 lanes
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+    """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
+    if out.numel() == 0:
+        return
+    if x.numel() == 0:  # no row is named
+        out.zero_()
+        return
+    word = _word_bytes(x, out)
+    words = x.shape[1] // word
+    units = vector(words, word)
+    columns = min(_MOST_COLUMNS, triton.next_power_of_2(words))
+    rows = max(1, (_WORDS_OF_A_PROGRAM << 4 if interprets() else _WORDS_OF_A_PROGRAM) // columns)
+    launch(
+        _gather,
+        triton.cdiv(index.numel(), rows) * triton.cdiv(words, columns),
+        x.view(_WORDS[word]),
+        index,
+        out.view(_WORDS[word]),
+        index.numel(),
+        words // units,
+        VECTOR=units,
+        ROWS=rows,
+        COLUMNS=columns,
+    )
+
+
+def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    ordered, positions = torch.sort(index.int(), stable=True)  # numbers of rows fit; half the digits to sort by
+    rows = torch.arange(indptr.numel(), dtype=torch.int32, device=index.device)
+    torch.searchsorted(ordered, rows, out=indptr)  # counting would wait for the device
+    order.copy_(positions)
+
+
+def _word_bytes(x: torch.Tensor, out: torch.Tensor) -> int:
+    """The largest word that rows consist of, and that starts where both of them start."""
+    common = x.shape[1] | x.data_ptr() | out.data_ptr() | 4
+    return common & -common
+
+
+@triton.jit(do_not_specialize=["count"])
+def _gather(x, index, out, count, vectors, VECTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    words = vectors * VECTOR
+    tiles = tl.cdiv(words, COLUMNS)
+    row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    source = tl.load(index + row, mask=row < count, other=-1).to(tl.int64)
+    value = tl.load(x + source * vectors * VECTOR + column, mask=(source >= 0) & (column < words), other=0)
+    tl.store(out + row * vectors * VECTOR + column, value, mask=(row < count) & (column < words))

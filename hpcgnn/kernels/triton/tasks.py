@@ -1,0 +1,189 @@
+"""How the sparse kernels' work is cut into tasks, once for each structure of a matrix.
+
+A task is at most :data:`SEGMENT` entries of one row. A row with more of them, a hub, is several tasks, here called parts: each
+writes its sum to a row of scratch memory, and :func:`join` adds them in order, so that no program waits for another's and
+the bits are the same in each run.
+"""
+
+# mypy: disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.triton.launch import interprets, launch
+
+SEGMENT = 1024
+LANES = 64 if torch.version.hip else 32  # of a warp
+_WINDOW = 8192  # rows that run at about the same time on a large GPU
+_MOST_COLUMNS = 1024  # of a program that is interpreted
+_VECTOR_BYTES = 16  # the most that a lane reads at once
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """All rows' entries, cut up: those of hubs first, row after row, so that what takes longest starts first.
+
+    The other tasks are whole rows, also empty ones: in windows of consecutive rows, so that what neighbours read is still in
+    the caches, and within a window by descending length, so that tasks of one program have about equal lengths.
+
+    begin: (tasks,) int64 first entry.
+    length: (tasks,) int32 number of entries, at most SEGMENT.
+    row: (tasks,) int32 row of the result.
+    parts: how many of the tasks, from the first on, are parts of hubs; part p's sum is row p of the scratch memory.
+    hub_of: (parts,) int32 number of the hub that a part belongs to.
+    hubs: (hubs,) int32 row of the result of each hub.
+    hub_parts: (hubs + 1,) int32 first part of each hub, and one more at the end.
+    """
+
+    begin: torch.Tensor
+    length: torch.Tensor
+    row: torch.Tensor
+    parts: int
+    hub_of: torch.Tensor
+    hubs: torch.Tensor
+    hub_parts: torch.Tensor
+
+    @property
+    def count(self) -> int:
+        """How many tasks there are."""
+        return self.row.numel()
+
+    def scratch(self, width: int, like: torch.Tensor) -> torch.Tensor:
+        """(parts, width) memory for the sums of parts, of the type and on the device of ``like``; its values are arbitrary."""
+        return like.new_empty(self.parts, width)
+
+
+class Plan:
+    """What is made of the structure of a matrix when it is first needed, and kept as long as the matrix."""
+
+    def __init__(self, csr: Csr) -> None:
+        self._indptr, self._entries = csr.indptr, csr.num_entries  # not the matrix: it would keep itself
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """Waits for the device once, for the number of parts."""
+        lengths = self._indptr[1:] - self._indptr[:-1]
+        rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
+        # Shorter rows come later within a window. Hubs' keys are the least of all; they are replaced by their parts.
+        by_window = torch.div(rows, _WINDOW, rounding_mode="floor").long() * (SEGMENT + 1) + SEGMENT - lengths
+        order = torch.argsort(torch.where(lengths > SEGMENT, -1, by_window), stable=True)
+        num_hubs = int((lengths > SEGMENT).sum()) if self._entries > SEGMENT else 0
+        hubs, whole = order[:num_hubs], order[num_hubs:]
+        parts_of = torch.div(lengths[hubs] + SEGMENT - 1, SEGMENT, rounding_mode="floor")
+        hub_parts = torch.cat((parts_of.new_zeros(1), parts_of.cumsum(0)))
+        hub_of = torch.repeat_interleave(torch.arange(num_hubs, device=lengths.device), parts_of)
+        parts = hub_of.numel()
+        first = (torch.arange(parts, device=lengths.device) - hub_parts[hub_of]) * SEGMENT
+        begins = self._indptr[:-1]
+        return Tasks(
+            torch.cat((begins[hubs][hub_of] + first, begins[whole])),
+            torch.cat(((lengths[hubs][hub_of] - first).clamp(max=SEGMENT), lengths[whole])).int(),
+            torch.cat((hubs[hub_of], whole)).int(),
+            parts,
+            hub_of.int(),
+            hubs.int(),
+            hub_parts.int(),
+        )
+
+    @cached_property
+    def entry_rows(self) -> torch.Tensor:
+        """(entries,) int32 row of each entry."""
+        lengths = self._indptr[1:] - self._indptr[:-1]
+        rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
+        return torch.repeat_interleave(rows, lengths, output_size=self._entries)
+
+
+_plans: weakref.WeakKeyDictionary[Csr, Plan] = weakref.WeakKeyDictionary()
+
+
+def plan_of(csr: Csr) -> Plan:
+    """The plan of a matrix's structure, which all that share the structure share."""
+    plan = _plans.get(csr.structure)
+    if plan is None:
+        plan = _plans.setdefault(csr.structure, Plan(csr))
+    return plan
+
+
+def vector(row_values: int, value_bytes: int) -> int:
+    """How many values of a row of ``row_values`` a lane may read at once: they divide each row, and fill 16 bytes at most.
+
+    Kernels are given widths as a number of such vectors: they then know, whatever the number, that rows start at a vector's
+    multiple, without being compiled for each width.
+    """
+    most = max(1, _VECTOR_BYTES // value_bytes)
+    return min(most, row_values & -row_values) if row_values else most
+
+
+def columns_of_a_program(width: int, value_bytes: int) -> int:
+    """Power of two: what a warp reads of ``width`` columns when each of its lanes reads 16 bytes, unless they are fewer."""
+    most = _MOST_COLUMNS if interprets() else LANES * _VECTOR_BYTES // value_bytes
+    return min(most, triton.next_power_of_2(max(1, width)))
+
+
+def tasks_of_a_program(columns: int, value_bytes: int) -> int:
+    """Power of two: rows of so many columns (a power of two) that fill a warp's reads."""
+    return 64 if interprets() else max(1, LANES * _VECTOR_BYTES // (columns * value_bytes))
+
+
+def join(tasks: Tasks, partial: torch.Tensor, accumulate: bool, out: torch.Tensor, *, by_hub: bool = False) -> None:
+    """Write each hub's rows of ``partial`` (parts, width), added in order, to its row of ``out`` (rows, width), or add them.
+
+    Nothing else of ``out`` is touched. by_hub: ``out`` is (hubs, width) instead.
+    """
+    width = partial.shape[1]
+    block = columns_of_a_program(width, 16)  # few, as hubs are few: a program for each lane's worth of columns
+    programs = tasks.hubs.numel() * triton.cdiv(width, block)
+    launch(
+        _join,
+        programs,
+        partial,
+        tasks.hubs,
+        tasks.hub_parts,
+        out,
+        width,
+        BLOCK=block,
+        AT_ONCE=8,
+        ACCUMULATE=accumulate,
+        BY_HUB=by_hub,
+        num_warps=1,
+    )
+
+
+@triton.jit
+def _join(
+    partial,
+    hubs,
+    hub_parts,
+    out,
+    width,
+    BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    BY_HUB: tl.constexpr,
+):
+    tiles = tl.cdiv(width, BLOCK)
+    hub = tl.program_id(0) // tiles
+    columns = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
+    exists = columns < width
+    first, last = tl.load(hub_parts + hub), tl.load(hub_parts + hub + 1)
+    row = hub.to(tl.int64) if BY_HUB else tl.load(hubs + hub).to(tl.int64)
+    to = out + row * width + columns
+    source = partial + first.to(tl.int64) * width + columns
+    total = tl.load(source, mask=exists, other=0.0)
+    if ACCUMULATE:
+        total = tl.load(to, mask=exists, other=0.0) + total
+    end = tl.where(exists, last, 0)  # of the parts that a column adds
+    for part in range(first + 1, last, AT_ONCE):
+        for k in tl.static_range(AT_ONCE):
+            source += width
+            value = tl.load(source, mask=part + k < end, other=0.0)
+            total = tl.where(part + k < end, total + value, total)
+    tl.store(to, total, mask=exists)

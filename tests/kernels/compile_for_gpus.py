@@ -1,0 +1,127 @@
+"""A program: compiles every kernel for GPUs as the operators start them, for a machine that has none.
+
+usage: compile_for_gpus.py cuda:90|hip:gfx942
+
+Operators are called with tensors of the host, and what they start is compiled for the target and not run. Prints a line for
+each compiled kernel: its name, and the bytes of its machine code.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from hpcgnn.kernels import Csr, DropoutMask, Norm, keyed
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.kernels.triton import activation, dropout, edges, messages, narrow, rows, spmm
+
+NODES, WIDTH, HEADS = 70, 128, 8
+SEEN: set[str] = set()
+
+
+class Driver:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+def compile_in_place_of_running(target: GPUTarget) -> None:
+    triton.runtime.driver.set_active(Driver(target))
+    run, code = JITFunction.run, {"cuda": "cubin", "hip": "hsaco"}[target.backend]
+
+    def compiled(self: JITFunction, *given: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        kernel = run(self, *given, grid=grid, warmup=True, **named)
+        line = f"{self.fn.__name__} {len(kernel.asm[code])}"
+        if line not in SEEN:
+            SEEN.add(line)
+            print(line, flush=True)
+        return kernel
+
+    JITFunction.run = compiled
+
+
+def sparse(csr: Csr) -> None:
+    x, entries = torch.zeros(NODES, WIDTH), csr.num_entries
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
+        out = torch.zeros(NODES, WIDTH, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+        scale = torch.ones(NODES) if dtype == torch.int8 else None
+        for weight in (None, torch.zeros(entries, dtype=out.dtype), torch.zeros(entries, HEADS, dtype=out.dtype)):
+            spmm.spmm(csr, weight, x.to(dtype), scale, weight is None, out)
+    for dtype in (torch.float32, torch.float64):
+        a, of_heads = x.to(dtype), torch.zeros(entries, HEADS, dtype=dtype)
+        narrow_rows, out = a[:, :HEADS].contiguous(), torch.zeros_like(of_heads)
+        edges.sddmm(csr, a, a, "dot", HEADS, out)
+        edges.sddmm(csr, narrow_rows, narrow_rows, "add", 1, out)
+        edges.sddmm(csr, narrow_rows, None, "left", 1, out)
+        edges.edge_softmax(csr, of_heads, out)
+        edges.edge_softmax_backward(csr, of_heads, of_heads, out)
+        edges.edge_sum(csr, of_heads, torch.zeros_like(narrow_rows))
+    index = torch.arange(NODES)
+    for x_bytes in (
+        x.view(torch.uint8),
+        x[:, :3].contiguous().view(torch.uint8),
+        x.view(torch.uint8)[:, :5].contiguous(),
+    ):
+        rows.gather_rows(x_bytes, index, torch.empty_like(x_bytes))
+        rows.gather_rows(x_bytes, index.int(), torch.empty_like(x_bytes))
+
+
+def wires(csr: Csr) -> None:
+    x, index = torch.zeros(NODES, WIDTH), torch.arange(NODES)
+    for bits in (1, 2, 4, 8, 16, 32):
+        row_bytes = payload_bytes(WIDTH, bits)
+        buffer = torch.zeros(NODES * (row_bytes + PARAMS_BYTES), dtype=torch.uint8)
+        payload_at, params_at = index * row_bytes, NODES * row_bytes + index * PARAMS_BYTES
+        for key in (None, 7):
+            messages.encode_rows(x, index, bits, key, buffer, payload_at, params_at)
+        for accumulate in (False, True):
+            messages.decode_rows(buffer, payload_at, params_at, bits, x, index, accumulate)
+        for weighted in (csr, csr.with_weight(torch.ones(csr.num_entries))):
+            messages.spmm_rows(weighted, buffer, payload_at, params_at, bits, x)
+
+
+def dense_rows() -> None:
+    ids = torch.arange(NODES)
+    for dtype in (torch.float32, torch.float64):
+        x = torch.zeros(NODES, WIDTH, dtype=dtype)
+        norm, mask = Norm(x[0].clone(), x[1].clone(), 1e-5), DropoutMask(ids, 5, 0.5)
+        for some_norm, some_mask in ((norm, mask), (norm, None), (None, mask), (None, None)):
+            kept = activation.activate(x, some_norm, some_mask, torch.empty_like(x))
+            weights = (None, None) if some_norm is None else (x[0].clone(), x[1].clone())
+            activation.activate_backward(x, x, kept, some_norm, some_mask, torch.empty_like(x), *weights)
+        dropout.dropout(x, ids, 5, keyed.threshold(0.5), 2.0, torch.empty_like(x))
+    x = torch.zeros(NODES, WIDTH)
+    narrow.pack_bf16(x, x.bfloat16())
+    narrow.unpack_bf16(x.bfloat16(), x)
+
+
+def main(name: str) -> None:
+    backend, arch = name.split(":")
+    compile_in_place_of_running(
+        GPUTarget(backend, int(arch) if arch.isdigit() else arch, 32 if backend == "cuda" else 64)
+    )
+    entries = torch.randint(0, NODES, (4000,), dtype=torch.int32)
+    indptr = torch.cat((torch.tensor([0, 3000]), torch.linspace(3000, 4000, NODES).long()))  # a hub, and others
+    csr = Csr(indptr, entries, NODES)
+    sparse(csr)
+    wires(csr)
+    dense_rows()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,29 @@
+"""All kernels in Triton compile for GPUs of NVIDIA and AMD as they are started: a compiler is all that takes, and no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KERNELS = {
+    "_spmm", "_join", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
+    "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "spmm_rows",
+    "_forward", "_backward", "_add_segments", "_dropout", "_pack", "_unpack",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_every_kernel_compiles(target, tmp_path):
+    program = Path(__file__).with_name("compile_for_gpus.py")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # nothing is found there: all is compiled
+    result = subprocess.run([sys.executable, program, target], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-4000:]
+    compiled = [line.split() for line in result.stdout.splitlines()]
+    assert {name for name, _ in compiled} >= KERNELS
+    assert all(int(size) > 1000 for _, size in compiled)
