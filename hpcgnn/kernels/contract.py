@@ -78,7 +78,7 @@ class DenseKernels(Protocol):
     """See :mod:`hpcgnn.kernels.dense`. All tensors of a call are float32, or all float64."""
 
     def arithmetics(self) -> tuple[str, ...]:
-        """What ``compute`` may be on this machine: ``float32`` (the tensors' own type), and perhaps ``bf16``."""
+        """What ``compute`` may be on this machine: ``float32`` (the tensors' own type), and perhaps ``bf16`` and ``tf32``."""
         ...
 
     def product(

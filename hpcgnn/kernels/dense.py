@@ -11,12 +11,22 @@ from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DENSE, DenseKernels
 
+_ARITHMETICS = ("float32", "bf16", "tf32")
 _DTYPES = (torch.float32, torch.float64)
 
 
 def has_bf16(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
     """Whether ``compute="bf16"`` works on a device: of the kernels for CPUs, native ones can, with AVX512_BF16."""
-    return "bf16" in choose(DENSE, backend, x=torch.empty(0, device=where)).arithmetics()
+    return _has("bf16", backend, where)
+
+
+def has_tf32(where: torch.device | str, backend: str = "auto") -> bool:
+    """Whether ``compute="tf32"`` works on a device: it does on GPUs of NVIDIA from Ampere on."""
+    return _has("tf32", backend, where)
+
+
+def _has(arithmetic: str, backend: str, where: torch.device | str) -> bool:
+    return arithmetic in choose(DENSE, backend, x=torch.empty(0, device=where)).arithmetics()
 
 
 def product(
@@ -41,7 +51,7 @@ def product(
         bias: (H,), of x's type.
         out: (n, H) that is added to, contiguous and of x's type; a new tensor if None.
         backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
-        compute: ``float32`` (x's own type), or ``bf16`` where :func:`has_bf16`.
+        compute: ``float32`` (x's own type), ``bf16`` where :func:`has_bf16`, or ``tf32`` where :func:`has_tf32`.
 
     Returns:
         ``out``, or the new (n, H) tensor.
@@ -98,12 +108,12 @@ def weight_gradient(
 
 
 def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, backend: str) -> None:
-    if compute not in ("float32", "bf16"):
-        raise ValueError(f"compute must be float32 or bf16, not {compute!r}")
-    if compute == "bf16" and not (dtype == torch.float32 and "bf16" in kernels.arithmetics()):
+    if compute not in _ARITHMETICS:
+        raise ValueError(f"compute must be one of {', '.join(_ARITHMETICS)}, not {compute!r}")
+    if compute != "float32" and not (dtype == torch.float32 and compute in kernels.arithmetics()):
+        needs = {"bf16": "native kernels and AVX512_BF16, or a GPU", "tf32": "a GPU of NVIDIA"}[compute]
         raise ValueError(
-            f"compute must be float32 here: bf16 takes native kernels, AVX512_BF16 and float32 tensors; got {dtype} for "
-            f"backend {backend!r}"
+            f"compute must be float32 here: {compute} takes {needs}, and float32 tensors; got {dtype} for backend {backend!r}"
         )
 
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import MESSAGES
+from hpcgnn.kernels.contract import MESSAGES, Count
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 
@@ -57,7 +57,7 @@ def encode_rows(
     backend: str = "auto",
     *,
     check: bool = True,
-) -> int:
+) -> Count:
     """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
 
     The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are the same
@@ -79,7 +79,8 @@ def encode_rows(
         key: in [0, 2**64), or None: to centres of cells. Plays no part for 16 and 32 bits.
 
     Returns:
-        How many of the n rows hold a NaN or an infinity. They are written too: as NaN up to 8 bits.
+        How many of the n rows hold a NaN or an infinity, see :data:`hpcgnn.kernels.contract.Count`. They are written too: as
+        NaN up to 8 bits.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -105,15 +106,15 @@ def decode_rows(
     backend: str = "auto",
     *,
     check: bool = True,
-) -> int:
+) -> Count:
     """Row ``rows[i]`` of ``out`` (m, F) contiguous float32 becomes row i of ``buffer``, or grows by it with ``accumulate``.
 
     Args:
         rows: (n,) contiguous int64, all different.
 
     Returns:
-        How many of the n rows are not finite: up to 8 bits by their parameters, else by their values. A finite number
-        that bfloat16 cannot hold arrives as an infinity.
+        How many of the n rows are not finite (a :data:`~hpcgnn.kernels.contract.Count`): up to 8 bits by their parameters,
+        else by their values. A finite number that bfloat16 cannot hold arrives as an infinity.
 
     Raises:
         ValueError: naming the argument that is wrong.

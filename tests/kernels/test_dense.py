@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from under_test import BACKENDS
 
 from hpcgnn.kernels import dense, dense_product
 from hpcgnn.kernels.native import dense as native
@@ -165,7 +166,7 @@ def test_bfloat16_is_refused_where_it_does_not_run(monkeypatch):
     assert not dense.has_bf16()
 
 
-@pytest.mark.parametrize("backend", ["native", "jit", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", [(1000, 64, 100), (20, 5, 3), (0, 4, 4)])
 def test_gradients_of_every_backend(backend, shape):
     *given, upstream = operands(shape)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from quantized_rows import dequantize, quantize
+from under_test import TRITON
 
 from hpcgnn.kernels import keyed, pack_bf16, unpack_bf16
 from hpcgnn.kernels.native import library
@@ -25,7 +26,7 @@ from hpcgnn.kernels.native import library
 BITS = [1, 2, 4, 8]
 WIDTHS = [1, 3, 16, 40, 100, 256, 602]
 # Without a library the first one fails: the tests' environment has a compiler.
-IMPLEMENTATIONS = [*(f"native {isa}" for isa in library.isas() or ["scalar"]), "jit", "reference"]
+IMPLEMENTATIONS = [*(f"native {isa}" for isa in library.isas() or ["scalar"]), "jit", TRITON, "reference"]
 KEY = keyed.derive_key(1, 2, 3)
 INFINITY = float("inf")
 LARGEST = 2.0**126
@@ -212,16 +213,17 @@ def test_noise_follows_key_row_and_column_alone(backend):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_unbiased(backend, bits):
-    keys = 600
+    keys, copies = 24, 25
+    draws = keys * copies
     x = torch.randn(2, 50, generator=torch.Generator().manual_seed(bits))
     total = torch.zeros(2, 50, dtype=torch.float64)
     for key in range(keys):
-        payload, params = quantize(x, bits, key, backend=backend)
-        total += dequantize(payload, params, bits, 50, backend=backend)
-    zero, scale = grid(params)
+        payload, params = quantize(x.repeat(copies, 1), bits, key, backend=backend)
+        total += dequantize(payload, params, bits, 50, backend=backend).view(copies, 2, 50).double().sum(0)
+    zero, scale = grid(params[:2])
     fraction = ((x - zero) / scale) % 1
-    deviation = scale * (fraction * (1 - fraction) / keys).sqrt()
-    assert ((total / keys - x).abs() <= 5 * deviation + scale / 2**16).all()
+    deviation = scale * (fraction * (1 - fraction) / draws).sqrt()
+    assert ((total / draws - x).abs() <= 5 * deviation + scale / 2**16).all()
     assert deviation.max() < scale.max() / 45  # sharp enough: rounding to nearest is off by up to scale / 2
 
 
@@ -239,18 +241,20 @@ def test_variance_of_a_row_is_a_sixth_of_its_squared_scale_an_element(backend, b
 
 @pytest.mark.parametrize("bits", BITS)
 def test_variance_of_an_element_is_at_most_a_quarter_of_the_squared_scale(backend, bits):
-    keys = 400
+    keys, copies = 16, 25
+    draws = keys * copies
     x = torch.randn(5, 40, generator=torch.Generator().manual_seed(bits)) ** 3
     x[0] = 0.5
     x[0, :2] = torch.tensor([0, 2**bits - 1])  # half-way: the worst
     squares = torch.zeros(5, 40, dtype=torch.float64)
     for key in range(keys):
-        payload, params = quantize(x, bits, key, backend=backend)
-        squares += (dequantize(payload, params, bits, 40, backend=backend).double() - x) ** 2 / keys
-    _, scale = grid(params)
-    fraction = ((x - grid(params)[0]) / scale) % 1
+        payload, params = quantize(x.repeat(copies, 1), bits, key, backend=backend)
+        decoded = dequantize(payload, params, bits, 40, backend=backend).view(copies, 5, 40)
+        squares += ((decoded.double() - x) ** 2).sum(0) / draws
+    zero, scale = grid(params[:5])
+    fraction = ((x - zero) / scale) % 1
     # (error / scale)**2 is (1 - f)**2 or f**2: its standard deviation is |1 - 2f| * sqrt(f * (1 - f)), at most 1/4
-    spread = 5 * (1 - 2 * fraction).abs() * (fraction * (1 - fraction) / keys).sqrt()
+    spread = 5 * (1 - 2 * fraction).abs() * (fraction * (1 - fraction) / draws).sqrt()
     assert (squares <= scale**2 * (fraction * (1 - fraction) + spread + 1e-4)).all()
     assert (squares <= scale**2 * (1 / 4 + spread + 1e-4)).all()
     assert squares[0, 2:].numpy() == pytest.approx(0.25, abs=1e-3)

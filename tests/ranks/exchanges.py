@@ -20,7 +20,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 
 WIDTHS = (1, 3, 40, 256)
-BACKENDS = ("native", "jit", "reference")
+BACKENDS = ("native", "jit", "reference", "triton")
 BITS = (32, 16, 8, 4, 2, 1)
 
 
@@ -215,7 +215,7 @@ def troubles(world: World) -> list[str]:
             rows[-1, 3] = value if world.rank == world.size - 1 else 0
             moved(exchange.for_layer(1).reverse(), rows)
             moved(exchange, rows)
-            in_trouble = world.allreduce(np.array([float(exchange.messages.traffic.in_trouble)]))
+            in_trouble = world.allreduce(np.array([float(exchange.messages.traffic.rows_in_trouble())]))
             try:
                 exchange.messages.raise_if_trouble(float(in_trouble[0]))
             except HpcgnnError as error:

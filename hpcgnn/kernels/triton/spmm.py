@@ -86,6 +86,28 @@ def _term(entry, indices, weight, x, scale, heads, head, of_head, width, exists,
     return value
 
 
+@triton.jit
+def _added(
+    total, begin, length, is_task, indices, weight, x, scale, heads, head, of_head, width, exists, AT_ONCE: tl.constexpr
+):
+    """``total`` and what the entries of each task add, in order: those that all tasks of the program have without a mask."""
+    least = tl.min(tl.min(tl.min(length, 2), 1), 0) // AT_ONCE * AT_ONCE
+    most = tl.max(tl.max(tl.max(length, 2), 1), 0)
+    for first in range(0, least, AT_ONCE):
+        for k in tl.static_range(AT_ONCE):
+            total += _term(
+                begin + first + k, indices, weight, x, scale, heads, head, of_head, width, exists, is_task, MASKED=False
+            )
+    for first in range(least, most, AT_ONCE):
+        for k in tl.static_range(AT_ONCE):
+            within = first + k < length
+            term = _term(
+                begin + first + k, indices, weight, x, scale, heads, head, of_head, width, exists, within, MASKED=True
+            )
+            total = tl.where(within, total + term, total)
+    return total
+
+
 @triton.jit(do_not_specialize=["count", "parts"])
 def _spmm(
     begins,
@@ -133,20 +155,8 @@ def _spmm(
     if ACCUMULATE:
         total = tl.load(to, mask=exists & is_task & ~is_part, other=0.0)
 
-    least = tl.min(tl.min(tl.min(length, 2), 1), 0) // AT_ONCE * AT_ONCE
-    most = tl.max(tl.max(tl.max(length, 2), 1), 0)
-    for first in range(0, least, AT_ONCE):
-        for k in tl.static_range(AT_ONCE):
-            total += _term(
-                begin + first + k, indices, weight, x, scale, heads, head, of_head, width, exists, is_task, MASKED=False
-            )
-    for first in range(least, most, AT_ONCE):
-        for k in tl.static_range(AT_ONCE):
-            within = first + k < length
-            term = _term(
-                begin + first + k, indices, weight, x, scale, heads, head, of_head, width, exists, within, MASKED=True
-            )
-            total = tl.where(within, total + term, total)
-
+    total = _added(
+        total, begin, length, is_task, indices, weight, x, scale, heads, head, of_head, width, exists, AT_ONCE=AT_ONCE
+    )
     tl.store(to, total, mask=exists & is_task & ~is_part)
     tl.store(partial + task.to(tl.int64) * width + of_head, total, mask=exists & is_part)

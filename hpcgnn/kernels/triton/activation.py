@@ -1,0 +1,200 @@
+"""See :mod:`hpcgnn.kernels.activation`: one pass forward, one backward, and one over the sums of segments of rows.
+
+The gradients of weight and bias are sums over all rows: each program adds those of a segment, and how many segments there are
+depends on the rows alone.
+"""
+
+# mypy: disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels.operands import DropoutMask, Norm
+from hpcgnn.kernels.triton.dropout import kept as stays
+from hpcgnn.kernels.triton.launch import launch
+from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
+
+_ROWS_OF_A_SEGMENT = 64  # at least, while there are fewer than so many segments:
+_MOST_SEGMENTS = 4096
+_SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # of a tile where segments are added
+
+
+def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
+    """Write ``dropout(relu(norm(x)))`` to ``out``; returns (n, 2), each row's mean and 1/std, if there is a norm."""
+    rows, width = x.shape
+    statistics = None if norm is None else x.new_empty(rows, 2)
+    wide = padded(width)
+    together = rows_of_tile(rows, wide, WARP)
+    launch(
+        _forward, triton.cdiv(rows, together) if width else 0, x.contiguous(), statistics, *_tensors(norm, mask), out, rows,
+        **_constants(norm, mask, width), ROWS=together, PADDED=wide, num_warps=warps(together * wide),
+    )  # fmt: skip
+    return statistics
+
+
+def activate_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    kept: torch.Tensor | None,
+    norm: Norm | None,
+    mask: DropoutMask | None,
+    dx: torch.Tensor,
+    dweight: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> None:
+    """Write the gradients of ``x``, weight and bias; ``kept`` is what :func:`activate` returned."""
+    rows, width = x.shape
+    if width == 0:
+        return
+    segments = min(max(rows // _ROWS_OF_A_SEGMENT, 1), _MOST_SEGMENTS)
+    sums = None if norm is None else x.new_empty(2, segments, width)
+    wide = padded(width)
+    together = rows_of_tile(rows, wide, WARP // 2)  # x, dy and two sums are in registers at a time
+    launch(
+        _backward, segments, dy.contiguous(), x.contiguous(), kept, *_tensors(norm, mask), dx, sums, rows, segments,
+        **_constants(norm, mask, width), ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
+    )  # fmt: skip
+    if sums is not None:
+        launch(
+            _add_segments, triton.cdiv(width, _COLUMNS_TOGETHER), sums, dweight, dbias, segments, width,
+            SEGMENTS=_SEGMENTS_TOGETHER, COLUMNS=_COLUMNS_TOGETHER,
+        )  # fmt: skip
+
+
+def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[torch.Tensor | int | None, ...]:
+    """Arguments of both kernels: weight, bias, ids and key."""
+    weight, bias = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())
+    return weight, bias, None if mask is None else mask.ids.contiguous(), 0 if mask is None else mask.key
+
+
+def _constants(norm: Norm | None, mask: DropoutMask | None, width: int) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    return {
+        "EPS": None if norm is None else norm.eps,
+        "THRESHOLD": None if mask is None else mask.threshold,
+        "SCALE": None if mask is None else mask.scale,
+        "WIDTH": width,
+    }
+
+
+@triton.jit
+def _masked(values, before, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE: tl.constexpr):
+    """``values`` times the scale of dropout where they are kept; 0 where they are not, or ``before``, ReLU's, is not above 0."""
+    if THRESHOLD is not None:
+        values = tl.where(stays(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD), values * SCALE, 0.0)
+    return tl.where(before <= 0, 0.0, values)  # a NaN stays
+
+
+@triton.jit(do_not_specialize=["key", "count"])
+def _forward(
+    x,
+    statistics,
+    weight,
+    bias,
+    ids,
+    key: tl.uint64,
+    out,
+    count,
+    EPS: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, PADDED)[None, :]
+    exists = column < WIDTH
+    mask = (i < count)[:, None] & exists
+    at = (i * WIDTH)[:, None] + column
+    y = tl.load(x + at, mask=mask, other=0.0)
+    if EPS is not None:
+        # The mean is the first value and the mean distance to it, so that the variance of equal values is 0.
+        first = tl.load(x + i * WIDTH, mask=i < count, other=0.0)
+        mean = first + tl.sum(tl.where(exists, y - first[:, None], 0.0), axis=1) / WIDTH
+        y = y - mean[:, None]
+        variance = tl.sum(tl.where(exists, y * y, 0.0), axis=1) / WIDTH
+        per_std = 1.0 / tl.sqrt(variance + EPS)
+        tl.store(statistics + 2 * i, mean, mask=i < count)
+        tl.store(statistics + 2 * i + 1, per_std, mask=i < count)
+        gamma = tl.load(weight + column, mask=exists, other=0.0)
+        y = y * per_std[:, None] * gamma + tl.load(bias + column, mask=exists, other=0.0)
+    tl.store(out + at, _masked(y, y, key, ids, i, count, column, THRESHOLD, SCALE), mask=mask)
+
+
+@triton.jit(do_not_specialize=["key", "count", "segments"])
+def _backward(
+    dy,
+    x,
+    statistics,
+    weight,
+    bias,
+    ids,
+    key: tl.uint64,
+    dx,
+    sums,
+    count,
+    segments,
+    EPS: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """One segment of rows, ROWS at a time: ``dx``, and the sums for weight and bias to ``sums`` (2, segments, WIDTH)."""
+    segment = tl.program_id(0).to(tl.int64)
+    end = count * (segment + 1) // segments
+    column = tl.arange(0, PADDED)[None, :]
+    exists = column < WIDTH
+    if EPS is not None:
+        gamma = tl.load(weight + column, mask=exists, other=0.0)
+        beta = tl.load(bias + column, mask=exists, other=0.0)
+        to_weight = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
+        to_bias = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
+    for begin in range(count * segment // segments, end, ROWS):
+        i = begin + tl.arange(0, ROWS)
+        mask = (i < end)[:, None] & exists
+        at = (i * WIDTH)[:, None] + column
+        value = tl.load(x + at, mask=mask, other=0.0)
+        gradient = tl.load(dy + at, mask=mask, other=0.0)
+        if EPS is None:
+            gradient = _masked(gradient, value, key, ids, i, end, column, THRESHOLD, SCALE)
+        else:
+            mean = tl.load(statistics + 2 * i, mask=i < end, other=0.0)[:, None]
+            per_std = tl.load(statistics + 2 * i + 1, mask=i < end, other=0.0)[:, None]
+            unit = tl.where(mask, (value - mean) * per_std, 0.0)
+            gradient = _masked(gradient, unit * gamma + beta, key, ids, i, end, column, THRESHOLD, SCALE)
+            to_weight += gradient * unit
+            to_bias += gradient
+            gradient *= gamma
+            mean_gradient = tl.sum(gradient, axis=1)[:, None] / WIDTH
+            gradient -= mean_gradient + unit * (tl.sum(gradient * unit, axis=1)[:, None] / WIDTH)
+            gradient *= per_std
+        tl.store(dx + at, gradient, mask=mask)
+    if EPS is not None:
+        at = tl.arange(0, PADDED)
+        tl.store(sums + segment * WIDTH + at, tl.sum(to_weight, axis=0), mask=at < WIDTH)
+        tl.store(sums + (segments + segment) * WIDTH + at, tl.sum(to_bias, axis=0), mask=at < WIDTH)
+
+
+@triton.jit(do_not_specialize=["segments"])
+def _add_segments(sums, dweight, dbias, segments, width, SEGMENTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """``dweight`` and ``dbias`` (width,): the sums over segments, always in the same order."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    exists = column < width
+    to_weight = tl.zeros((SEGMENTS, COLUMNS), sums.dtype.element_ty)
+    to_bias = tl.zeros((SEGMENTS, COLUMNS), sums.dtype.element_ty)
+    for begin in range(0, segments, SEGMENTS):
+        segment = begin + tl.arange(0, SEGMENTS)
+        mask = (segment < segments)[:, None] & exists[None, :]
+        at = segment.to(tl.int64)[:, None] * width + column[None, :]
+        to_weight += tl.load(sums + at, mask=mask, other=0.0)
+        to_bias += tl.load(sums + segments.to(tl.int64) * width + at, mask=mask, other=0.0)
+    tl.store(dweight + column, tl.sum(to_weight, axis=0), mask=exists)
+    tl.store(dbias + column, tl.sum(to_bias, axis=0), mask=exists)

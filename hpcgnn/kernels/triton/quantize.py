@@ -1,0 +1,277 @@
+"""Rows in 1 to 8 bits a value, in registers: see :mod:`hpcgnn.kernels.messages` for what is computed, and with which bits.
+
+A tile has a *lane* for each byte of a row's payload, and in each lane a *slot* for each code of that byte, so that codes are
+shifted and merged and never cross from one thread to another. Where they are made, codes of 8 bits have two slots too, 16
+columns apart, each with a byte of its own: a draw serves such a pair of columns.
+"""
+
+# mypy: disallow-incomplete-defs=False, disable-error-code="assignment,attr-defined,var-annotated"
+# ruff: noqa: RUF005 - Triton's tuples grow by addition, and take no starred items
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels import packing
+from hpcgnn.kernels.triton import keyed
+from hpcgnn.kernels.triton.words import load_words, store_words
+
+_LARGEST = tl.constexpr(float(packing.LARGEST))
+_SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
+_FRACTION_BITS = tl.constexpr(packing.FRACTION_BITS)
+_ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
+_HALF = tl.constexpr(packing.HALF)
+_GROUP = tl.constexpr(16)
+_NAN_PARAMS = tl.constexpr(int(packing.NAN) << 16 | int(packing.NAN))
+_INFINITY = tl.constexpr(0x7F800000)
+_MINUS_INFINITY = tl.constexpr(0xFF800000 - 2**32 ^ 0x7FFFFFFF)  # as ordered() has it
+
+
+def lanes(width: int, bits: int, slots: int) -> int:
+    """Lanes of a row of ``width`` columns: bytes of its payload, or pairs of columns where two slots have 8 bits each."""
+    if bits * slots > 8:
+        return width // 32 * 16 + min(width % 32, 16)
+    return packing.payload_bytes(width, bits)
+
+
+def last_stride(width: int, bits: int) -> int:
+    """Columns between two slots of a lane in a row's last block: 16, as in all others, but where it is a shorter one."""
+    rest = width % (128 // bits)
+    return 16 if bits >= 8 or rest == 0 else (rest * bits + 7) // 8
+
+
+@triton.jit
+def column_of(lane, slot, WIDTH: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr):
+    """The column whose code is in this slot of each lane; columns from WIDTH on do not exist. STRIDE: of the last block."""
+    first = lane // _GROUP * (_GROUP * SLOTS)
+    if STRIDE == _GROUP:
+        return first + slot * _GROUP + lane % _GROUP
+    return first + slot * tl.where(first + _GROUP * SLOTS > WIDTH, STRIDE, _GROUP) + lane % _GROUP
+
+
+@triton.jit
+def ordered(pattern):
+    """int32 patterns of floats as numbers in the order of the floats, NaNs beyond both infinities; and the reverse."""
+    return pattern ^ ((pattern >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _upper_half(pattern):
+    return (pattern & 0xFFFF0000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _scale_of(low, high, STEPS: tl.constexpr):
+    """The smallest bfloat16 of which STEPS reach from low to high, or the smallest scale; 0 where there is no way to go."""
+    scale = tl.maximum(tl.div_rn(high - low, tl.full(low.shape, STEPS, tl.float32)), _SMALLEST_SCALE)
+    return tl.where(high > low, _upper_half(scale.to(tl.uint32, bitcast=True) + 0xFFFF), 0.0)
+
+
+@triton.jit
+def _grid_of(low, high, BITS: tl.constexpr, CENTRES: tl.constexpr):
+    """float32 zero-points and scales of rows that reach from ``low`` to ``high``, numbers that bfloat16 can hold."""
+    low = tl.minimum(tl.maximum(low, -_LARGEST), _LARGEST) + 0.0  # -0 becomes 0
+    high = tl.minimum(tl.maximum(high, -_LARGEST), _LARGEST)
+    if CENTRES:
+        scale = _scale_of(low, high, 1 << BITS)
+        pattern = (low + scale * 0.5).to(tl.uint32, bitcast=True)
+        return _upper_half(pattern + 0x7FFF + ((pattern >> 16) & 1)), scale  # ties to even
+    pattern = low.to(tl.uint32, bitcast=True)
+    zero = _upper_half(tl.where(low < 0, pattern + 0xFFFF, pattern))  # towards -infinity
+    return zero, _scale_of(zero, high, (1 << BITS) - 1)
+
+
+@triton.jit
+def _measure(
+    values,
+    valid,
+    WIDTH: tl.constexpr,
+    BITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    CENTRES: tl.constexpr,
+    ALL_VALID: tl.constexpr,
+):
+    """Zero-points, scales and whether all of a row is finite, from the (rows, lanes) values of each slot."""
+    low, high = values[0], values[0]
+    if not ALL_VALID:
+        low, high = tl.where(valid[0], low, float("inf")), tl.where(valid[0], high, float("-inf"))
+    for slot in tl.static_range(1, SLOTS):
+        less, more = values[slot], values[slot]
+        if not ALL_VALID:
+            less, more = tl.where(valid[slot], less, float("inf")), tl.where(valid[slot], more, float("-inf"))
+        low = tl.minimum(low, less, propagate_nan=tl.PropagateNan.ALL)
+        high = tl.maximum(high, more, propagate_nan=tl.PropagateNan.ALL)
+    # As integers: a NaN stays at an end of the order, and the minimum of no two floats depends on which comes first.
+    least = tl.min(ordered(low.to(tl.int32, bitcast=True)), axis=1)
+    most = tl.max(ordered(high.to(tl.int32, bitcast=True)), axis=1)
+    finite = (least > _MINUS_INFINITY) & (most < _INFINITY)
+    if WIDTH == 0:
+        least, most, finite = tl.zeros_like(least), tl.zeros_like(most), finite | True
+    low = ordered(tl.where(finite, least, 0)).to(tl.float32, bitcast=True)
+    high = ordered(tl.where(finite, most, 0)).to(tl.float32, bitcast=True)
+    zero, scale = _grid_of(low, high, BITS, CENTRES)
+    return zero, scale, finite
+
+
+@triton.jit
+def _codes(
+    values,
+    columns,
+    lane,
+    zero,
+    scale,
+    low,
+    high,
+    BITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    CENTRES: tl.constexpr,
+):
+    """The uint32 code of each value, slot by slot; low, high: halves of the rows' hashes.
+
+    Those of a row that is not finite mean nothing.
+    """
+    zero, low, high = zero[:, None], low[:, None], high[:, None]
+    per_step = tl.div_rn(tl.where(scale > 0, _ONE, 0.0), tl.where(scale > 0, scale, 1.0))[:, None]
+    codes = ()
+    for slot in tl.static_range(SLOTS):
+        steps = tl.minimum(tl.maximum((values[slot] - zero) * per_step, 0.0), ((1 << BITS) - 1) * _ONE)
+        code = steps.to(tl.int32).to(tl.uint32, bitcast=True)
+        if CENTRES:
+            code += _HALF
+        elif STRIDE == _GROUP:
+            if slot % 2 == 0:  # and the slot after: its columns are 16 further on
+                counter = lane // _GROUP * (_GROUP * SLOTS // 2) + slot * (_GROUP // 2) + lane % _GROUP
+                random = keyed.draw(low, high, counter)
+                code += ((random << 1) & 0x1FFFF) | 1
+            else:
+                code += (random >> 15) | 1
+        else:
+            counter = columns[slot] // (2 * _GROUP) * _GROUP + columns[slot] % _GROUP
+            random = keyed.draw(low, high, counter) >> (columns[slot] // _GROUP % 2 * _GROUP).to(tl.uint32)
+            code += ((random & 0xFFFF) << 1) | 1
+        codes = codes + (code >> _FRACTION_BITS,)
+    return codes
+
+
+@triton.jit(do_not_specialize=["count", "key"])
+def quantize_rows(
+    x,
+    rows,
+    key: tl.uint64,
+    buffer,
+    payload_at,
+    params_at,
+    troubles,
+    count,
+    WIDTH: tl.constexpr,
+    BITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    CENTRES: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    PARAMS_ALIGNMENT: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Encode ROWS rows of ``x``: payloads and parameters to ``buffer``, how many are not finite to ``troubles[program]``.
+
+    LANES: of a row; PADDED: the power of two that tiles have. ALIGNMENT: of all payloads; PARAMS_ALIGNMENT: of parameters.
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    here = i < count
+    number = tl.load(rows + i, mask=here, other=0)
+    to = buffer + tl.multiple_of(tl.load(payload_at + i, mask=here, other=0), ALIGNMENT)[:, None]
+    params_to = buffer + tl.multiple_of(tl.load(params_at + i, mask=here, other=0), PARAMS_ALIGNMENT)
+    lane = tl.arange(0, PADDED)[None, :]
+    ALL_VALID: tl.constexpr = PADDED * SLOTS == WIDTH
+    start = x + (number * WIDTH)[:, None]
+    columns, values, valid = (), (), ()
+    for slot in tl.static_range(SLOTS):
+        column = column_of(lane, slot, WIDTH, SLOTS, STRIDE)
+        exists = (lane < LANES) & (column < WIDTH)
+        columns = columns + (column,)
+        value = tl.load(start + column) if ALL_VALID else tl.load(start + column, mask=exists, other=0.0)
+        values = values + (value,)
+        valid = valid + (exists,)
+    zero, scale, finite = _measure(values, valid, WIDTH, BITS, SLOTS, CENTRES, ALL_VALID)
+    codes = _codes(values, columns, lane, zero, scale, *keyed.row_hash(key, number), BITS, SLOTS, STRIDE, CENTRES)
+    merged = tl.zeros((ROWS, PADDED), tl.uint32)
+    for slot in tl.static_range(SLOTS):
+        if BITS == 8:
+            code = tl.where(finite[:, None], codes[slot], 0)
+            tl.store(to + columns[slot], code.to(tl.uint8), mask=here[:, None] & valid[slot])
+        elif ALL_VALID:
+            merged |= codes[slot] << slot * BITS
+        else:
+            merged |= tl.where(valid[slot], codes[slot] << slot * BITS, 0)
+    if BITS != 8:
+        merged = tl.where(finite[:, None], merged, 0)
+        tl.store(to + lane, merged.to(tl.uint8), mask=here[:, None] & (lane < LANES))
+    params = (zero.to(tl.uint32, bitcast=True) >> 16) | scale.to(tl.uint32, bitcast=True)
+    params = tl.where(finite, params, _NAN_PARAMS)
+    store_words(params_to, 0, params, here, 4, PARAMS_ALIGNMENT)
+    tl.store(troubles + tl.program_id(0), tl.sum((here & ~finite).to(tl.int32), axis=0))
+
+
+@triton.jit
+def grid_in(params):
+    """Zero-points and scales, float32, from what :func:`quantize_rows` wrote of them as uint32."""
+    return (params << 16).to(tl.float32, bitcast=True), _upper_half(params)
+
+
+@triton.jit
+def value_of(codes, slot: tl.constexpr, zero, scale, BITS: tl.constexpr):
+    """What the codes in a slot of bytes (int32) stand for."""
+    return zero + ((codes >> slot * BITS) & ((1 << BITS) - 1)).to(tl.float32) * scale
+
+
+@triton.jit(do_not_specialize=["count"])
+def dequantize_rows(
+    buffer,
+    payload_at,
+    params_at,
+    out,
+    rows,
+    troubles,
+    count,
+    WIDTH: tl.constexpr,
+    BITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    PARAMS_ALIGNMENT: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Decode ROWS rows of ``buffer`` to rows of ``out``, or add them; see :func:`quantize_rows`."""
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    here = i < count
+    start = buffer + tl.multiple_of(tl.load(payload_at + i, mask=here, other=0), ALIGNMENT)[:, None]
+    params_start = buffer + tl.multiple_of(tl.load(params_at + i, mask=here, other=0), PARAMS_ALIGNMENT)
+    to = out + (tl.load(rows + i, mask=here, other=0) * WIDTH)[:, None]
+    lane = tl.arange(0, PADDED)[None, :]
+    # A thread is to load the codes of the four lanes that it stores, and not of more: nothing then moves between threads.
+    by_four = tl.max_contiguous(tl.arange(0, PADDED), 4)[None, :]
+    there = here[:, None] & (lane < LANES)
+    params = load_words(params_start, 0, here, 4, PARAMS_ALIGNMENT)
+    codes = tl.load(start + by_four, mask=there, other=0).to(tl.int32)
+    before = ()
+    if ACCUMULATE:  # all that is read is on its way before any of it is used
+        for slot in tl.static_range(SLOTS):
+            column = column_of(lane, slot, WIDTH, SLOTS, STRIDE)
+            before = before + (tl.load(to + column, mask=there & (column < WIDTH), other=0.0),)
+    zero, scale = grid_in(params[:, None])
+    for slot in tl.static_range(SLOTS):
+        column = column_of(lane, slot, WIDTH, SLOTS, STRIDE)
+        mask = there & (column < WIDTH)
+        value = value_of(codes, slot, zero, scale, BITS)
+        if ACCUMULATE:
+            value = before[slot] + value
+        tl.store(to + column, value, mask=mask)
+    bad = ((params & 0x7F80) == 0x7F80) | ((params & 0x7F800000) == 0x7F800000)
+    tl.store(troubles + tl.program_id(0), tl.sum((here & bad).to(tl.int32), axis=0))
