@@ -1,9 +1,11 @@
 # `make help` lists the targets. Variables to override: PYTHON, VENV, MPI (auto, system, mpich), PARTS,
-# EPOCHS, RUNS (the folder of `make run`), PYTEST_FLAGS.
+# EPOCHS, RUNS (the folder of `make run`), PYTEST_FLAGS; of the targets for a GPU: PYTHON, GPU_PYTHON, GPU_WHEELS, GPU_SECONDS,
+# GPU_JOBS (processes that test kernels at a time: compiling them takes longer than running them).
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test test-fast coverage check env dev-env native test-native test-mpich deps-debian clean
+.PHONY: test-gpu bench-gpu gpu-wheels
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +13,9 @@ MPI ?= auto
 PARTS ?= 4
 EPOCHS ?= 100
 RUNS ?= run
+GPU_PYTHON ?= 3.12
+GPU_SECONDS ?= 570
+GPU_JOBS ?= 8
 
 BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
@@ -96,6 +101,26 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 test-mpich: ## the first run and what is about MPI in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
 	.venv-mpich/bin/python -m pytest $(PYTEST_FLAGS) -m "mpi and not system_mpi"
+
+# -- a machine with a GPU ----------------------------------------------------------------------------------------------
+
+# PYTHON has torch with CUDA there: no environment is built, and nothing is fetched where `make gpu-wheels` was run before.
+define with-gpu-python
+@settings=$$(tools/gpu_python.sh -p $(PYTHON)) && readarray -t settings <<< "$$settings" && \
+	run() { env "$${settings[@]}" $(PYTHON) "$$@"; } && $(1)
+endef
+
+test-gpu: ## on a machine with a GPU, by its PYTHON: the kernels in Triton, and training
+	$(call with-gpu-python,{ \
+	    run -m pytest $(PYTEST_FLAGS) tests/gpu/test_training.py; training=$$?; \
+	    run -m pytest $(PYTEST_FLAGS) tests/kernels -n $(GPU_JOBS) -k "triton-on-gpu or test_triton or test_dropout"; kernels=$$?; \
+	    exit $$((training > kernels ? training : kernels)); })
+
+bench-gpu: ## the same for what is required of a GPU, measured: build/bench-gpu.md and .json
+	$(call with-gpu-python,run tools/bench_gpu.py --seconds $(GPU_SECONDS))
+
+gpu-wheels: ## with a network: what PYTHON on such a machine may lack, for its version (GPU_PYTHON=3.12)
+	tools/gpu_python.sh -p $(PYTHON) -f $(GPU_PYTHON) $(GPU_WHEELS)
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 

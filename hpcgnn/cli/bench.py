@@ -17,15 +17,20 @@ from rich.table import Table
 
 from hpcgnn.cli import console
 from hpcgnn.comm import MpiWorld, together
+from hpcgnn.comm.devices import choose_device
+from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
 from hpcgnn.comm.links import COLLECTIVES
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.devices import CPU
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.study import plot as pictures
 from hpcgnn.study import quantize as quantization
 from hpcgnn.study.aggregate import MODES
+from hpcgnn.study.line_up import HOST_NAME
 from hpcgnn.study.problem import DIRECTIONS
-from hpcgnn.study.report import timing_rows
+from hpcgnn.study.report import device_of, timing_rows
 from hpcgnn.study.run import Settings, run
 
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
@@ -38,6 +43,10 @@ _threads = click.option(
 _rounds = click.option(
     "--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds; the median counts."
 )
+_device = click.option(
+    "--device", default=HOST_NAME, show_default=True, metavar="DEVICE",
+    help="Where to measure: cpu, cuda, or cuda:N (AMD's GPUs are called cuda too).",
+)  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
@@ -57,8 +66,9 @@ def bench() -> None:
     "--width", "widths", multiple=True, type=click.IntRange(1),
     help=f"Columns of the features: one for all graphs, or one for each.  [default: {_WIDTH}; 256 and 128]",
 )  # fmt: skip
-@click.option("--mode", type=click.Choice([*MODES, "both"]), default="both", show_default=True,
-              help="kernel: one process, warm memory for all. user: a process each, as by default.")  # fmt: skip
+@click.option("--mode", type=click.Choice([*MODES, "both"]),
+              help="kernel: one process, warm memory for all. user: a process each, as by default.  "
+                   "[default: both; on a device there is only kernel]")  # fmt: skip
 @click.option("--parts", type=click.IntRange(0), default=2, show_default=True,
               help="Measure the largest METIS part of so many as well; 0: only whole graphs.")  # fmt: skip
 @click.option("--ablation", is_flag=True, help="Also switch off each optimisation in turn, on the first graph.")
@@ -70,17 +80,19 @@ def bench() -> None:
 )
 @_threads
 @_rounds
+@_device
 @_json
 def aggregate(
     sources: tuple[str, ...],
     widths: tuple[int, ...],
-    mode: str,
+    mode: str | None,
     parts: int,
     ablation: bool,
     plot: Path | None,
     folder: Path | None,
     threads: int | None,
     rounds: int,
+    device: str,
     as_json: bool,
 ) -> None:
     """Aggregation, forward and backward: ours, DGL, torch and PyG where they are installed, and the machine's ceilings.
@@ -88,10 +100,14 @@ def aggregate(
     Contenders take turns, so that what else the machine does hits all of them; each result is compared with ours.
     """
     graphs = _pair(sources, widths)
-    modes = MODES if mode == "both" else (mode,)
+    chosen = choose_device(one_rank(), device)
+    if chosen is not CPU and (mode not in (None, "kernel") or ablation):
+        raise click.UsageError("on a device there is neither --mode user nor --ablation: leave them out")
+    usual = "both" if chosen is CPU else "kernel"
+    modes = MODES if (mode or usual) == "both" else (mode or usual,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot shows kernels against kernels: it needs --mode kernel or both")
-    settings = Settings(graphs, threads or _cores(), rounds, modes, parts, ablation)
+    settings = Settings(graphs, threads or _cores(), rounds, modes, parts, ablation, chosen)
     progress = functools.partial(console.progress, quiet=as_json)
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -107,20 +123,24 @@ def aggregate(
 @bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
 @click.option("--rows", type=click.IntRange(1), default=1 << 18, show_default=True, help="Rows of features.")
 @click.option("--width", type=click.IntRange(1), default=_WIDTH, show_default=True, help="Columns of the features.")
-@click.option("--bits", type=click.Choice(["1", "2", "4", "8"]), multiple=True, default=["2"], show_default=True,
+@click.option("--bits", type=click.Choice(["1", "2", "4", "8", "16"]), multiple=True, default=["2"], show_default=True,
               help="Bits a value; repeat for more.")  # fmt: skip
 @_threads
 @_rounds
+@_device
 @_json
-def quantize(rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, as_json: bool) -> None:
-    """Quantization and back, beside the machine's copy bandwidth."""
-    numbers = tuple(sorted({int(number) for number in bits}))
+def quantize(
+    rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, device: str, as_json: bool
+) -> None:
+    """Quantization and back, beside the copy bandwidth of the machine, or of a device."""
+    numbers, chosen = tuple(sorted({int(number) for number in bits})), choose_device(one_rank(), device)
     with console.progress("rounds", rounds, quiet=as_json) as advance:
-        found = quantization.run(rows, width, numbers, threads or _cores(), rounds, advance)
+        found = quantization.run(rows, width, numbers, threads or _cores(), rounds, advance, chosen)
     if as_json:
         print(json.dumps(found))
         return
-    shown = _table(f"{rows:,} rows of {width} float32, {found['threads']} threads", "kernel", "ms", "GB/s", "of a copy")
+    where = f"{found['threads']} threads" if chosen is CPU else chosen.name
+    shown = _table(f"{rows:,} rows of {width} float32, {where}", "kernel", "ms", "GB/s", "of a copy")
     for name, line in found["kernels"].items():
         shown.add_row(
             name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
@@ -143,8 +163,13 @@ def quantize(rows: int, width: int, bits: tuple[str, ...], threads: int | None, 
               help="Interleaved rounds; the median counts.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
+@_device
+@click.option("--ranks-per-gpu", type=click.IntRange(1), default=1, show_default=True,
+              help="So many ranks of a node may share a GPU.")  # fmt: skip
+@click.option("--gpu-mpi", type=click.Choice(GPU_MPI), default="auto", show_default=True,
+              help="Give MPI the memory of GPUs, or go through that of the host; auto tries.")  # fmt: skip
 @_json
-def exchange(parts: Path, timeout: float, as_json: bool, **settings: Any) -> None:
+def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_json: bool, **settings: Any) -> None:
     """How much of the time that boundary rows travel local aggregation hides, forward and backward.
 
     Start it under mpirun or srun, one rank a part, on the hosts that are to train.
@@ -159,7 +184,7 @@ def exchange(parts: Path, timeout: float, as_json: bool, **settings: Any) -> Non
     with together(world, "measure an exchange"):
         if world.size == 1:
             raise HpcgnnError(f"one rank exchanges nothing: start `mpirun -n P hpcgnn bench exchange {parts}`")
-    graph = load(parts, world)
+    graph = load(parts, world).to(choose_device(world, device, ranks_per_gpu))
     chosen = study.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
         found = study.run(graph, chosen, advance)
@@ -168,12 +193,13 @@ def exchange(parts: Path, timeout: float, as_json: bool, **settings: Any) -> Non
 
 
 def _show_exchange(found: dict[str, Any]) -> None:
-    title = (
-        f"{found['ranks']} ranks, {found['width']} columns, {found['bits']} bits, {found['collective']}: milliseconds"
-    )
-    shown = _table(title, "", "aggregation", "exchange", "both", "in turn", "hidden", "bytes", "largest of a rank")
+    ways = ", ".join(f"{count} {way}" for way, count in found["ranks_by_way"].items() if count)
+    about = f"{found['width']} columns, {found['bits']} bits, {found['collective']}"
+    title = f"{found['ranks']} ranks ({ways}), {about}: milliseconds"
+    timed = {"aggregation": "aggregate", "exchange": "exchange", "wire": "wire", "both": "both", "in turn": "in_turn"}
+    shown = _table(title, "", *timed, "hidden", "bytes", "largest of a rank")
     for name, line in found["directions"].items():
-        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in ("aggregate", "exchange", "both", "in_turn"))
+        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in timed.values())
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
         shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)
@@ -199,15 +225,15 @@ def _show_aggregation(found: dict[str, Any]) -> None:
     for graph in found["graphs"]:
         for mode in filter(graph.__contains__, MODES):
             title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
-            _show_timings(title, graph[mode])
+            _show_timings(title, graph[mode], device_of(graph))
     if "ablation" in found:
         _show_timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
     _show_requirements(found["requirements"])
 
 
-def _show_timings(title: str, timings: dict[str, Any]) -> None:
+def _show_timings(title: str, timings: dict[str, Any], device: str = HOST_NAME) -> None:
     shown = _table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
-    for key, cells in timing_rows(timings):
+    for key, cells in timing_rows(timings, device):
         shown.add_row(key, *cells)
     console.stdout().print(shown)
 

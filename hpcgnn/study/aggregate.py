@@ -6,6 +6,8 @@ Three comparisons, each forward and backward:
   ours without its pool. The machine's ceilings, narrow storage and one thread against several run beside them.
 - *user*: every contender in a process of its own as users start it; ours reuses buffers.
 - *ablation*: ours with each optimisation switched off in turn.
+
+On a device it is the first alone: how processes allocate there is torch's business for all of them.
 """
 
 from __future__ import annotations
@@ -18,42 +20,43 @@ from typing import Any
 from hpcgnn.kernels.native import library
 from hpcgnn.study import graphs
 from hpcgnn.study.ceilings import last_level_cache_bytes
-from hpcgnn.study.contenders import FASTER, OURS, RIVALS
+from hpcgnn.study.line_up import HOST_NAME, line_up
 from hpcgnn.study.measure import Advance, Entry, Outcome, Place, interleave
 from hpcgnn.study.ours import tuning_variants
 from hpcgnn.study.problem import DIRECTIONS
 
 MODES = ("kernel", "user")
-_VARIANTS = ("ceiling.gather", "ceiling.copy", "ours.weighted", "ours.bf16", "ours.int8")
 ONE_THREAD = "@1"  # ends the keys of what ran on one thread
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One graph, stored in ``graph``, and how it is measured. ``source`` is what it was made from."""
+    """One graph, stored in ``graph``, and how it is measured. source: what it was made from. device: as torch calls it."""
 
     graph: Path
     source: str
     width: int
     threads: int
     rounds: int
+    device: str = HOST_NAME
 
     def place(self, *, warm: bool, **changes: Any) -> Place:
         """A process for it."""
-        return replace(Place(self.graph, self.width, self.threads, warm), **changes)
+        return replace(Place(self.graph, self.width, self.threads, warm, device=self.device), **changes)
 
 
 def kernel_entries(work: Workload) -> list[Entry]:
-    """One process for all; a second one with one thread.
+    """One process for all; on the host a second one with one thread.
 
     PyG's come last: what others keep would be cut out of the memory of the messages, a row for each edge.
     """
-    together = work.place(warm=True)
-    names = [contender.name for contender in (*OURS, *RIVALS)]
-    large = [contender.name for contender in RIVALS if contender.family == "pyg"]
-    names = [*(name for name in names if name not in large), *_VARIANTS, *large]
+    together, chosen = work.place(warm=True), line_up(work.device)
+    names = [contender.name for contender in (*chosen.ours, *chosen.rivals)]
+    large = [contender.name for contender in chosen.rivals if contender.family == "pyg"]
+    beside = [contender.name for contender in chosen.beside]
+    names = [*(name for name in names if name not in large), *beside, *large]
     entries = [Entry(name, name, together) for name in names]
-    if work.threads > 1:
+    if work.device == HOST_NAME and work.threads > 1:
         single = replace(together, threads=1)
         entries += [Entry(name + ONE_THREAD, name, single) for name in ("ours", "ceiling.gather", "ceiling.copy")]
     return entries
@@ -61,7 +64,8 @@ def kernel_entries(work: Workload) -> list[Entry]:
 
 def user_entries(work: Workload) -> list[Entry]:
     """A process each, for the contenders that a requirement names: all of them are in memory at the same time."""
-    contenders = (*OURS, *(rival for rival in RIVALS if rival.family in FASTER["user"]))
+    chosen = line_up(work.device)
+    contenders = (*chosen.ours, *(rival for rival in chosen.rivals if rival.family in chosen.faster["user"]))
     return [Entry(contender.name, contender.name, work.place(warm=False), alone=True) for contender in contenders]
 
 
@@ -98,9 +102,10 @@ def describe(work: Workload) -> dict[str, Any]:
     feature_bytes = facts["nodes"] * work.width * 4
     return facts | {
         "source": work.source,
+        "device": work.device,
         "width": work.width,
         "feature_bytes": feature_bytes,
-        "beyond_caches": feature_bytes > last_level_cache_bytes(),
+        "beyond_caches": feature_bytes > last_level_cache_bytes(work.device),
         "flop": facts["entries"] * work.width,
         "gathered_bytes": gathered_bytes(facts["entries"], work.width, 4),
     }

@@ -51,8 +51,13 @@ def copy_call(x: torch.Tensor) -> Call:
     return lambda: target.copy_(x)
 
 
-def last_level_cache_bytes() -> int:
-    """Size of the largest cache of the first core; 0 where the system does not tell."""
+def last_level_cache_bytes(device: str = "cpu") -> int:
+    """Size of the largest cache of the first core, or of a GPU; 0 where nobody tells."""
+    where = torch.device(device)
+    if where.type == "cuda":
+        return torch.cuda.get_device_properties(where).L2_cache_size
+    if where.type != "cpu":
+        return 0
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

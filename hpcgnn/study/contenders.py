@@ -1,8 +1,8 @@
-"""Ours and the libraries that people use, each used as well as it allows.
+"""The libraries that people use, each used as well as it allows.
 
 Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own
 autograd; where that makes the transpose anew in every call, a second contender keeps it (``.kept``), and the faster of the
-two stands for the library.
+two stands for the library. A contender works where the problem's tensors are, on the host or on a device.
 """
 
 from __future__ import annotations
@@ -12,16 +12,7 @@ from typing import Any
 import torch
 
 from hpcgnn.kernels import Csr
-from hpcgnn.study.ours import VARIANTS, Aggregate
 from hpcgnn.study.problem import Call, Contender, Problem, autograd_call
-
-
-def _ours(backend: str) -> Any:
-    def prepare(problem: Problem, direction: str) -> Call:
-        problem.csr.transpose()
-        return autograd_call(lambda x: Aggregate.apply(x, problem.csr, None, backend), problem, direction)
-
-    return prepare
 
 
 def _pyg_conv(problem: Problem, direction: str) -> Call:
@@ -36,6 +27,23 @@ def _pyg_index_add(problem: Problem, direction: str) -> Call:
     src, dst = problem.edge_index
     rows = problem.csr.num_rows
     return autograd_call(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]), problem, direction)
+
+
+def _pyg_scatter(problem: Problem, direction: str) -> Call:
+    """As a layer of one's own has it: gather, then PyG's ``scatter``."""
+    from torch_geometric.utils import scatter
+
+    src, dst = problem.edge_index
+    rows = problem.csr.num_rows
+    return autograd_call(lambda x: scatter(x[src], dst, 0, rows, "sum"), problem, direction)
+
+
+def _compiled(problem: Problem, direction: str) -> Call:
+    """torch's compiler fuses the gather into the sum."""
+    src, dst = problem.edge_index
+    rows = problem.csr.num_rows
+    function = torch.compile(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]))
+    return autograd_call(function, problem, direction)
 
 
 def _pyg_edge_index(problem: Problem, direction: str) -> Call:
@@ -63,7 +71,7 @@ def _sparse_tensor(problem: Problem, value: torch.Tensor | None) -> Any:
 def _pyg_sparse_tensor(problem: Problem, direction: str) -> Call:
     from torch_geometric.nn import SimpleConv
 
-    layer, adjacency = SimpleConv(aggr="sum"), _sparse_tensor(problem, torch.ones(problem.csr.num_entries))
+    layer, adjacency = SimpleConv(aggr="sum"), _sparse_tensor(problem, _ones(problem.csr))
     return autograd_call(lambda x: layer(x, adjacency), problem, direction)
 
 
@@ -75,8 +83,12 @@ def _torch_sparse(problem: Problem, direction: str) -> Call:
 
 
 def _torch_csr(csr: Csr, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), torch.ones(csr.num_entries)
+    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), _ones(csr)
     return torch.sparse_csr_tensor(indptr, indices, ones, (csr.num_rows, csr.num_cols), check_invariants=False)
+
+
+def _ones(csr: Csr) -> torch.Tensor:
+    return torch.ones(csr.num_entries, device=csr.device)
 
 
 def _torch_mm(problem: Problem, direction: str) -> Call:
@@ -103,7 +115,7 @@ def _torch_matmul_kept(problem: Problem, direction: str) -> Call:
 
 
 def _dgl(problem: Problem, direction: str) -> Call:
-    """Its libxsmm kernel: 32-bit ids, both formats made in advance; backward is the same kernel on the reverse graph."""
+    """Its own kernel, 32-bit ids, both formats made in advance; backward is the same kernel on the reverse graph."""
     import dgl
 
     src, dst = problem.edge_index.int()
@@ -114,32 +126,28 @@ def _dgl(problem: Problem, direction: str) -> Call:
 
 _BACKWARD = ("backward",)
 _PYG, _TORCH_SPARSE = ("torch_geometric",), ("torch_geometric", "torch_sparse")
-
-OURS = (
-    Contender("ours", "ours", "ours", _ours("native")),
-    Contender("ours.jit", "ours, numba", "ours.jit", _ours("jit")),
-)
-# How many times faster than a family of rivals ours has to be; the fastest of a family counts.
-FASTER = {"kernel": {"dgl": 2, "torch.mm": 3, "pyg": 8}, "user": {"dgl": 3, "torch.mm": 4, "pyg": 25}}
-RIVALS = (
-    Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
-    Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
-    Contender("torch.mm.kept", "torch.sparse.mm, kept transpose", "torch.mm", _torch_mm_kept, directions=_BACKWARD),
-    Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
-    Contender("torch.csr.kept", "torch CSR, kept transpose", "torch.csr", _torch_matmul_kept, directions=_BACKWARD),
+_OF_PYG = (
     Contender("pyg.edge_index", "PyG EdgeIndex", "pyg.edge_index", _pyg_edge_index, _PYG),
     Contender("pyg.sparse_tensor", "PyG layer, SparseTensor", "pyg.sparse_tensor", _pyg_sparse_tensor, _TORCH_SPARSE),
     Contender("torch_sparse", "torch_sparse.matmul", "torch_sparse", _torch_sparse, _TORCH_SPARSE),
     Contender("pyg.layer", "PyG layer, gather + scatter", "pyg", _pyg_conv, _PYG),
     Contender("pyg.index_add", "PyG gather + index_add", "pyg", _pyg_index_add),
 )
-
-
-def registry() -> dict[str, Contender]:
-    """Every contender and variant by name."""
-    return {contender.name: contender for contender in (*OURS, *RIVALS, *VARIANTS)}
-
-
-def find(name: str) -> Contender:
-    """The contender called ``name``."""
-    return registry()[name]
+RIVALS = (
+    Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
+    Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
+    Contender("torch.mm.kept", "torch.sparse.mm, kept transpose", "torch.mm", _torch_mm_kept, directions=_BACKWARD),
+    Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
+    Contender("torch.csr.kept", "torch CSR, kept transpose", "torch.csr", _torch_matmul_kept, directions=_BACKWARD),
+    *_OF_PYG,
+)
+# On a device torch.sparse.mm has no reduction by name, and is cuSPARSE's (rocSPARSE's) product.
+DEVICE_RIVALS = (
+    Contender("dgl", "DGL", "dgl", _dgl, ("dgl",)),
+    Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", "torch.mm", _torch_matmul),
+    Contender("torch.mm.kept", "torch.sparse.mm (cuSPARSE), kept transpose", "torch.mm", _torch_matmul_kept,
+              directions=_BACKWARD),
+    Contender("compiled", "torch.compile, gather + index_add", "compiled", _compiled),
+    *_OF_PYG,
+    Contender("pyg.scatter", "PyG gather + utils.scatter", "pyg", _pyg_scatter, _PYG),
+)  # fmt: skip

@@ -4,7 +4,10 @@ Four timings take turns: L x alone, the exchange alone, both as training does th
 together, once S x is computed, and a round counts with its slowest rank. What is hidden is what both take less than the sum of
 the first two; one after the other may take longer than that sum, as caches are cold after an exchange, and shorter where it is
 not the same rank that is slowest in both. Exchanges are timed from when their bytes are handed to MPI; encoding comes before
-that and decoding after it.
+that and decoding after it. *wire* is how long the exchange alone took by MPI's account.
+
+On a device, encoding was asked for when the exchange starts, and the clock stops when the device has done all that it was asked
+for: the rows have come, and are in its memory.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch
 
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm.transport import DeviceTransport
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
@@ -27,29 +31,36 @@ from hpcgnn.study.report import Requirement
 
 LEAST_HIDDEN = 0.8
 CALLS = ("aggregate", "exchange", "both", "in_turn")
+WAYS = ("host", "staged", "direct")  # in which messages get from a rank's memory to MPI
 _WARM_UP_ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Settings:
-    """width: columns of the rows that travel. bits, collective: as in training. rounds: of which the median counts."""
+    """width: columns of the rows that travel. bits, collective, gpu_mpi: as in training. rounds: of which the median counts."""
 
     width: int = 256
     bits: int = 32
     strategy: str = "hybrid"
     collective: str = "auto"
     rounds: int = 15
+    gpu_mpi: str = "auto"
 
 
 def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, Any]:
-    """Measure both directions of a sum over in-edges; ``advance`` counts rounds, ``2 * rounds`` in all. Collective."""
+    """Measure both directions of a sum over in-edges, on the device that the graph is on. Collective.
+
+    ``advance`` counts rounds, ``2 * rounds`` in all.
+    """
     world = graph.world
-    messages = Messages(world, MessageConfig(bits=settings.bits, collective=settings.collective))
+    config = MessageConfig(bits=settings.bits, collective=settings.collective, gpu_mpi=settings.gpu_mpi)
+    messages = Messages(world, config, device=graph.device)
     aggregator = make_aggregator(graph, "sum", settings.strategy, messages=messages)
     found: dict[str, Any] = {
         "graph": str(graph.path), "ranks": world.size, "threads": torch.get_num_threads(), "mpi": world.library,
         "width": settings.width, "bits": settings.bits, "strategy": settings.strategy, "rounds": settings.rounds,
         "collective": "alltoallv" if aggregator.exchange.links is None else "neighbour",
+        "device": graph.device.name, "ranks_by_way": _ranks_by_way(messages),
     }  # fmt: skip
     found["directions"] = {
         name: _measure(way, settings, advance)
@@ -58,59 +69,76 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
     return found | {"requirements": [line.as_json() for line in _requirements(found)]}
 
 
+def _ranks_by_way(messages: Messages) -> dict[str, int]:
+    """How many ranks' messages leave in each of :data:`WAYS`. Collective."""
+    mine = np.array([way == _way_of(messages) for way in WAYS], np.int64)
+    return dict(zip(WAYS, messages.world.allreduce(mine).tolist(), strict=True))
+
+
+def _way_of(messages: Messages) -> str:
+    transport = messages.transport
+    if messages.device.where.type == "cpu" or not isinstance(transport, DeviceTransport):
+        return "host"
+    return "staged" if transport.stages else "direct"
+
+
 def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> dict[str, Any]:
     messages, calls = aggregator.exchange.messages, _Calls(aggregator, settings.width)
     rounds: dict[str, list[float]] = {name: [] for name in CALLS}
+    wire: list[float] = []
     before = messages.traffic.bytes_sent.total()
     for number in range(_WARM_UP_ROUNDS + settings.rounds):
         for name, seconds in rounds.items():
             messages.begin_epoch(number)
-            slowest = messages.world.allreduce(np.array([getattr(calls, name)()]), "max")
+            slowest = messages.world.allreduce(np.array([getattr(calls, name)(), calls.wire_seconds]), "max").tolist()
             if number >= _WARM_UP_ROUNDS:
-                seconds.append(float(slowest[0]))
+                seconds.append(slowest[0])
+                wire += slowest[1:] if name == "exchange" else []
         advance(int(number >= _WARM_UP_ROUNDS))
     exchanges = (len(CALLS) - 1) * (_WARM_UP_ROUNDS + settings.rounds)
     mine = np.array([(messages.traffic.bytes_sent.total() - before) // exchanges])
     return summary(rounds) | {
+        "wire_seconds": statistics.median(wire),
         "bytes": int(messages.world.allreduce(mine)[0]),
         "largest_bytes_of_a_rank": int(messages.world.allreduce(mine, "max")[0]),
     }
 
 
 class _Calls:
-    """The four, each of which returns its seconds. Collective."""
+    """The four, each of which returns its seconds. Collective. wire_seconds: of the last exchange, by MPI's account."""
 
     def __init__(self, aggregator: Aggregator, width: int) -> None:
         self._exchange, self._plan = aggregator.exchange, aggregator.plan
-        self._world = self._exchange.messages.world
+        self._world, self._device = self._exchange.messages.world, self._exchange.messages.device
         generator = torch.Generator().manual_seed(self._world.rank)
-        self._x = torch.randn(self._plan.local.num_cols, width, generator=generator)
-        self._z = torch.zeros(self._plan.local.num_rows, width)
+        self._x = torch.randn(self._plan.local.num_cols, width, generator=generator).to(self._device.where)
+        self._z = torch.zeros(self._plan.local.num_rows, width, device=self._device.where)
+        self.wire_seconds = 0.0
 
     def aggregate(self) -> float:
         """L x alone."""
         self._together()
-        started = time.perf_counter()
+        self._started_at = time.perf_counter()
         self._add_local()
-        return time.perf_counter() - started
+        return self._since_start()
 
     def exchange(self) -> float:
         """The exchange alone."""
         message = self._start()
-        self._exchange.wait(message)
+        self._wait(message)
         return self._since_start()
 
     def both(self) -> float:
         """L x while the exchange is under way."""
         message = self._start()
         self._add_local()
-        self._exchange.wait(message)
+        self._wait(message)
         return self._since_start()
 
     def in_turn(self) -> float:
         """The exchange, and then L x."""
         message = self._start()
-        self._exchange.wait(message)
+        self._wait(message)
         self._add_local()
         return self._since_start()
 
@@ -123,13 +151,21 @@ class _Calls:
         self._started_at = message.pending.started_at
         return message
 
+    def _wait(self, message: Message) -> None:
+        pending = message.pending
+        assert pending is not None
+        self._exchange.wait(message)
+        self.wire_seconds = pending.seconds
+
     def _together(self) -> None:
+        self._device.synchronize()
         self._world.allreduce(np.zeros(1), what="every rank to begin a round")
 
     def _add_local(self) -> None:
         spmm(self._plan.local, self._x, out=self._z, accumulate=False)
 
     def _since_start(self) -> float:
+        self._device.synchronize()
         return time.perf_counter() - self._started_at
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study.contenders import find
+from hpcgnn.study.line_up import HOST_NAME, line_up
 from hpcgnn.study.problem import DIRECTIONS
 
 Advance = Callable[[int], None]
@@ -27,7 +27,7 @@ class Place:
     """The kind of process that a contender runs in.
 
     ``warm``: freed memory is kept in the process and the buffer pool is off, so that all contenders get warm memory from
-    the same allocator. Else everything is as users have it. ``environment`` is set beside that.
+    the same allocator. Else everything is as users have it. ``environment`` is set beside that. ``device``: as torch calls it.
     """
 
     graph: Path
@@ -36,10 +36,12 @@ class Place:
     warm: bool
     huge_pages: bool = True
     environment: tuple[tuple[str, str], ...] = ()
+    device: str = HOST_NAME
 
     def command(self) -> list[str]:
         """What starts it."""
         options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
+        options += ["--device", self.device]
         return [sys.executable, "-m", "hpcgnn.study.worker", str(self.graph), str(self.width), *options]
 
     def variables(self) -> dict[str, str]:
@@ -136,7 +138,7 @@ class Outcome:
 def interleave(entries: list[Entry], rounds: int, advance: Advance) -> dict[str, Outcome]:
     """Time ``entries`` forward, then backward; ``advance`` counts ``len(entries) * (rounds + 1)`` steps for each.
 
-    A contender whose results are not those of the first one on the same graph is an error.
+    A contender that fails is missing, and so is one whose results are not those of the first one on the same graph.
     """
     with _workers(entries) as workers:
         return {direction: _interleave(entries, workers, direction, rounds, advance) for direction in DIRECTIONS}
@@ -152,10 +154,13 @@ def _interleave(
     for turn in range(rounds):
         first = turn % max(len(ready), 1)  # nobody always follows the same one
         for entry in ready[first:] + ready[:first]:
-            answer = workers[entry.key].ask(do="run", contender=entry.contender, direction=direction)
-            if "missing" in answer:
-                raise HpcgnnError(f"{entry.contender} failed while it was measured: {answer['missing']}")
-            outcome.timings[entry.key].rounds.append(statistics.median(answer["seconds"]))
+            if entry.key not in outcome.missing:
+                answer = workers[entry.key].ask(do="run", contender=entry.contender, direction=direction)
+                if "missing" in answer:
+                    outcome.missing[entry.key] = f"failed while it was measured: {answer['missing']}"
+                    del outcome.timings[entry.key]
+                else:
+                    outcome.timings[entry.key].rounds.append(statistics.median(answer["seconds"]))
             advance(1)
     return outcome
 
@@ -165,7 +170,7 @@ def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, a
     missing: dict[str, str] = {}
     expected: dict[Path, list[float]] = {}
     for entry in entries:
-        contender = find(entry.contender)
+        contender = line_up(entry.place.device).by_name[entry.contender]
         if direction not in contender.directions:
             answer: dict[str, Any] = {"missing": f"has no {direction} of its own"}
         else:
@@ -174,7 +179,10 @@ def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, a
             missing[entry.key] = answer["missing"]
         elif answer["fingerprint"] is not None:
             first = expected.setdefault(entry.place.graph, answer["fingerprint"])
-            compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
+            try:
+                compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
+            except HpcgnnError as error:
+                missing[entry.key] = str(error)
         advance(1)
     return missing
 

@@ -13,7 +13,7 @@ from hpcgnn.kernels.buffers import BufferPool
 from hpcgnn.kernels.native import spmm as native
 from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
 from hpcgnn.study.ceilings import copy_call, gather_call
-from hpcgnn.study.problem import DIRECTIONS, Call, Contender, Problem, autograd_call
+from hpcgnn.study.problem import Call, Contender, Prepare, Problem, autograd_call
 
 # What "off" means where it is not 0 or the other boolean.
 _OFF = {"tile_bytes": 64, "tasks_a_thread": 1}
@@ -34,25 +34,42 @@ class Aggregate(torch.autograd.Function):
         return spmm(ctx.csr, grads[0], backend=ctx.backend), None, None, None
 
 
-def _weighted(problem: Problem, direction: str) -> Call:
-    weight = problem.weight
-    if direction == "forward":
-        return lambda: spmm(problem.csr, problem.x, weight, backend="native")
-    return autograd_call(lambda x: Aggregate.apply(x, problem.csr, weight, "native"), problem, direction)
+def ours(backend: str) -> Prepare:
+    """As training runs it, with the kernels of ``backend``."""
+
+    def prepare(problem: Problem, direction: str) -> Call:
+        problem.csr.transpose()
+        return autograd_call(lambda x: Aggregate.apply(x, problem.csr, None, backend), problem, direction)
+
+    return prepare
 
 
-def _bfloat16(problem: Problem, direction: str) -> Call:
-    csr, x = problem.operand(direction)
-    narrow = x.bfloat16()
-    return lambda: spmm(csr, narrow, backend="native")
+def narrow_and_weighted(backend: str) -> tuple[Contender, ...]:
+    """Ours with weights, and with features stored in fewer bytes, by the kernels of ``backend``."""
 
+    def weighted(problem: Problem, direction: str) -> Call:
+        weight = problem.weight
+        if direction == "forward":
+            return lambda: spmm(problem.csr, problem.x, weight, backend=backend)
+        return autograd_call(lambda x: Aggregate.apply(x, problem.csr, weight, backend), problem, direction)
 
-def _int8(problem: Problem, direction: str) -> Call:
-    """A row's largest magnitude becomes 127: what ``spmm`` could gather where accuracy allows it."""
-    csr, x = problem.operand(direction)
-    scale = x.abs().amax(1).clamp(min=1e-30) / 127
-    narrow = (x / scale[:, None]).round().to(torch.int8)
-    return lambda: spmm(csr, narrow, scale=scale, backend="native")
+    def bfloat16(problem: Problem, direction: str) -> Call:
+        csr, x = problem.operand(direction)
+        narrow = x.bfloat16()
+        return lambda: spmm(csr, narrow, backend=backend)
+
+    def int8(problem: Problem, direction: str) -> Call:
+        # A row's largest magnitude becomes 127: what spmm could gather where accuracy allows it.
+        csr, x = problem.operand(direction)
+        scale = x.abs().amax(1).clamp(min=1e-30) / 127
+        narrow = (x / scale[:, None]).round().to(torch.int8)
+        return lambda: spmm(csr, narrow, scale=scale, backend=backend)
+
+    return (
+        Contender("ours.weighted", "ours, weighted", "ours.weighted", weighted, tolerance=None),
+        Contender("ours.bf16", "ours, bfloat16 storage", "ours.bf16", bfloat16, tolerance=2e-2),
+        Contender("ours.int8", "ours, int8 storage", "ours.int8", int8, tolerance=5e-2),
+    )
 
 
 def _huge_pages(problem: Problem, direction: str) -> Call:
@@ -96,14 +113,16 @@ def tuning_variants() -> list[Contender]:
     return found
 
 
-VARIANTS = (
-    Contender("ceiling.gather", "row-gather ceiling", "ceiling", lambda p, d: gather_call(*p.operand(d)), tolerance=None),
+MEASURED_BESIDE = (
+    Contender(
+        "ceiling.gather", "row-gather ceiling", "ceiling", lambda p, d: gather_call(*p.operand(d)), tolerance=None
+    ),
     Contender("ceiling.copy", "copy", "ceiling", lambda p, d: copy_call(p.operand(d)[1]), tolerance=None),
+    *narrow_and_weighted("native"),
+)
+SWITCHED_OFF = (
     Contender("ceiling.gather.huge", "row-gather ceiling, features in huge pages", "ceiling", _huge_page_gather,
               tolerance=None),
-    Contender("ours.weighted", "ours, weighted", "ours.weighted", _weighted, tolerance=None),
-    Contender("ours.bf16", "ours, bfloat16 storage", "ours.bf16", _bfloat16, directions=DIRECTIONS, tolerance=2e-2),
-    Contender("ours.int8", "ours, int8 storage", "ours.int8", _int8, directions=DIRECTIONS, tolerance=5e-2),
     Contender("ours.huge", "features in huge pages too", "ours.huge", _huge_pages),
     *tuning_variants(),
 )  # fmt: skip

@@ -9,7 +9,8 @@ from typing import Any
 from hpcgnn import whole_file
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.aggregate import gathered_bytes
-from hpcgnn.study.contenders import find
+from hpcgnn.study.line_up import line_up
+from hpcgnn.study.report import device_of
 
 _VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1}
 _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", "p", "h", "d")
@@ -63,10 +64,11 @@ def _draw(axes: Any, graph: dict[str, Any]) -> None:
         label, line = styles[name]
         values = [intensity * bandwidth / 1e9 for intensity in intensities]
         axes.plot(intensities, values, line, color="0.4", label=f"{label}: {bandwidth / 1e9:.1f} GB/s")
+    known = line_up(device_of(graph)).by_name
     marks = {True: iter(_OURS * 2), False: iter(_THEIRS * 2)}
     for name, (intensity, rate) in points(graph).items():
         ours = name.startswith("ours")
-        label = f"{find(name).label}: {rate / 1e9:.2f}"
+        label = f"{known[name].label}: {rate / 1e9:.2f}"
         axes.plot([intensity], [rate / 1e9], next(marks[ours]), color="C3" if ours else "C0", label=label)
     axes.set(xscale="log", yscale="log", xlabel="additions / gathered byte", ylabel="10⁹ additions / s")
     axes.set_title(f"{graph['name']}, width {graph['width']}, forward", fontsize=8)

@@ -9,18 +9,24 @@ from functools import cached_property
 
 import torch
 
+from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 
 DIRECTIONS = ("forward", "backward")
 # A product ready to run: everything that can be made in advance has been. Each call gives a fresh result.
 Call = Callable[[], torch.Tensor]
+Prepare = Callable[["Problem", str], Call]
 
 
 class Problem:
-    """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward."""
+    """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward.
 
-    def __init__(self, csr: Csr, width: int, seed: int = 0) -> None:
-        self.csr = csr
+    All of it is on ``device``; numbers are drawn on the host, so that they are the same on every device.
+    """
+
+    def __init__(self, csr: Csr, width: int, seed: int = 0, device: Device = CPU) -> None:
+        self.device = device
+        self.csr = csr.to(device.where)
         self.width = width
         self._seed = seed
 
@@ -42,14 +48,16 @@ class Problem:
     @cached_property
     def weight(self) -> torch.Tensor:
         """(entries,) float32 weights, for contenders that have them."""
-        return torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
+        drawn = torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
+        return drawn.to(self.device.where)
 
     def operand(self, direction: str) -> tuple[Csr, torch.Tensor]:
         """The matrix and the rows that it gathers: itself and ``x``, or its transpose and ``dz``."""
         return (self.csr, self.x) if direction == "forward" else (self.csr.transpose(), self.dz)
 
     def _normal(self, rows: int, stream: int) -> torch.Tensor:
-        return torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
+        drawn = torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
+        return drawn.to(self.device.where)
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Contender:
     name: str
     label: str
     family: str
-    prepare: Callable[[Problem, str], Call]
+    prepare: Prepare
     modules: tuple[str, ...] = ()
     directions: tuple[str, ...] = DIRECTIONS
     tolerance: float | None = 1e-4

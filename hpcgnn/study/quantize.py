@@ -1,4 +1,4 @@
-"""What ``hpcgnn bench quantize`` measures: bytes a second beside the machine's copy bandwidth, in one process.
+"""What ``hpcgnn bench quantize`` measures: bytes a second beside the copy bandwidth of the host or of a device, in one process.
 
 These are the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts
 once if the work must read or write it: ``encode`` reads float32 rows and writes payload and parameters, ``decode`` does the
@@ -9,22 +9,24 @@ copy reads and writes. All buffers are made in advance and warm.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
-from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.study import clock
+from hpcgnn.study.line_up import line_up
 from hpcgnn.study.measure import Advance, Timing
-from hpcgnn.study.report import LEAST_OF_COPY, Requirement
+from hpcgnn.study.report import Requirement
 from hpcgnn.study.run import machine
 
 _CALLS = 3
-_REQUIRED_BITS = 2
+_REQUIRED_BITS = 2  # on the host; on a device, whose kernels have one form for all, each that is measured
 _REQUIRED = ("encode", "decode")
 _ENTRIES_A_ROW = 2
 
@@ -40,11 +42,12 @@ class Message:
     params_at: torch.Tensor
 
     @classmethod
-    def of(cls, rows: int, width: int, bits: int) -> Message:
+    def of(cls, rows: int, width: int, bits: int, device: Device = CPU) -> Message:
         """One for (rows, width)."""
-        numbers, row_bytes = torch.arange(rows), payload_bytes(width, bits)
+        numbers, row_bytes = torch.arange(rows, device=device.where), payload_bytes(width, bits)
         payloads = rows * row_bytes
-        buffer = torch.zeros(payloads + rows * PARAMS_BYTES, dtype=torch.uint8)
+        params = rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
+        buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device.where)
         return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
 
     def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
@@ -58,52 +61,60 @@ class Message:
         }
 
 
-def run(rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int, advance: Advance) -> dict[str, Any]:
+def run(
+    rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int, advance: Advance, device: Device = CPU
+) -> dict[str, Any]:
     """Measure (rows, width) float32 at each of ``bits``; ``advance`` counts rounds. Raises :class:`HpcgnnError`."""
     torch.set_num_threads(threads)
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=draw)
+    x = torch.randn(rows, width, generator=draw).to(device.where)
     entries = torch.randint(rows, (_ENTRIES_A_ROW * rows,), generator=draw)
-    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows)
+    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows).to(device.where)
     copied, restored = torch.zeros_like(x), torch.zeros_like(x)
     calls: dict[str, Callable[[], object]] = {"copy": lambda: copied.copy_(x)}
     moved = {"copy": 2 * x.nbytes}
     for number in bits:
-        message = Message.of(rows, width, number)
+        message = Message.of(rows, width, number, device)
         new = message.calls(x, restored, sums)
         calls |= new
         moved |= {name: message.buffer.nbytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
-    timings = _interleave(calls, rounds, advance)
+    timings = _interleave(calls, rounds, advance, device)
     gigabytes = {name: moved[name] / timing.seconds / 1e9 for name, timing in timings.items()}
     lines = {
         name: timing.as_json() | {"bytes": moved[name], "gigabytes_per_second": gigabytes[name],
                                   "of_copy": gigabytes[name] / gigabytes["copy"]}
         for name, timing in timings.items()
     }  # fmt: skip
-    found = {"machine": machine(), "threads": threads, "rounds": rounds, "rows": rows, "width": width, "kernels": lines}
-    return found | {"requirements": [line.as_json() for line in _requirements(lines, rows, width)]}
+    found = {
+        "machine": machine(device),
+        "threads": threads,
+        "rounds": rounds,
+        "rows": rows,
+        "width": width,
+        "kernels": lines,
+    }
+    found["device"] = str(device.where)
+    required = bits if device is not CPU else tuple(number for number in bits if number == _REQUIRED_BITS)
+    return found | {"requirements": [line.as_json() for line in _requirements(found, required)]}
 
 
-def _interleave(calls: dict[str, Callable[[], object]], rounds: int, advance: Advance) -> dict[str, Timing]:
+def _interleave(
+    calls: dict[str, Callable[[], object]], rounds: int, advance: Advance, device: Device
+) -> dict[str, Timing]:
     timings = {name: Timing() for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             call()
-            timings[name].rounds.append(statistics.median(_seconds(call) for _ in range(_CALLS)))
+            together = clock.calls_together(device, clock.seconds(device, call)) if device is not CPU else 1
+            timings[name].rounds.append(statistics.median(clock.seconds(device, call, together) for _ in range(_CALLS)))
         advance(1)
     return timings
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def _requirements(lines: dict[str, Any], rows: int, width: int) -> list[Requirement]:
-    names = [name for name in (f"{what} {_REQUIRED_BITS}" for what in _REQUIRED) if name in lines]
+def _requirements(found: dict[str, Any], bits: tuple[int, ...]) -> list[Requirement]:
+    about, least = f"{found['rows']} rows of {found['width']}", line_up(found["device"]).least_of_copy
     return [
-        Requirement(f"of copy bandwidth, {name} bits", f"{rows} rows of {width}", "kernel", "forward",
-                    lines[name]["of_copy"], LEAST_OF_COPY)
-        for name in names
+        Requirement(f"of copy bandwidth, {what} {number} bits", about, "kernel", "forward",
+                    found["kernels"][f"{what} {number}"]["of_copy"], least)
+        for what in _REQUIRED for number in bits
     ]  # fmt: skip

@@ -7,15 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcgnn.study.aggregate import ONE_THREAD
-from hpcgnn.study.contenders import FASTER, RIVALS, registry
+from hpcgnn.study.line_up import HOST_NAME, line_up
 from hpcgnn.study.problem import DIRECTIONS
 
-FAMILY_NAMES = {"dgl": "DGL's libxsmm kernel", "torch.mm": 'torch.sparse.mm(A, x, "sum")', "pyg": "PyG's default"}
-LEAST_OF_CEILING = 0.85
 MOST_OF_NUMBA = 2.0
 LEAST_SCALING = 0.95
 LEAST_INT8 = 1.8
-LEAST_OF_COPY = 0.6
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,16 @@ class Requirement:
 def requirements(graph: dict[str, Any]) -> list[Requirement]:
     """Those that the measurements of one graph (see :func:`hpcgnn.study.run.run`) answer."""
     found: list[Requirement] = []
-    for mode, factors in FASTER.items():
+    device = device_of(graph)
+    chosen = line_up(device)
+    for mode, factors in chosen.faster.items():
         for direction in DIRECTIONS if mode in graph else ():
             timings = graph[mode][direction]
             for family, factor in factors.items():
-                rival, note = fastest(timings, family)
-                what = f"times as fast as {FAMILY_NAMES[family]}"
+                rival, note = fastest(timings, family, device)
+                what = f"times as fast as {chosen.names[family]}"
                 measured = ratio(timings, rival, "ours")
+                note = note or reason(timings, "ours")
                 found.append(Requirement(what, graph["name"], mode, direction, measured, factor, note=note))
     for direction in DIRECTIONS if "kernel" in graph else ():
         found += _of_the_kernel(graph, direction)
@@ -63,12 +63,15 @@ def _of_the_kernel(graph: dict[str, Any], direction: str) -> list[Requirement]:
     timings = graph["kernel"][direction]
 
     def made(what: str, measured: float | None, required: float, at_most: bool = False) -> Requirement:
-        return Requirement(what, graph["name"], "kernel", direction, measured, required, at_most)
+        note = reason(timings, "ours", "ceiling.gather")
+        return Requirement(what, graph["name"], "kernel", direction, measured, required, at_most, note)
 
-    found = [
-        made("of the row-gather ceiling", ratio(timings, "ceiling.gather", "ours"), LEAST_OF_CEILING),
-        made("numba's time over native's", ratio(timings, "ours.jit", "ours"), MOST_OF_NUMBA, at_most=True),
-    ]
+    device = device_of(graph)
+    of_ceiling = ratio(timings, "ceiling.gather", "ours")
+    found = [made("of the row-gather ceiling", of_ceiling, line_up(device).least_of_ceiling)]
+    if device != HOST_NAME:
+        return found
+    found.append(made("numba's time over native's", ratio(timings, "ours.jit", "ours"), MOST_OF_NUMBA, at_most=True))
     ours = ratio(timings, "ours" + ONE_THREAD, "ours")
     ceiling = ratio(timings, "ceiling.gather" + ONE_THREAD, "ceiling.gather")
     if ours and ceiling:
@@ -78,14 +81,24 @@ def _of_the_kernel(graph: dict[str, Any], direction: str) -> list[Requirement]:
     return found
 
 
-def fastest(timings: dict[str, Any], family: str) -> tuple[str, str]:
+def device_of(graph: dict[str, Any]) -> str:
+    """What one graph was measured on; older results, all of the host, do not say."""
+    return graph.get("device", HOST_NAME)
+
+
+def fastest(timings: dict[str, Any], family: str, device: str = HOST_NAME) -> tuple[str, str]:
     """The fastest rival of ``family`` and, if none was measured, why."""
-    members = [rival.name for rival in RIVALS if rival.family == family]
+    members = [rival.name for rival in line_up(device).rivals if rival.family == family]
     measured = [name for name in members if "seconds" in timings.get(name, {})]
     if measured:
         return min(measured, key=lambda name: timings[name]["seconds"]), ""
     reasons = [timings[name]["missing"] for name in members if "missing" in timings.get(name, {})]
     return members[0], reasons[0] if reasons else "not measured"
+
+
+def reason(timings: dict[str, Any], *names: str) -> str:
+    """Why the first of ``names`` that is missing was not measured; nothing where none is."""
+    return next((timings[name]["missing"] for name in names if "missing" in timings.get(name, {})), "")
 
 
 def ratio(timings: dict[str, Any], slow: str, fast: str) -> float | None:
@@ -94,9 +107,9 @@ def ratio(timings: dict[str, Any], slow: str, fast: str) -> float | None:
     return None if None in values else values[0] / values[1]
 
 
-def timing_rows(timings: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tuple[str, list[str]]]:
     """A label and six cells for each contender: milliseconds, spread and times ours, forward and backward."""
-    known = registry()
+    known = line_up(device).by_name
     for key in timings[DIRECTIONS[0]]:
         name, at, threads = key.partition("@")
         label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
 from hpcgnn.study import aggregate, graphs, report
@@ -19,12 +20,12 @@ from hpcgnn.study.ceilings import last_level_cache_bytes
 from hpcgnn.study.measure import Advance
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
-_LIBRARIES = ("torch", "numba", "torch-geometric", "torch_sparse", "dgl")
+_LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part."""
+    """What to measure, and where. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part."""
 
     sources: tuple[tuple[str, int], ...]
     threads: int
@@ -32,6 +33,7 @@ class Settings:
     modes: tuple[str, ...] = ("kernel", "user")
     parts: int = 2
     ablation: bool = False
+    device: Device = CPU
 
 
 def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -41,10 +43,15 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
         works = []
         for source, width in settings.sources:
             paths = [store.whole(source), *([store.part(source, settings.parts)] if settings.parts else [])]
-            works += [Workload(path, source, width, settings.threads, settings.rounds) for path in paths]
+            common = (source, width, settings.threads, settings.rounds, str(settings.device.where))
+            works += [Workload(path, *common) for path in paths]
             advance(1)
     results = [_measure(work, settings, progress) for work in works]
-    found: dict[str, Any] = {"machine": machine(), "threads": settings.threads, "rounds": settings.rounds}
+    found: dict[str, Any] = {
+        "machine": machine(settings.device),
+        "threads": settings.threads,
+        "rounds": settings.rounds,
+    }
     found["graphs"] = results
     if settings.ablation:
         found["ablation"] = _ablation(works[0], store, progress)
@@ -71,9 +78,10 @@ def _ablation(work: Workload, store: graphs.Graphs, progress: Progress) -> dict[
     return {"graph": aggregate.describe(work)["name"], **timings}
 
 
-def machine() -> dict[str, Any]:
+def machine(device: Device = CPU) -> dict[str, Any]:
     """The facts that figures depend on."""
     return {
+        "device": device.name,
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "last_level_cache_bytes": last_level_cache_bytes(),

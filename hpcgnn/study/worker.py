@@ -1,4 +1,4 @@
-"""A process that measures: ``python -m hpcgnn.study.worker GRAPH_FOLDER WIDTH [--warm] [--no-huge-pages]``.
+"""A process that measures: ``python -m hpcgnn.study.worker GRAPH_FOLDER WIDTH [--warm] [--no-huge-pages] [--device NAME]``.
 
 It answers one line of JSON on stdout for each line of JSON on stdin: ``{"do": "prepare" | "run", "contender": name, "direction":
 ...}``, until its input ends. Threads, instruction set and buffer pool are set by the environment that it is
@@ -12,14 +12,15 @@ import ctypes
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hpcgnn.devices import device_of
 from hpcgnn.memory import keep_freed_memory
-from hpcgnn.study import contenders, graphs
+from hpcgnn.study import clock, graphs
+from hpcgnn.study.line_up import HOST_NAME, line_up
 from hpcgnn.study.problem import Call, Problem
 
 # A call that is shorter than this is made once untimed before it is timed, so that it finds its own code and data.
@@ -34,7 +35,8 @@ class Bench:
     """What one process holds: the problem and the products that are ready to run."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        self._problem, self._device = problem, problem.device
+        self._line_up = line_up(str(problem.device.where))
         self._direction = ""
         self._ready: dict[str, Call] = {}
 
@@ -48,38 +50,32 @@ class Bench:
         return self._prepare(name, request["direction"]) if request["do"] == "prepare" else self._run(name)
 
     def _prepare(self, name: str, direction: str) -> dict[str, Any]:
-        contender = contenders.find(name)
+        contender = self._line_up.by_name[name]
         missing = contender.missing()
         if missing:
             return {"missing": missing}
         self._ready[name] = contender.prepare(self._problem, direction)
         result = self._ready[name]()  # also warms what is made on first use
+        self._device.synchronize()  # what fails there is to be this one's failure
         return {"fingerprint": fingerprint(result) if contender.tolerance else None}
 
     def _run(self, name: str) -> dict[str, Any]:
         call = self._ready[name]
-        seconds = [_seconds(call)]
+        seconds = [clock.seconds(self._device, call)]
         if seconds[0] < _LONG_SECONDS:
+            calls = clock.calls_together(self._device, seconds[0])
             seconds.clear()  # that one was the untimed one
-            while not seconds or (sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
-                seconds.append(_seconds(call))
+            while not seconds or (calls * sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
+                seconds.append(clock.seconds(self._device, call, calls))
         return {"seconds": seconds}
 
 
 def fingerprint(result: torch.Tensor) -> list[float]:
     """Two numbers of a (rows, width) result, its product with fixed random vectors and its size, to compare results."""
     draw = torch.Generator().manual_seed(7)
-    columns = torch.mv(result, torch.randn(result.shape[1], generator=draw)).double()
+    columns = torch.mv(result, torch.randn(result.shape[1], generator=draw).to(result.device)).cpu().double()
     rows = torch.randn(result.shape[0], generator=draw).double()
     return [float(columns @ rows), float(columns.norm())]
-
-
-def _seconds(call: Call) -> float:
-    started = time.perf_counter()
-    result = call()
-    elapsed = time.perf_counter() - started
-    del result  # freeing is not timed, for nobody
-    return elapsed
 
 
 def main() -> None:
@@ -89,6 +85,7 @@ def main() -> None:
     parser.add_argument("width", type=int)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--no-huge-pages", action="store_true")
+    parser.add_argument("--device", default=HOST_NAME)
     arguments = parser.parse_args()
     if arguments.warm and not keep_freed_memory():
         raise OSError("this C library does not take mallopt's settings")
@@ -97,11 +94,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # stdout is for answers alone: libraries may print
     os.dup2(2, 1)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    bench = Bench(Problem(graphs.read_graph(arguments.graph), arguments.width))
+    device = device_of(torch.device(arguments.device))
+    device.use()
+    bench = Bench(Problem(graphs.read_graph(arguments.graph), arguments.width, device=device))
     for line in sys.stdin:
         try:
             answer = bench.answer(json.loads(line))
-        except (RuntimeError, MemoryError, OSError, ValueError, TypeError) as error:
+        except Exception as error:  # whatever a library raises: the others are measured
             answer = {"missing": " ".join(str(error).split())[:200] or type(error).__name__}
         print(json.dumps(answer), file=answers, flush=True)
 

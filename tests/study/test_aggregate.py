@@ -17,7 +17,7 @@ from requires import require_module
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import graphs, plot, report
-from hpcgnn.study.contenders import OURS, RIVALS, VARIANTS
+from hpcgnn.study.line_up import HOST
 from hpcgnn.study.measure import Entry, Place, Timing, compare, interleave
 from hpcgnn.study.problem import Problem
 from hpcgnn.study.worker import fingerprint
@@ -52,11 +52,11 @@ def expected(problem: Problem, direction: str, weight: torch.Tensor | None = Non
 
 
 # DGL and torch_sparse have no packages for most machines: they take part where somebody has installed them.
-HERE = [contender for contender in (*OURS, *RIVALS, *VARIANTS) if not contender.missing()]
+HERE = [contender for contender in HOST.by_name.values() if not contender.missing()]
 
 
 def test_what_is_not_here_is_what_cannot_be_installed_everywhere():
-    absent = [contender for contender in (*OURS, *RIVALS, *VARIANTS) if contender not in HERE]
+    absent = [contender for contender in HOST.by_name.values() if contender not in HERE]
     assert all({"dgl", "torch_sparse"} & set(contender.modules) for contender in absent)
 
 
@@ -76,7 +76,7 @@ def test_every_contender_computes_the_same(problem, contender, direction):
 
 def test_the_gather_ceiling_reads_every_row_that_is_named(problem):
     for direction in ("forward", "backward"):
-        total = next(v for v in VARIANTS if v.name == "ceiling.gather").prepare(problem, direction)()
+        total = HOST.by_name["ceiling.gather"].prepare(problem, direction)()
         csr, x = problem.operand(direction)
         assert float(total) == pytest.approx(float(x[csr.indices.long()].double().sum()), abs=1e-2)
 

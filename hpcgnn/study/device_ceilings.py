@@ -1,0 +1,69 @@
+"""What a GPU can do at most with a graph's own index stream: a kernel that reads rows and writes next to nothing.
+
+It is in Triton, as the kernels that are measured beside it are.
+"""
+
+# Triton reads annotations, and knows no types but its own.
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.devices import Device
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.triton.launch import launch
+from hpcgnn.study import clock
+from hpcgnn.study.problem import Call
+
+# Rows that a program reads at a time, and its warps; the ceiling is the best of them.
+_SHAPES = ((4, 1), (8, 1), (16, 1), (8, 2), (16, 4), (32, 4), (64, 8))
+_STEPS = 16  # so many times a program
+_TRIES = 3
+
+
+def gather_call(csr: Csr, x: torch.Tensor, device: Device) -> Call:
+    """Reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order; writes a sum for each program.
+
+    How many rows are read at a time is the fastest of several, tried here.
+    """
+
+    def run(rows: int, warps: int) -> torch.Tensor:
+        programs = triton.cdiv(csr.num_entries, rows * _STEPS)
+        sums = torch.empty(programs, device=x.device)
+        launch(
+            _gather,
+            programs,
+            csr.indices,
+            x,
+            sums,
+            csr.num_entries,
+            x.shape[1],
+            COLUMNS=triton.next_power_of_2(x.shape[1]),
+            ROWS=rows,
+            STEPS=_STEPS,
+            num_warps=warps,
+        )
+        return sums
+
+    def seconds(shape: tuple[int, int]) -> float:
+        run(*shape)  # compiled
+        return min(clock.seconds(device, lambda: run(*shape)) for _ in range(_TRIES))
+
+    best = min(_SHAPES, key=seconds)
+    return lambda: run(*best)
+
+
+@triton.jit
+def _gather(indices, x, sums, entries, width, COLUMNS: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr):
+    """STEPS times ROWS entries a program: the sum of all that they name."""
+    first = tl.program_id(0).to(tl.int64) * (ROWS * STEPS)
+    column = tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for step in range(STEPS):
+        entry = first + step * ROWS + tl.arange(0, ROWS)
+        exists = entry < entries
+        source = tl.load(indices + entry, mask=exists, other=0).to(tl.int64)
+        total += tl.load(x + source[:, None] * width + column, mask=exists[:, None] & (column < width), other=0.0)
+    tl.store(sums + tl.program_id(0), tl.sum(total))

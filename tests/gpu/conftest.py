@@ -1,0 +1,27 @@
+"""What is tested on a GPU; on a machine without one the same bodies run on the stand-in, so that none is run there first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from rank_pool import RankPool
+
+KINDS = [pytest.param("cuda", marks=pytest.mark.gpu)]
+if not torch.cuda.is_available():
+    KINDS.append(pytest.param("standin"))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """As :func:`gpu.programs.device_of_kind` takes it."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return request.param
+
+
+@pytest.fixture
+def ranks(device_ranks: Callable[[int], RankPool]) -> Callable[[int], RankPool]:
+    """``ranks(n)``: ``n`` ranks that know the stand-in."""
+    return device_ranks

@@ -1,0 +1,189 @@
+"""Programs of ranks: the same training on the host and on a device, whose bits may differ in dense products."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import small_graphs
+import torch
+from gpu.proxy import NAME, on_device
+from ranks.on_device import trainer_of
+from standin import standin, waits
+
+import hpcgnn
+from hpcgnn import kernels
+from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.comm.transport import DeviceTransport
+from hpcgnn.devices import CPU, Device, device_of
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, spmm
+from hpcgnn.kernels.messages import decode_rows, encode_rows
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.nn import make_aggregator
+from hpcgnn.train.run_folder import RunFolder
+
+EPOCHS = 5
+WIDTH = 24
+
+
+@dataclass
+class Losses:
+    """Of one rank: the loss of each epoch; bytes that all ranks sent in each; whether its messages are staged."""
+
+    losses: list[float]
+    bytes_sent: list[int]
+    staged: bool
+
+
+def device_of_kind(kind: str) -> Device:
+    """``cpu``, ``cuda``: the first GPU, which ranks share, or ``standin``."""
+    if not torch.cuda.is_available():
+        standin()  # also for the host: it must be there before the process's first backward pass
+    device = {"cpu": lambda: CPU, "cuda": lambda: device_of(torch.device("cuda", 0)), "standin": standin}[kind]()
+    device.use()
+    return device
+
+
+def kind_of_rank(world: World, kind: str) -> str:
+    """Of ``mixed cuda``: the host for rank 0, and the device for all others."""
+    word, _, other = kind.partition(" ")
+    return word if not other else ("cpu" if world.rank == 0 else other)
+
+
+def graph_of(world: World, folder: Path) -> LocalGraph:
+    """The same small graph for any number of ranks, on the host."""
+    arrays = small_graphs.random_multigraph(nodes=200, edges=1500)
+    return small_graphs.on_ranks(world, arrays, folder / f"graph-{world.size}.h5")
+
+
+def losses_of(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> Losses:
+    """A short training, with dropout as the settings have it."""
+    trainer = trainer_of(
+        graph_of(world, folder), device_of_kind(kind_of_rank(world, kind)), settings | {"epochs": EPOCHS}
+    )
+    return over_epochs(trainer)
+
+
+def over_epochs(trainer: hpcgnn.Trainer) -> Losses:
+    """What its epochs bring."""
+    records = [trainer.run_epoch() for _ in range(EPOCHS)]
+    transport = trainer.model.messages.transport
+    staged = isinstance(transport, DeviceTransport) and transport.stages
+    return Losses([each["loss"] for each in records], [each["bytes_sent"] for each in records], staged)
+
+
+def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
+    """A model of PyG's layers, distributed."""
+    from torch_geometric.nn import GraphSAGE
+
+    graph = graph_of(world, folder).to(device_of_kind(kind_of_rank(world, kind)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GraphSAGE(graph.meta.num_features, 16, 2, graph.meta.num_classes).to(graph.device.where)
+    distributed = hpcgnn.distribute(model, graph, check=False)
+    return over_epochs(hpcgnn.Trainer(distributed, graph, hpcgnn.TrainConfig(epochs=EPOCHS + 1, eval_every=EPOCHS + 1)))
+
+
+def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
+    """A digest of the bytes that rank's peers sent it in one exchange of aggregated rows."""
+    device = device_of_kind(kind_of_rank(world, kind))
+    graph = graph_of(world, folder).to(device)
+    messages = Messages(world, MessageConfig(bits=bits, collective="alltoallv"), device=device)
+    aggregator = make_aggregator(graph, "sum", "hybrid", messages=messages)
+    plan, exchange = aggregator.plan, aggregator.exchange
+    x = torch.randn(plan.local.num_cols, WIDTH, generator=torch.Generator().manual_seed(world.rank)).to(device.where)
+    messages.begin_epoch(0)
+    rows = exchange.rows_to_send(WIDTH, x.dtype)
+    spmm(plan.send, x, out=rows, accumulate=False)
+    message = exchange.start(rows)
+    exchange.wait(message)
+    return hashlib.sha256(message.received.cpu().numpy().tobytes()).hexdigest()
+
+
+def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[float]:
+    """Losses of a run that begins on one device and goes on on another one, from its checkpoint."""
+    graph, run, found = graph_of(world, folder), RunFolder(folder / "-".join(("run", *kinds))), []
+    for number, kind in enumerate(kinds):
+        settings = {"model": "sage", "epochs": EPOCHS if number else 2, "eval_every": EPOCHS}
+        trainer = trainer_of(graph, device_of_kind(kind), settings, run)
+        if number:
+            trainer.resume()
+        trainer.fit()
+        found += [record["loss"] for record in trainer.records]
+    return found
+
+
+def step_that_does_not_wait(world: World, folder: Path, kind: str, model: str) -> int:
+    """How often the host asked the device for something in a step; on a GPU such a step raises, where MPI is not."""
+    trainer = trainer_of(graph_of(world, folder), device_of_kind(kind), {"model": model, "epochs": EPOCHS})
+    for _ in range(2):  # in the first, what is kept of matrices is made
+        trainer.run_epoch()
+    with refused(kind) as asked:
+        trainer.step(2)
+        return asked()
+
+
+@contextlib.contextmanager
+def refused(kind: str) -> Iterator[Any]:
+    """Waiting for the device: torch raises; the stand-in counts."""
+    if kind == "standin":
+        before = waits()
+        yield lambda: waits() - before
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield lambda: 0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def by_proxy(world: World) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """What kernels of the stand-in give behind the proxy, and what native ones give: sums, activations, messages."""
+    del world
+    kernels.register(on_device(standin().where, "standin"))
+    found = []
+    for function in (added_sums, activated, encoded):
+        torch.manual_seed(0)
+        given = function(NAME)
+        torch.manual_seed(0)
+        found.append((given, function("native")))
+    return found
+
+
+def added_sums(backend: str) -> list[torch.Tensor]:
+    """To what is there."""
+    csr, x = Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2), torch.randn(2, 5)
+    return [spmm(csr, x, torch.ones(3), out=torch.ones(2, 5), backend=backend)]
+
+
+def activated(backend: str) -> list[torch.Tensor]:
+    """With a norm, a mask, a view and a gradient whose elements share memory."""
+    x = torch.randn(6, 4).t().contiguous().t().requires_grad_()
+    norm, mask = Norm(torch.rand(4), torch.rand(4), 1e-5), DropoutMask(torch.arange(6), 7, 0.3)
+    y = activation(x, norm, mask, backend)
+    return [y.detach(), torch.autograd.grad(y, x, torch.ones(()).expand(6, 4))[0]]
+
+
+def encoded(backend: str) -> list[torch.Tensor]:
+    """In place, with the rows that are not finite counted."""
+    x, rows, bits = torch.randn(3, 8), torch.arange(3), 2
+    x[1, 2] = torch.nan
+    size = payload_bytes(8, bits)
+    places = rows * size, 3 * size + rows * PARAMS_BYTES
+    buffer, out = torch.zeros(3 * (size + PARAMS_BYTES), dtype=torch.uint8), torch.zeros(3, 8)
+    counts = [
+        encode_rows(x, rows, bits, 1, buffer, *places, backend=backend),
+        decode_rows(buffer, *places, bits, out, rows, backend=backend),
+    ]
+    return [buffer, out.nan_to_num(9.0), torch.tensor([int(count) for count in counts])]
+
+
+def relative(found: list[float], wanted: list[float]) -> float:
+    """Largest difference relative to the wanted value."""
+    return float(np.abs(np.array(found) / np.array(wanted) - 1).max())

@@ -1,0 +1,96 @@
+"""Training on a GPU is that on the host: losses, messages, checkpoints; and the host waits for nothing inside a step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from gpu import programs
+from gpu.programs import relative
+from requires import require_module
+from study.as_gpu import environment
+
+MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii")
+CLOSE = 1e-5
+
+
+@pytest.fixture
+def one(ranks):
+    """``one(program, *arguments)``: what it returns where it is the only rank."""
+    return lambda program, *arguments: ranks(1).run(program, *arguments)[0]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_are_the_hosts(kind, one, tmp_path, model):
+    host, device = (one(programs.losses_of, tmp_path, each, {"model": model}) for each in ("cpu", kind))
+    assert relative(device.losses, host.losses) < CLOSE
+
+
+def test_a_model_of_pyg_learns_the_same(kind, one, tmp_path):
+    require_module("torch_geometric")
+    host, device = (one(programs.losses_of_pyg, tmp_path, each) for each in ("cpu", kind))
+    assert relative(device.losses, host.losses) < CLOSE
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("model", MODELS)
+def test_ranks_that_share_a_device_learn_what_one_process_does(kind, one, ranks, tmp_path, model):
+    settings = {"model": model}
+    alone = one(programs.losses_of, tmp_path, "cpu", settings)
+    for size in (1, 2):
+        for found in ranks(size).run(programs.losses_of, tmp_path, kind, settings | {"gpu_mpi": "off"}):
+            assert relative(found.losses, alone.losses) < CLOSE
+            assert found.staged
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
+def test_a_mixed_job_receives_the_same_bytes(kind, ranks, tmp_path, bits):
+    jobs = [ranks(2).run(programs.received_bytes, tmp_path, each, bits) for each in ("cpu", f"mixed {kind}", kind)]
+    assert jobs[0] == jobs[1] == jobs[2]
+
+
+@pytest.mark.mpi
+def test_a_mixed_job_learns_the_same(kind, ranks, tmp_path):
+    host, mixed = (
+        ranks(2).run(programs.losses_of, tmp_path, each, {"model": "gcn"}) for each in ("cpu", f"mixed {kind}")
+    )
+    for before, after in zip(host, mixed, strict=True):
+        assert relative(after.losses, before.losses) < CLOSE
+        assert after.bytes_sent == before.bytes_sent
+    assert [rank.staged for rank in mixed] == [False, True]
+
+
+def test_a_checkpoint_moves_between_devices(kind, one, tmp_path):
+    unbroken = one(programs.losses_of, tmp_path, "cpu", {"model": "sage"}).losses
+    for kinds in ((kind, "cpu"), ("cpu", kind)):
+        assert relative(one(programs.moved_between, tmp_path, kinds), unbroken) < CLOSE
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_host_waits_for_nothing_in_a_step(kind, one, tmp_path, model):
+    assert one(programs.step_that_does_not_wait, tmp_path, kind, model) == 0
+
+
+OUT_OF_MEMORY = """
+import sys, torch
+from hpcgnn.cli.main import main
+{}
+sys.argv = ["hpcgnn", "bench", "quantize", "--rows", "262144", "--device", "cuda"]
+main()
+"""
+LIMITS = {
+    "cuda": "torch.cuda.set_per_process_memory_fraction(1e-3)",
+    "standin": "torch.ops.standin.limit_memory(1 << 26)",
+}
+
+
+def test_out_of_memory_is_one_sentence(kind):
+    command = [sys.executable, "-c", OUT_OF_MEMORY.format(LIMITS[kind])]
+    env = environment() if kind == "standin" else None
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("hpcgnn:")]
+    assert "out of memory on the device" in sentence

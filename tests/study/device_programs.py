@@ -1,0 +1,69 @@
+"""Programs of ranks: what is measured on the stand-in, in processes of their own (see tests/gpu/conftest.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from standin import standin
+
+import hpcgnn
+from hpcgnn.comm import World
+from hpcgnn.devices import CPU
+from hpcgnn.kernels import Csr
+from hpcgnn.study import clock, exchange, quantize
+from hpcgnn.study.line_up import DEVICE
+from hpcgnn.study.problem import Problem
+
+NODES, WIDTH = 60, 32
+# Each must run on some device: these do not know the stand-in, and are tried by the worker like all others.
+ELSEWHERE = {"torch.mm", "torch.mm.kept", "pyg.edge_index", "compiled"}
+if torch.cuda.is_available():  # Triton compiles there, for memory that it can reach
+    ELSEWHERE.add("ceiling.gather")
+HERE = [contender for name, contender in DEVICE.by_name.items() if name not in ELSEWHERE and not contender.missing()]
+
+
+def matrix() -> Csr:
+    """Of a multigraph with rows of every length."""
+    rng = np.random.default_rng(0)
+    rows = np.sort(np.concatenate((rng.integers(0, NODES - 5, 400), np.full(100, 3))))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NODES))))
+    return Csr(indptr, rng.integers(0, NODES, 500).astype(np.int32), NODES)
+
+
+def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
+    """What each contender computes in each direction, from the device's memory."""
+    del world
+    device, found = standin(), {}
+    problem = Problem(matrix(), WIDTH, device=device)
+    for contender in HERE:
+        for direction in contender.directions:
+            result = contender.prepare(problem, direction)()
+            assert result.device == device.where
+            found[contender.name, direction] = result.cpu()
+    return found
+
+
+def calls_together(world: World) -> list[int]:
+    """For calls of some seconds, on the host and on the device, and how many are made for five."""
+    del world
+    device, made = standin(), []
+    assert clock.seconds(device, lambda: made.append(0), 5) > 0
+    return [clock.calls_together(*each) for each in ((CPU, 1e-3), (device, 1e-3), (device, 0.0), (device, 1.0))] + [
+        len(made)
+    ]
+
+
+def quantized(world: World, bits: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What ``bench quantize`` finds on the device and on the host."""
+    del world
+    return [quantize.run(64, WIDTH, bits, 1, 1, lambda count: None, where) for where in (standin(), CPU)]
+
+
+def exchanged(world: World, path: Path, kinds: str) -> dict[str, Any]:
+    """What ``bench exchange`` finds where ranks are on the host (h) or on the device (d)."""
+    graph = hpcgnn.load(path, world).to(standin() if kinds[world.rank] == "d" else CPU)
+    settings = exchange.Settings(width=8, bits=2, rounds=2, collective="alltoallv")
+    return exchange.run(graph, settings, lambda count: None)

@@ -1,0 +1,95 @@
+"""What is measured on a device is measured by the same code: here on the stand-in, whose kernels are those of the host."""
+
+from __future__ import annotations
+
+import pytest
+import small_graphs
+import torch
+from click.testing import CliRunner
+from rank_pool import RankPool
+from requires import require_module
+from study import device_programs
+from study.device_programs import HERE, WIDTH, matrix
+
+from hpcgnn.cli.bench import bench
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.line_up import DEVICE, HOST, line_up
+from hpcgnn.study.problem import Problem
+
+
+@pytest.fixture(scope="module")
+def ranks(mpi_ranks):
+    """A launch of their own: tests/gpu/conftest.py says why."""
+    require_module("triton")
+    pools: dict[int, RankPool] = {}
+    yield lambda size: pools.setdefault(size, RankPool(size))
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def results(ranks):
+    return ranks(1).run(device_programs.results)[0]
+
+
+@pytest.mark.parametrize("contender", HERE, ids=lambda contender: contender.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_contender_computes_what_the_host_does(results, contender, direction):
+    found, problem = results[contender.name, direction], Problem(matrix(), WIDTH)
+    csr, x = problem.operand(direction)
+    if contender.name == "ceiling.gather":
+        assert float(found.double().sum()) == pytest.approx(float(x[csr.indices.long()].double().sum()), abs=1e-2)
+    elif contender.name == "ceiling.select":
+        assert torch.equal(found, x[csr.indices.long()])
+    elif contender.family != "ceiling":
+        like = "ours.weighted" if contender.name == "ours.weighted" else "ours"
+        wanted = HOST.by_name[like].prepare(problem, direction)()
+        tolerance = 3 * (contender.tolerance or 1e-4)
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
+def test_the_host_and_a_device_are_described_alike():
+    assert {"ours", "ceiling.gather", "ceiling.copy", "torch.mm", "dgl", "pyg.layer"} <= DEVICE.by_name.keys()
+    assert line_up("cpu") is HOST
+    assert line_up("cuda:0") is line_up("standin:0") is DEVICE
+    for each in (HOST, DEVICE):
+        families = {rival.family for rival in each.rivals}
+        assert all(set(factors) <= families and set(factors) <= set(each.names) for factors in each.faster.values())
+
+
+def test_short_calls_are_timed_together_on_a_device_alone(ranks):
+    assert ranks(1).run(device_programs.calls_together) == [[1, 10, 100, 1, 5]]
+
+
+def test_quantization_beside_a_copy_of_the_device(ranks):
+    bits = (1, 2, 4, 8, 16)
+    ((found, host),) = ranks(1).run(device_programs.quantized, bits)
+    assert found.keys() == host.keys()
+    assert found["kernels"].keys() == host["kernels"].keys()
+    whats = [f"of copy bandwidth, {what} {number} bits" for what in ("encode", "decode") for number in bits]
+    assert [(line["what"], line["required"]) for line in found["requirements"]] == [(what, 0.7) for what in whats]
+    assert found["kernels"]["encode 16"]["bytes"] == 64 * WIDTH * 6, "rows of bfloat16 have no parameters"
+
+
+def test_an_exchange_from_a_device(ranks, tmp_path):
+    path, graph = tmp_path / "parts.h5", small_graphs.random_multigraph(nodes=300, edges=3000)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
+    host, both, mixed = (ranks(2).run(device_programs.exchanged, path, kinds)[0] for kinds in ("hh", "dd", "hd"))
+    assert [found["ranks_by_way"] for found in (host, both, mixed)] == [
+        {"host": 2, "staged": 0, "direct": 0},
+        {"host": 0, "staged": 2, "direct": 0},
+        {"host": 1, "staged": 1, "direct": 0},
+    ]
+    for direction in ("forward", "backward"):
+        lines = [found["directions"][direction] for found in (host, both, mixed)]
+        assert lines[0].keys() == lines[1].keys()
+        assert len({line["bytes"] for line in lines}) == 1, "what travels is the same"
+        assert all(line["wire_seconds"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("command", [["aggregate", "--graph", "rmat:scale=5", "--parts", "0"], ["quantize"]])
+def test_a_device_that_is_not_there_is_one_sentence(command):
+    result = CliRunner().invoke(bench, [*command, "--device", "cuda:999"])
+    assert isinstance(result.exception, HpcgnnError)
+    assert "--device cuda:999 was asked for" in str(result.exception)
+    assert not result.stdout
