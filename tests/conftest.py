@@ -15,7 +15,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
-if not torch.cuda.is_available():  # before Triton: its interpreter runs the kernels for GPUs here, on tensors of the CPU
+# Before Triton is imported: its interpreter runs the kernels for GPUs here, on tensors of the CPU.
+if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import settings
@@ -35,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start ranks are marked by what they use: the Makefile runs them one by one, beside all others."""
     for item in items:
-        if {"mpi_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
+        if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
 
 
@@ -62,9 +63,29 @@ def mpirun() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture(scope="session")
 def mpi_ranks() -> Iterator[Callable[[int], RankPool]]:
     """``mpi_ranks(n)``: ``n`` ranks, of one launch for all tests, that run programs and command lines."""
+    yield from _pools(lambda pool: None)
+
+
+@pytest.fixture(scope="session")
+def device_ranks() -> Iterator[Callable[[int], RankPool]]:
+    """The same for programs that use the stand-in (tests/standin): torch counts devices at a process's first backward pass, when
+    it must be known, and it is to be left in no other test's processes."""
+    from ranks.devices import know_standin
+
+    yield from _pools(lambda pool: pool.run(know_standin))
+
+
+def _pools(prepare: Callable[[RankPool], object]) -> Iterator[Callable[[int], RankPool]]:
     _require_launcher()
     pools: dict[int, RankPool] = {}
-    yield lambda size: pools.setdefault(size, RankPool(size))
+
+    def of(size: int) -> RankPool:
+        if size not in pools:
+            pools[size] = RankPool(size)
+            prepare(pools[size])
+        return pools[size]
+
+    yield of
     for pool in pools.values():
         pool.let_go()  # all, before any is waited for
     for pool in pools.values():

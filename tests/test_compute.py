@@ -159,6 +159,8 @@ def test_auto_is_float32_for_models_in_float64(worth):
 
 def test_names_and_types_that_cannot_be_are_refused(monkeypatch):
     check_compute(FLOAT32, torch.float64)
+    with pytest.raises(HpcgnnError, match="tf32 is for GPUs of NVIDIA from Ampere on, not for this CPU"):
+        check_compute("tf32", torch.float32)
     for name in (BF16, EMULATED):
         with pytest.raises(HpcgnnError, match="for models in float32"):
             check_compute(name, torch.float64)
@@ -266,7 +268,8 @@ from hpcgnn.nn import compute
 from hpcgnn.comm import MpiWorld
 from hpcgnn.nn.bfloat16 import Bfloat16
 speedup = [float(value) for value in sys.argv.pop(1).split(",")][MpiWorld().rank]  # of each rank's machine
-compute.is_native, compute.bfloat16 = lambda where=None: speedup > 0, lambda backend="auto", where=None: Bfloat16("torch", speedup)
+compute.is_native = lambda where=None: speedup > 0
+compute.bfloat16 = lambda backend="auto", where=None: Bfloat16("torch", speedup)
 from hpcgnn.cli.main import main
 main()
 """

@@ -99,8 +99,9 @@ def _sentence_of(error: Exception) -> str:
 
 
 def _first_sentences(error: Exception) -> str:
-    """What was asked for, and what was taken; not the advice that follows."""
-    return " ".join(str(error).splitlines()[0].split(". ")[:4]).strip() or "no more was said"
+    """What was asked for and what was taken; not the advice behind it."""
+    sentences = (str(error).splitlines() or ["no more was said"])[0].split(". ")
+    return ". ".join(sentences[:5])
 
 
 def _say(sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class GpuDevice:
         self._to_host, self._from_host = (torch.cuda.Stream(where) for _ in range(2))
 
     def use(self) -> None:
-        """For torch, and for Triton."""
+        """For torch, and for Triton. cuBLAS adds in one order only with memory of fixed sizes (it reads this when it starts)."""
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(self.where)
 
     @property

@@ -8,6 +8,7 @@ square). :mod:`hpcgnn.nn.bfloat16` measures which of them is the faster one here
 - ``auto``: ``bf16`` where it is faster on every rank's CPU, else ``float32``.
 - ``bf16``: refused where it is slower than float32.
 - ``bf16-emulated``: bfloat16 however slow it is, to see on any CPU what it makes of a training.
+- ``tf32``: operands of 10 bits of mantissa, on GPUs of NVIDIA, whose tensor cores take them as they are: no pass is added.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 
-AUTO, FLOAT32, BF16, EMULATED = "auto", "float32", "bf16", "bf16-emulated"
-COMPUTES = (AUTO, FLOAT32, BF16, EMULATED)
+AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
+COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32)
 _LOG = logging.getLogger("hpcgnn")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md: by
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
@@ -37,14 +38,14 @@ _LEAST_WIDTH_BY_TORCH = 40
 
 
 class Rounded:
-    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster.
+    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster, or in TF32.
 
-    Gradients need x itself where kernels of our own multiply, which round it as they read it; for torch it is rounded once
-    for all products, and that is what autograd keeps.
+    compute: one of :data:`COMPUTES`. Gradients need x itself where kernels of our own multiply, which round it as they read
+    it; for torch it is rounded once for all products, and that is what autograd keeps.
     """
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
+    def __init__(self, x: torch.Tensor, compute: str = BF16) -> None:
+        self.x, self._compute = x, compute
         self._rounded: torch.Tensor | None = None
 
     def times(
@@ -68,7 +69,9 @@ class Rounded:
         return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
-        """``float32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
+        """``float32``, ``tf32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
+        if self._compute == TF32:
+            return TF32
         where = self.x.device
         if not pays(self.x.shape[0], in_width, out_width, backend, where):
             return "float32"
@@ -120,6 +123,12 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
         return
     if dtype != torch.float32:
         raise HpcgnnError(f"compute {compute} is for models in float32, not in {dtype}: leave out --compute")
+    if compute == TF32:
+        if not dense.has_tf32(device.where):
+            raise HpcgnnError(
+                f"--compute tf32 is for GPUs of NVIDIA from Ampere on, not for this {device.name}: leave it out"
+            )
+        return
     if not _multiplies(device.where):
         raise HpcgnnError(
             f"torch {torch.__version__} has no bfloat16 products on this {device.name}: leave out --compute {compute}"

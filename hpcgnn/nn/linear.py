@@ -34,7 +34,7 @@ def operand(x: torch.Tensor, compute: str) -> torch.Tensor | Rounded: ...
 def operand(x: Features | LabelledFeatures, compute: str) -> Operand: ...
 def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
     """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
-    return Rounded(x) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
+    return Rounded(x, compute) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
 
 
 def matmul(

@@ -77,7 +77,8 @@ class RunConfig(Checked):
         "auto",
         "Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and add in float32; "
         "weights, optimiser and everything else stay float32, and so do checkpoints. auto: bf16 where every rank's CPU is "
-        "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow.",
+        "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow. "
+        "tf32: 10 bits of mantissa, on GPUs of NVIDIA.",
         choices=COMPUTES,
     )
     device: str = setting(

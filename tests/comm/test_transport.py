@@ -14,8 +14,8 @@ LARGE = 1 << 20
 
 
 @pytest.fixture(params=[2, 3])
-def ranks(request, mpi_ranks):
-    return mpi_ranks(request.param)
+def ranks(request, device_ranks):
+    return device_ranks(request.param)
 
 
 @pytest.mark.mpi

@@ -15,6 +15,7 @@ import torch
 from standin import bytes_to_host, standin, waits
 
 import hpcgnn
+from hpcgnn.cli import main
 from hpcgnn.comm import Messages, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.transport import DeviceTransport
@@ -22,6 +23,8 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.graph import LocalGraph
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.stop import StopRequest
+from hpcgnn.train import checkpoint
+from hpcgnn.train import predict as prediction
 from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.run_folder import RunFolder
 
@@ -121,7 +124,7 @@ def trained(trainer: hpcgnn.Trainer) -> Trained:
 def digest(trainer: hpcgnn.Trainer) -> str:
     """Of all weights."""
     state = trainer.model.state_dict()
-    values = [state[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for name in sorted(state)]
+    values = [state[name].detach().cpu().numpy().tobytes() for name in sorted(state)]
     return hashlib.sha256(b"".join(values)).hexdigest()[:16]
 
 
@@ -210,3 +213,41 @@ def with_backends(world: World, folder: Path, backends: list[str], settings: dic
     messages.wait = noted  # type: ignore[method-assign]
     trainer.fit()
     return Compared([record["loss"] for record in trainer.records], wires)
+
+
+def distributed(world: World, folder: Path) -> list[Trained]:
+    """Models made of PyG's layers, on the host and on the device."""
+    from ranks.distributed import models
+
+    device, graph, found = standin(), graph_of(world, folder, "weighted"), []
+    config = hpcgnn.TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
+    for name in ("gcn", "sage and gat", "cheb and appnp"):
+        for mine in (CPU, device):
+            moved = graph.to(mine)
+            plain = models(graph.meta.num_features, graph.meta.num_classes)[name].to(mine.where)
+            model = hpcgnn.distribute(plain, moved, check=False)
+            found.append(trained(hpcgnn.Trainer(model, moved, config, stop=StopRequest())))
+    return found
+
+
+def predicted(world: World, folder: Path) -> bool:
+    """Whether scores of a checkpoint that the host wrote are the same from the device."""
+    graph = graph_of(world, folder, "sparse")
+    run = RunFolder(Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None)) / "run")
+    trainer_of(graph, CPU, {"model": "gat"}, run).fit()
+    content = checkpoint.read(world, checkpoint.folder(run.path) / "last.pt", None)
+    host, device = (prediction.predict(graph.to(each), content) for each in (CPU, standin()))
+    return torch.equal(host, device.cpu()) and device.device.type == "standin"
+
+
+def out_of_memory(world: World) -> str:
+    """What the command says where a device's memory ends."""
+    standin()
+    torch.ops.standin.limit_memory(torch.ops.standin.counts()[3] + 1000)
+    try:
+        torch.empty(10**6, device="standin")
+    except torch.OutOfMemoryError as error:
+        return main._sentence_of(error)
+    finally:
+        torch.ops.standin.limit_memory(2**62)
+    return "nothing"

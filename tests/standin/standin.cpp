@@ -12,6 +12,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -174,6 +175,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("empty_strided", TORCH_FN(empty_strided));
     m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
     m.impl("view", TORCH_FN(at::native::view));
+    m.impl("unfold", TORCH_FN(at::native::unfold));
     m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
     m.impl("resize_", TORCH_FN(at::native::resize_));
     m.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));

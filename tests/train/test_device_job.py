@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from ranks import on_device
+
+from hpcgnn.cli import main
 
 MODELS = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "appnp", "jknet")
 MESSAGES = {
@@ -32,9 +35,9 @@ KINDS = {
 
 
 @pytest.fixture
-def train(mpi_ranks, tmp_path):
+def train(device_ranks, tmp_path):
     def on(kind: str, **settings: object) -> list[list[on_device.Trained]]:
-        return mpi_ranks(2).run(on_device.here_and_there, tmp_path, kind, settings)
+        return device_ranks(2).run(on_device.here_and_there, tmp_path, kind, settings)
 
     return on
 
@@ -70,22 +73,51 @@ def test_every_kind_of_graph_and_task(train, case):
     check(train(kind, **settings))
 
 
-def test_where_mpi_takes_the_devices_memory(mpi_ranks, tmp_path):
-    for host, device in mpi_ranks(2).run(on_device.directly, tmp_path, {"bits": "2"}):
+def test_where_mpi_takes_the_devices_memory(device_ranks, tmp_path):
+    for host, device in device_ranks(2).run(on_device.directly, tmp_path, {"bits": "2"}):
         assert device.same() == host.same()
         assert not device.staged
 
 
 @pytest.mark.parametrize("settings", [{"bits": "2"}, {"bits": "8", "staleness": "pipeline"}], ids=["fresh", "stale"])
-def test_a_run_goes_on_on_another_device(mpi_ranks, tmp_path, settings):
-    for unbroken, *others in mpi_ranks(2).run(on_device.moved_between, tmp_path, settings):
+def test_a_run_goes_on_on_another_device(device_ranks, tmp_path, settings):
+    for unbroken, *others in device_ranks(2).run(on_device.moved_between, tmp_path, settings):
         assert others == [unbroken] * 2
 
 
-def test_a_nan_that_a_device_sends_ends_all_ranks_with_one_sentence(mpi_ranks, tmp_path):
-    said = mpi_ranks(2).run(on_device.trouble, tmp_path)
+def test_a_nan_that_a_device_sends_ends_all_ranks_with_one_sentence(device_ranks, tmp_path):
+    said = device_ranks(2).run(on_device.trouble, tmp_path)
     assert said[0] == said[1]
     assert said[0].startswith("layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0")
+
+
+def test_models_of_pygs_layers(device_ranks, tmp_path):
+    for found in device_ranks(2).run(on_device.distributed, tmp_path):
+        for host, device in zip(found[::2], found[1::2], strict=True):
+            assert device.losses == pytest.approx(host.losses, rel=1e-5)
+            assert device.device == "standin"
+
+
+def test_scores_of_a_checkpoint(device_ranks, tmp_path):
+    assert device_ranks(2).run(on_device.predicted, tmp_path) == [True, True]
+
+
+def test_the_end_of_a_devices_memory_is_one_sentence(device_ranks):
+    said = device_ranks(2).run(on_device.out_of_memory)[0]
+    assert said.startswith("out of memory on the device (standin out of memory: tried to allocate 4000000 bytes")
+    assert said.endswith("): use more ranks, less --hidden, or --device cpu")
+
+
+def test_all_of_what_a_gpu_says_of_its_memory_is_told_but_its_advice():
+    problem = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free. "
+        "Including non-PyTorch memory, this process has 78.10 GiB memory in use. Of the allocated memory 70.00 GiB is allocated "
+        "by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting X."
+    )
+    said = main._sentence_of(torch.OutOfMemoryError(problem))
+    assert "Tried to allocate 2.00 GiB" in said
+    assert "70.00 GiB is allocated by PyTorch" in said
+    assert "try setting" not in said
 
 
 class TestTriton:
@@ -94,9 +126,9 @@ class TestTriton:
     SMALL = {"epochs": 2, "eval_every": 2, "layers": 2, "hidden": 8}  # noqa: RUF012 - not changed
 
     @pytest.fixture
-    def train(self, mpi_ranks, tmp_path):
+    def train(self, device_ranks, tmp_path):
         def on(backends: list[str], **settings: object) -> list[on_device.Compared]:
-            return mpi_ranks(2).run(on_device.with_backends, tmp_path, backends, self.SMALL | settings)
+            return device_ranks(2).run(on_device.with_backends, tmp_path, backends, self.SMALL | settings)
 
         return on
 
