@@ -14,6 +14,8 @@ RUN=${RUN:-run/mpirun}                        # run folder
 PARTITION_FLAGS=${PARTITION_FLAGS:-}          # such as --method parmetis --objective volume
 PARTITION_RANKS=${PARTITION_RANKS:-1}         # more than one: a distributed partitioner, for graphs larger than a node
 TRAIN_FLAGS=${TRAIN_FLAGS:---epochs 100}      # model, sizes, learning rate: hpcgnn train --help
+GPUS=${GPUS:-0}                               # of each rank: 1 or, on CPUs, 0; RANKS_PER_NODE: as many as a node has
+GPU_MPI=${GPU_MPI:-auto}                      # train --gpu-mpi: auto, off, or on for an MPI that takes memory of GPUs
 HPCGNN=${HPCGNN:-hpcgnn}                      # the command; .venv/bin/hpcgnn after `make env`
 
 # -- the job -----------------------------------------------------------------------------------------------------------
@@ -21,7 +23,7 @@ usage() {
     echo "usage: [SETTING=VALUE ...] $0 [-h]"
     echo "Converts, partitions and trains. Settings and what they are now:"
     for name in SOURCE CONVERT_FLAGS RANKS RANKS_PER_NODE THREADS HOSTFILE DATA RUN PARTITION_FLAGS PARTITION_RANKS \
-        TRAIN_FLAGS HPCGNN; do
+        TRAIN_FLAGS GPUS GPU_MPI HPCGNN; do
         echo "  $name=${!name}"
     done
 }
@@ -42,6 +44,15 @@ parts=${graph%.h5}-$RANKS-$(digest "$PARTITION_FLAGS").h5
 export OMP_PLACES=cores OMP_PROC_BIND=close
 launch=("$(dirname "$0")/../tools/mpiexec.sh" ${HOSTFILE:+-f "$HOSTFILE"})
 
+# One GPU a rank, NVIDIA's or AMD's. No launcher has to bind them: of those that it sees, a rank takes the one of its number on
+# its node. CUDA_VISIBLE_DEVICES (AMD: ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES) may name fewer, or in another order.
+device=()
+if [[ $GPUS != 0 ]]; then
+    device=(--device cuda --gpu-mpi "$GPU_MPI") # AMD's GPUs, too, are called cuda
+    # Cray MPICH takes memory of GPUs only if it is told so. Others ignore this.
+    [[ $GPU_MPI != on ]] || export MPICH_GPU_SUPPORT_ENABLED=1
+fi
+
 mkdir -p "$DATA"
 # Settings with several flags are split into words on purpose.
 # shellcheck disable=SC2086
@@ -57,4 +68,4 @@ resume=()
 [[ ! -e $RUN/config.toml ]] || resume=(--resume)
 # shellcheck disable=SC2086
 "${launch[@]}" -n "$RANKS" -N "$RANKS_PER_NODE" ${THREADS:+-t "$THREADS"} \
-    "$HPCGNN" train "$parts" --out "$RUN" $TRAIN_FLAGS "${resume[@]}"
+    "$HPCGNN" train "$parts" --out "$RUN" "${device[@]}" $TRAIN_FLAGS "${resume[@]}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from requires import require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +21,8 @@ SLURM = ROOT / "tools" / "slurm_single_node.sh"
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
+GPUS = 2  # that the node claims to have
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 # Stands in for `hpcgnn` where only the placement of ranks is of interest.
 PLACEMENT_STUB = """#!/usr/bin/env python3
@@ -30,6 +33,9 @@ if command == "train":
     run.mkdir(exist_ok=True)
     placement = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND")}
     placement["cores"] = sorted(os.sched_getaffinity(0))
+    placement |= {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")}
+    placement["cray"] = os.environ.get("MPICH_GPU_SUPPORT_ENABLED")
+    placement["arguments"] = args
     (run / f"placement-{os.getpid()}.json").write_text(json.dumps(placement))
     (run / "summary.json").write_text('{"finished": true}')
 else:
@@ -51,8 +57,8 @@ def settings(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
+def start_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [MPIRUN_JOB],
         env=os.environ | settings,
         stdin=subprocess.DEVNULL,
@@ -61,8 +67,11 @@ def run_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]
         timeout=LONGEST_JOB_SECONDS,
         check=False,
     )
+
+
+def run_mpirun_job(settings: dict[str, str]) -> None:
+    result = start_mpirun_job(settings)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result
 
 
 def read_summary(settings: dict[str, str]) -> dict:
@@ -82,15 +91,28 @@ def use_stub(settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return settings | {"HPCGNN": str(stub)}
 
 
-def assert_own_cores(settings: dict[str, str], ranks: int) -> None:
+def read_placements(settings: dict[str, str], ranks: int) -> list[dict]:
+    """What each rank found about itself."""
     placements = [json.loads(path.read_text()) for path in Path(settings["RUN"]).glob("placement-*.json")]
     assert len(placements) == ranks
+    return placements
+
+
+def assert_own_cores(settings: dict[str, str], ranks: int) -> None:
+    placements = read_placements(settings, ranks)
     cores = [core for placement in placements for core in placement["cores"]]
     assert len(cores) == len(set(cores)) == ranks, "each rank has one core of its own"
     for placement in placements:
         assert placement["OMP_NUM_THREADS"] == "1"
         assert placement["OMP_PLACES"] == "cores"
         assert placement["OMP_PROC_BIND"] == "close"
+
+
+def assert_says_that_there_is_no_gpu(output: str) -> None:
+    errors = [line for line in output.splitlines() if "hpcgnn: error" in line]
+    assert len(errors) == 1, output
+    assert errors[0].startswith("hpcgnn: error: --device cuda was asked for on rank 0, but ")
+    assert "Traceback" not in output
 
 
 @pytest.mark.mpi
@@ -145,17 +167,39 @@ def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path
     assert_own_cores(settings, ranks=2)
 
 
+@pytest.mark.mpi
+@pytest.mark.launches
+def test_mpirun_job_asks_for_gpus_where_it_is_told(settings: dict[str, str], tmp_path: Path) -> None:
+    settings = use_stub(settings, tmp_path) | {"RANKS": "1"}
+    run_mpirun_job(settings)
+    run_mpirun_job(settings | {"RUN": str(tmp_path / "gpus"), "GPUS": "1", "GPU_MPI": "on"})
+    (before,), (after,) = (read_placements(settings | {"RUN": str(tmp_path / run)}, 1) for run in ("run", "gpus"))
+    assert not {"--device", "--gpu-mpi"} & set(before["arguments"])
+    assert before["cray"] is None
+    assert " --device cuda --gpu-mpi on " in " ".join(after["arguments"])
+    assert after["cray"] == "1"
+
+
+@WITHOUT_GPU
+@pytest.mark.mpi
+@pytest.mark.launches
+def test_mpirun_job_with_gpus_says_that_there_is_none(settings: dict[str, str]) -> None:
+    result = start_mpirun_job(settings | {"RANKS": "2", "GPUS": "1"})
+    assert result.returncode != 0
+    assert_says_that_there_is_no_gpu(result.stderr)
+
+
 # -- Slurm -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A running single-node Slurm; the value is the environment in which its commands find it."""
+    """A running single-node Slurm with GPUs that are none; the value is the environment in which its commands find it."""
     require(os.geteuid() == 0, "root, to start a Slurm")
     require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
     folder = tmp_path_factory.mktemp("slurm") / "node"
-    started = subprocess.run([SLURM, "up", folder], capture_output=True, text=True, timeout=120, check=False)
+    started = subprocess.run([SLURM, "up", folder, str(GPUS)], capture_output=True, text=True, timeout=120, check=False)
     assert started.returncode == 0, started.stdout + started.stderr
     try:
         yield {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -164,13 +208,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 class Job:
-    """A submitted copy of ``jobs/slurm.sbatch`` with two ranks of one core."""
+    """A submitted copy of ``jobs/slurm.sbatch`` with two ranks of one core; ``asked`` are more options of sbatch."""
 
-    def __init__(self, slurm: dict[str, str], settings: dict[str, str], folder: Path) -> None:
+    def __init__(self, slurm: dict[str, str], settings: dict[str, str], folder: Path, *asked: str) -> None:
         self._env = os.environ | slurm | settings
         self._log = folder / "job.out"
         flags = ["--parsable", "--ntasks=2", "--cpus-per-task=1", "--time=10", f"--output={self._log}"]
-        self.id = self.command("sbatch", *flags, str(SBATCH)).strip()
+        self.id = self.command("sbatch", *flags, *asked, str(SBATCH)).strip()
 
     def command(self, *command: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
@@ -188,12 +232,12 @@ class Job:
     def log(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
-    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+    def wait_until(self, condition: Callable[[], object], what: str, *, may_fail: bool = False) -> None:
         """Wait for ``condition``; a job that fails or does not get there fails the test with its output."""
         deadline = time.monotonic() + LONGEST_JOB_SECONDS
         while not condition():
             state = self.field("JobState")
-            assert state in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED"), f"job is {state}\n{self.log}"
+            assert may_fail or state in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED"), f"job is {state}\n{self.log}"
             assert time.monotonic() < deadline, f"no {what}: job is {state}\n{self.log}"
             time.sleep(0.5)
 
@@ -220,6 +264,47 @@ def test_slurm_job_gives_each_rank_its_cores(slurm: dict[str, str], settings: di
     settings = use_stub(settings, tmp_path)
     Job(slurm, settings, tmp_path).wait()
     assert_own_cores(settings, ranks=2)
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ("asked", "given", "seen"),
+    [
+        (["--gpus-per-task=1"], {}, ["0", "1"]),
+        (["--gpus-per-task=1", "--gres-flags=enforce-binding"], {"GPU_BIND": "single:1"}, ["0", "1"]),
+        (["--gpus-per-node=2"], {"GPUS": "1"}, ["0", "1"]),
+        (["--gpus-per-node=2"], {"GPUS": "1", "GPU_BIND": "closest"}, ["0,1", "0,1"]),  # hpcgnn takes one of them
+        ([], {}, [None, None]),
+    ],
+)
+def test_slurm_job_gives_each_rank_its_gpu(
+    slurm: dict[str, str],
+    settings: dict[str, str],
+    tmp_path: Path,
+    asked: list[str],
+    given: dict[str, str],
+    seen: list[str | None],
+) -> None:
+    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
+    settings = use_stub(settings, tmp_path) | {"GPU_MPI": "on"} | given
+    Job(slurm, settings, tmp_path, *asked).wait()
+    placements = read_placements(settings, ranks=2)
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        assert sorted((placement[name] for placement in placements), key=str) == seen
+    for placement in placements:
+        assert (" --device cuda --gpu-mpi on " in " ".join(placement["arguments"])) == (seen[0] is not None)
+        assert placement["cray"] == (None if seen[0] is None else "1")
+    assert_own_cores(settings, ranks=2)
+
+
+@WITHOUT_GPU
+@pytest.mark.slurm
+def test_slurm_job_with_gpus_says_that_there_is_none(
+    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+) -> None:
+    job = Job(slurm, settings, tmp_path, "--gpus-per-task=1")
+    job.wait_until(lambda: job.field("JobState") == "FAILED", "end of the job", may_fail=True)
+    assert_says_that_there_is_no_gpu(job.log)
 
 
 @pytest.mark.slurm

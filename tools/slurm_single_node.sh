@@ -4,18 +4,29 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: tools/slurm_single_node.sh up DIRECTORY     start, wait until the node is idle, print how to use it
-       tools/slurm_single_node.sh down DIRECTORY   cancel the jobs, stop the daemons, remove the folder
+usage: tools/slurm_single_node.sh up DIRECTORY [GPUS]   start, wait until the node is idle, print how to use it
+       tools/slurm_single_node.sh down DIRECTORY        cancel the jobs, stop the daemons, remove the folder
 
 Needs root and Debian's slurm-wlm and munge (make deps-debian). Keeps keys, configuration, state and logs in DIRECTORY and
 leaves the machine's own /etc/slurm and /etc/munge alone. Commands find this Slurm through
 SLURM_CONF=DIRECTORY/slurm.conf. Accounting is off: ask `scontrol show job`, not sacct.
+
+GPUS: the node claims to have so many, with nothing behind them: ranks find them in their environment, as real ones.
 TEXT
 }
 
 fail() {
     echo "slurm_single_node.sh: $*" >&2
     exit 1
+}
+
+# So many GPUs for Slurm to give out: it wants devices behind them, and asks nothing of those.
+write_gpus() {
+    mkdir -p "$directory/gpus"
+    for ((i = 0; i < gpus; i++)); do
+        ln -s /dev/null "$directory/gpus/gpu$i"
+        echo "Name=gpu File=$directory/gpus/gpu$i Flags=nvidia_gpu_env,amd_gpu_env"
+    done >"$directory/gres.conf"
 }
 
 # A free port of 127.0.0.1; several Slurms can then run beside each other.
@@ -57,7 +68,8 @@ SchedulerParameters=sched_interval=2
 ReturnToService=2
 KillWait=10
 MinJobAge=3600
-NodeName=$node NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory State=UNKNOWN
+GresTypes=gpu
+NodeName=$node NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory Gres=gpu:$gpus State=UNKNOWN
 PartitionName=main Nodes=$node Default=YES MaxTime=INFINITE State=UP
 TEXT
 }
@@ -65,6 +77,7 @@ TEXT
 start() {
     mkdir -p "$directory" && chmod 755 "$directory"
     [[ ! -e $directory/slurm.conf ]] || fail "$directory already holds a Slurm: take it down first"
+    write_gpus
     write_configuration
     munged --force --key-file="$directory/munge.key" --socket="$directory/munge.socket" \
         --pid-file="$directory/munged.pid" --log-file="$directory/log/munged" --seed-file="$directory/munge.seed"
@@ -107,12 +120,13 @@ stop() {
 }
 
 [[ ${1:-} == -h ]] && { usage; exit 0; }
-[[ $# -eq 2 && $1 =~ ^(up|down)$ ]] || { usage >&2; exit 2; }
+[[ $# -eq 2 && $1 =~ ^(up|down)$ ]] || [[ $# -eq 3 && $1 == up && $3 =~ ^[0-9]+$ ]] || { usage >&2; exit 2; }
 [[ $(id -u) -eq 0 ]] || fail "needs root"
 for program in munged slurmctld slurmd sinfo; do
     command -v "$program" >/dev/null || fail "found no $program: make deps-debian"
 done
 directory=$(realpath -m "$2")
+gpus=${3:-0}
 export SLURM_CONF=$directory/slurm.conf
 if [[ $1 == up ]]; then
     start

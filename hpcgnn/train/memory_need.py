@@ -33,17 +33,17 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     hidden_layers, rows = _hidden_layers(config), _KEPT_ROWS.get(config.model, 0)
     if rows and config.section(LayerSettings).norm == "batch":
         rows += _KEPT_BY_BATCH_NORM
-    floats = nodes * hidden_layers * rows * config.hidden
-    floats += nodes * (
-        out + max(out, config.hidden if hidden_layers and rows else 0)
-    )  # when gradients begin to go back
+    floats = nodes * (hidden_layers * rows * config.hidden + out)
+    at_the_end = 0  # what the last layer keeps
+    going_back = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
     if _attends(config):
-        of_an_edge = config.heads + (
-            config.hidden if config.model == "gatv2" else 0
-        )  # weights; GATv2's joint rows of both ends
-        at_the_end = config.output_heads * (1 + (out if config.model == "gatv2" else 0))
-        floats += graph.indices.size * (hidden_layers * of_an_edge + at_the_end)
-        floats += graph.indices.size * (of_an_edge if hidden_layers else at_the_end)  # the gradient of one layer's
+        edges, joint, last_joint = graph.indices.size, 0, 0
+        if config.model == "gatv2":  # rows of both ends
+            joint, last_joint = config.hidden, out * config.output_heads
+        floats += edges * hidden_layers * (config.heads + joint)
+        at_the_end = edges * (config.output_heads + last_joint)
+        going_back = max(going_back, edges * (joint or 2 * config.heads))
+    floats += max(at_the_end, going_back if hidden_layers else 0)
     return _held_bytes(graph, config) + floats * _FLOAT_BYTES
 
 

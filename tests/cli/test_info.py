@@ -9,9 +9,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import hpcgnn.cli.train
 from hpcgnn import kernels
+from hpcgnn.devices.gpus import Gpus
 from hpcgnn.kernels.native import library
 
 RUN_ALL_KERNELS = """
@@ -35,6 +37,16 @@ def test_info_on_ranks(mpi_ranks):
     assert facts["isa"] == library.isa()
     assert {"metis", "ldg", "block", "random"} <= set(facts["partitioners"])
     assert len(facts["openmp_runtimes"]) == 1
+
+
+def test_info_tells_of_gpus(mpi_ranks):
+    facts = json.loads(mpi_ranks(2).command("info", "--json").stdout)
+    assert isinstance(facts["gpu_memory_to_mpi"], bool)
+    if torch.cuda.is_available():
+        assert len(facts["gpus"]) == torch.cuda.device_count()
+    else:
+        assert facts["gpus"] == []
+        assert facts["gpu_problem"] == Gpus().problem()
 
 
 def test_all_kernels_share_one_openmp_runtime():

@@ -112,7 +112,7 @@ def test_all_of_what_a_gpu_says_of_its_memory_is_told_but_its_advice():
     problem = (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free. "
         "Including non-PyTorch memory, this process has 78.10 GiB memory in use. Of the allocated memory 70.00 GiB is allocated "
-        "by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting X."
+        "by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. If that is large try setting X."
     )
     said = main._sentence_of(torch.OutOfMemoryError(problem))
     assert "Tried to allocate 2.00 GiB" in said

@@ -1,0 +1,40 @@
+"""Programs of ranks: what training takes of the stand-in device's memory."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from standin import standin
+
+import hpcgnn
+from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.train.memory_need import needed_bytes
+
+
+@dataclass
+class Need:
+    """In bytes. needed: said before; taken: the most that there were at a time."""
+
+    needed: int
+    taken: int
+
+
+def of_training(world: World, path: Path, settings: dict[str, Any]) -> Need:
+    """Two epochs, evaluations included."""
+    device, config = standin(), hpcgnn.ModelConfig(**settings)
+    gc.collect()  # what another training has left would count
+    torch.ops.standin.reset_counts()
+    before = torch.ops.standin.counts()[3]
+    graph = hpcgnn.load(path, world)
+    needed = needed_bytes(graph, config)
+    graph = graph.to(device)
+    messages = Messages(world, MessageConfig(), device=device)
+    model = hpcgnn.build_model(config, graph, messages=messages, compute="float32")
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=2, eval_every=1))
+    for _ in range(2):
+        trainer.run_epoch()
+    return Need(needed, device.peak_bytes() - before)

@@ -1,0 +1,136 @@
+"""What training takes of a device's memory, against what is said before: less than it takes, and much of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+from ranks import memory
+
+import hpcgnn
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.train.memory_need import check_fits, needed_bytes
+
+NODES, GIB = 2000, 1 << 30
+ON_RANKS = """
+import json, pathlib, sys
+import numpy as np
+from ranks import memory
+from hpcgnn.comm import MpiWorld
+world = MpiWorld()
+found = memory.of_training(world, pathlib.Path(sys.argv[1]), {"model": sys.argv[2], "layers": 2, "hidden": 64})
+both = world.allgather(np.array([found.needed, found.taken]))
+if world.rank == 0:
+    print(json.dumps(both.tolist()))
+"""
+USUAL = {"sage", "gcn", "gat"}
+EVERY = ("sage", "gcn", "gat", "gatv2", "gin", "gcnii", "dagnn", "sgc", "appnp", "jknet")
+KINDS = {"few edges": (6, 16, 6), "many edges": (20, 16, 6), "wide features": (6, 200, 6), "many classes": (6, 16, 150)}
+SIZES = [
+    {"layers": 2, "hidden": 16},
+    {"layers": 2, "hidden": 128, "norm": "none", "dropout": 0.0},
+    {"layers": 3, "hidden": 128, "norm": "batch"},
+]
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def arrays(request):
+    """A graph of which one sort of data is most."""
+    degree, features, classes = request.param
+    rng = np.random.default_rng(0)
+    masks = {name: np.arange(NODES) % 3 == number for number, name in enumerate(small_graphs.MASKS)}
+    labels = np.arange(NODES) % classes
+    edges = rng.integers(0, NODES, (2, degree * NODES))
+    return small_graphs.Arrays(edges, rng.standard_normal((NODES, features)).astype(np.float32), labels, masks)
+
+
+@pytest.mark.parametrize("model", EVERY)
+def test_every_model_takes_more_than_is_said_and_not_much_more(arrays, model, tmp_path):
+    path = tmp_path / "parts.h5"
+    small_graphs.write_parts(path, arrays, np.zeros(NODES, np.int64), 1)
+    many_classes = arrays.num_classes > 100
+    for size in SIZES if model != "sgc" else [{}]:
+        (found,) = on_threads(1, lambda world, size=size: memory.of_training(world, path, {"model": model} | size))
+        assert found.needed < found.taken, size
+        if model in USUAL and not (
+            model == "gat" and many_classes
+        ):  # scores of all heads of the last layer, which come and go
+            assert found.needed > 0.5 * found.taken, size
+
+
+@pytest.mark.parametrize("model", sorted(USUAL))
+def test_on_ranks_too(mpirun, tmp_path, model):
+    """Of processes of their own: others keep memory of trainings before."""
+    path = tmp_path / "parts.h5"
+    graph = small_graphs.even_graph(NODES, 6 * NODES)
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(NODES, 2), 2)
+    for needed, taken in json.loads(mpirun(2, ["-c", ON_RANKS, path, model]).stdout):
+        assert 0.3 * taken < needed < taken  # rows of other ranks, and the edges that they come along, are not in it
+
+
+def test_a_model_of_which_nothing_is_known_is_hardly_refused(tmp_path):
+    path = tmp_path / "parts.h5"
+    graph = small_graphs.random_multigraph()
+    small_graphs.write_parts(path, graph, np.zeros(graph.num_nodes, np.int64), 1)
+
+    def needed(world: ThreadWorld) -> int:
+        config = SimpleNamespace(model="toy", hidden=1 << 20, decoder="none", sections=lambda: ())
+        return needed_bytes(hpcgnn.load(path, world), config)
+
+    assert on_threads(1, needed)[0] < 20_000
+
+
+class Small:
+    """A device with little memory left."""
+
+    where, name = torch.device("cuda", 0), "a small GPU"
+
+    def __init__(self, free: int | None) -> None:
+        self._free = free
+
+    def free_bytes(self) -> int | None:
+        return self._free
+
+
+def said_where(tmp_path, free: list[int | None], ranks_per_gpu: int = 1) -> list[tuple[str | None, int]]:
+    """What each rank is told, and what its part needs."""
+    path = tmp_path / "parts.h5"
+    if not path.exists():
+        small_graphs.write_parts(path, small_graphs.even_graph(NODES, NODES), small_graphs.random_parts(NODES, 2), 2)
+
+    def check(world: ThreadWorld) -> tuple[str | None, int]:
+        graph, config = hpcgnn.load(path, world), hpcgnn.ModelConfig("gcn", layers=2, hidden=1 << 17)
+        try:
+            check_fits(graph, config, Small(free[world.rank]), ranks_per_gpu)
+        except HpcgnnError as error:
+            return str(error), needed_bytes(graph, config)
+        return None, needed_bytes(graph, config)
+
+    return on_threads(2, check)
+
+
+def test_a_part_that_does_not_fit_ends_all_ranks_with_one_sentence(tmp_path):
+    (said, _), (same, needed) = said_where(tmp_path, [100 * GIB, GIB])
+    assert said == same
+    assert said == (
+        f"part 1 of {tmp_path / 'parts.h5'} needs {needed / GIB:.1f} GiB at the least, and rank 1 has 1.0 GiB of cuda:0 "
+        f"(a small GPU) free: use {math.ceil(2 * needed / GIB)} ranks or more, less --hidden, or --device cpu"
+    )
+
+
+def test_parts_that_fit_are_let_through(tmp_path):
+    found = said_where(tmp_path, [None, 100 * GIB])
+    assert [said for said, _ in found] == [None, None]
+    most = max(needed for _, needed in found)
+    assert said_where(tmp_path, [2 * most] * 2, ranks_per_gpu=2)[0][0] is None
+    assert "part 0" in str(said_where(tmp_path, [2 * found[0][1] - 2] * 2, ranks_per_gpu=2)[0][0])
+
+
+def test_no_memory_at_all_is_a_sentence_too(tmp_path):
+    assert "0.0 GiB of cuda:0" in str(said_where(tmp_path, [0, None])[1][0])
