@@ -155,6 +155,7 @@ class LocalGraph:
     def to(self, device: Device) -> LocalGraph:
         """This graph with its node tensors in a device's memory, where models made for it compute. Not collective."""
         where = device.where
+        device.use()
         return replace(
             self,
             features=None if self.features is None else self.features.to(where),

@@ -15,6 +15,8 @@ from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.devices import Event
 
+_MOST_UNDER_WAY = 8  # pieces of a transfer: more would only be looked at in vain
+
 
 class Starts(Protocol):
     """Starts to move whole rows, at once: :meth:`hpcgnn.comm.world.World.start_alltoallv` over other communicators. Not for two
@@ -72,9 +74,12 @@ class Channel:
                 self._queue.remove(transfer)
 
     def _all_started(self, transfer: Transfer) -> bool:
+        """At most some pieces are under way at a time, of which each rank decides alone: their order is the same."""
+        under_way = sum(piece.pending is not None and not piece.pending.seconds for piece in transfer.pieces)
         for piece in transfer.pieces:
             if piece.pending is None:
-                if not piece.ready.is_over():
+                if under_way >= _MOST_UNDER_WAY or not piece.ready.is_over():
                     return False
+                under_way += 1
                 piece.pending = self._start(piece.send, piece.received, transfer.what, transfer.neighbours)
         return True

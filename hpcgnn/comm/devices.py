@@ -64,15 +64,15 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
 
 def _place(world: World, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
     """The number of this rank's GPU, and why it can have none, to follow "but". Collective."""
-    nodes, wants = world.nodes(), world.allgather(np.array([asked != HOST], np.int64))[:, 0] > 0
-    beside = wants & (nodes == nodes[world.rank])  # the ranks of this node that are to have one
+    problem = None if asked == HOST else gpus.problem() or backend.problem_on("cuda")
+    count = 0 if asked == HOST or problem is not None else gpus.count()
+    # Ranks of a node that see the same GPUs take them in turn; a launcher may have given each rank some of its own.
+    seen = _number_of(" ".join(sorted(gpus.identity(number) for number in range(count)))) if count else 0
+    nodes, (wants, sees) = world.nodes(), world.allgather(np.array([asked != HOST, seen], np.int64)).T
+    beside = (wants > 0) & (nodes == nodes[world.rank]) & (sees == seen)
     local, on_node = int(beside[: world.rank].sum()), int(beside.sum())
-    if asked == HOST:
-        return 0, None
-    problem = gpus.problem() or backend.problem_on("cuda")
-    if problem is not None:
+    if asked == HOST or problem is not None:
         return 0, problem
-    count = gpus.count()
     if asked.startswith("cuda:"):
         number = int(asked.removeprefix("cuda:"))
         there = "is cuda:0 only" if count == 1 else f"are {count} here, cuda:0 to cuda:{count - 1}"
@@ -90,13 +90,18 @@ def _place(world: World, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[in
 def _sharing(world: World, identity: str | None) -> np.ndarray:
     """The largest group of ranks of one node with the same GPU, the same on every rank. O(P) memory. Collective."""
     nodes = world.nodes()
-    mine = np.array([-1 if identity is None else xxhash.xxh3_64_intdigest(identity.encode()) >> 1], np.int64)
+    mine = np.array([-1 if identity is None else _number_of(identity)], np.int64)
     found = world.allgather(mine)[:, 0]
     ranks = np.flatnonzero(found >= 0)
     if not ranks.size:
         return ranks
     _, group, sizes = np.unique(np.stack((nodes, found))[:, ranks], axis=1, return_inverse=True, return_counts=True)
     return ranks[group.reshape(-1) == int(np.argmax(sizes))]
+
+
+def _number_of(identity: str) -> int:
+    """63 bits that tell identities apart."""
+    return xxhash.xxh3_64_intdigest(identity.encode()) >> 1
 
 
 def _used(device: Device) -> Device:

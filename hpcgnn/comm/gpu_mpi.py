@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from hpcgnn.errors import HpcgnnError
 CHOICES = ("auto", "on", "off")
 # MPICH's numbers of MPIX_GPU_query_support.
 _MPICH_CUDA, _MPICH_HIP = 0, 2
-_PROOF_ROWS, _PROOF_BYTES = 1024, 64
+_PROOF_ROWS, _PROOF_BYTES, _PROOF_SECONDS = 1 << 14, 64, 0.01  # a MiB: more than libraries send at once
 
 
 def says_yes(mpi: Any, kind: str) -> bool:
@@ -70,7 +71,7 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
         return HostTransport(world)
     channel = world.channel()
     direct = DeviceTransport(world, device, channel, stages=False, pieces_of=None)
-    if not some_stage and _comes_right(world, device, direct):
+    if world.size == 1 or (not some_stage and _comes_right(world, device, direct)):
         return direct
     if choice == "on" and not some_stage:
         raise HpcgnnError(
@@ -88,6 +89,8 @@ def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bo
     sent = _pattern(world.rank).to(device.where)
     received = torch.zeros_like(sent)
     pending = transport.start(sent, received, transport.route(there, back, _PROOF_BYTES), "a trial of --gpu-mpi", None)
+    world.watch(pending)
+    time.sleep(_PROOF_SECONDS)  # from the thread that makes progress, as in training
     world.wait(pending)
     transport.arrive(pending)
     is_right = torch.equal(received.cpu(), _pattern((world.rank - 1) % world.size))

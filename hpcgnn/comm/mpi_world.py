@@ -50,6 +50,20 @@ def _mpi() -> Any:
     return MPI
 
 
+_PAIRS_TAG = 1  # of messages between two ranks, which come in the order in which they were sent
+
+
+class _All:
+    """Requests that are complete together."""
+
+    def __init__(self, mpi: Any, requests: list[Any]) -> None:
+        self._mpi, self._requests = mpi, requests
+
+    def Test(self) -> bool:
+        """Whether all are."""
+        return self._mpi.Request.Testall(self._requests)
+
+
 class MpiWorld(Collectives):
     """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Starts MPI."""
 
@@ -60,6 +74,7 @@ class MpiWorld(Collectives):
         self._row_types: dict[int, Any] = {}
         self._watched: list[Pending] = []
         self._channel: Channel | None = None
+        self._takes: dict[str, bool] = {}
 
     @property
     def _comm(self) -> Any:
@@ -85,6 +100,11 @@ class MpiWorld(Collectives):
         is_complete = self._tested(pending)
         self._watch_on()
         return is_complete
+
+    def _advance(self, what: str) -> None:
+        if self._channel is not None:
+            with self._starting(what):
+                self._channel.advance()
 
     def _tested(self, pending: Pending) -> bool:
         try:
@@ -124,6 +144,7 @@ class MpiWorld(Collectives):
         started = time.perf_counter()
         PROGRESS.take_over()
         while not self._tested(pending):
+            self._advance(pending.what)  # what is in flight beside it goes on
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -177,6 +198,8 @@ class MpiWorld(Collectives):
     def _moved(
         self, comm: Any, send: Segments, received: Segments, what: str, neighbours: Neighbours | None
     ) -> Pending:
+        if send.buffer.device != "cpu" and self.library.startswith("Open MPI"):
+            return self._moved_by_pairs(comm, send, received, what)
         start, row_type = comm.Ialltoallv, self._row_type(send.buffer.row_bytes)
         there, back = ((each.counts, each.begins()) for each in (send, received))
         if neighbours is not None:
@@ -189,6 +212,18 @@ class MpiWorld(Collectives):
             )
         return Pending.started(request, what, send, received)
 
+    def _moved_by_pairs(self, comm: Any, send: Segments, received: Segments, what: str) -> Pending:
+        """``Isend`` and ``Irecv``: Open MPI does not promise to take a device's memory in nonblocking collectives."""
+        row_type, requests = self._row_type(send.buffer.row_bytes), []
+        with self._starting(what):
+            for segments, start in ((received, comm.Irecv), (send, comm.Isend)):
+                memory, begins = segments.buffer, segments.begins()
+                for peer in np.flatnonzero(segments.counts).tolist():
+                    count, address = int(segments.counts[peer]), memory.address + int(begins[peer]) * memory.row_bytes
+                    rows = self._mpi.buffer.fromaddress(address, count * memory.row_bytes)
+                    requests.append(start([rows, count, row_type], peer, _PAIRS_TAG))
+        return Pending.started(_All(self._mpi, requests), what, send, received)
+
     def channel(self) -> Channel:
         """Over a communicator of its own, from whichever thread has MPI."""
         if self._channel is None:
@@ -197,8 +232,10 @@ class MpiWorld(Collectives):
         return self._channel
 
     def takes_memory_of(self, kind: str) -> bool:
-        """As the library says (:func:`hpcgnn.comm.gpu_mpi.says_yes`)."""
-        return gpu_mpi.says_yes(self._mpi, kind)
+        """As the library says (:func:`hpcgnn.comm.gpu_mpi.says_yes`), which is asked once."""
+        if kind not in self._takes:
+            self._takes[kind] = gpu_mpi.says_yes(self._mpi, kind)
+        return self._takes[kind]
 
     # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
 

@@ -38,8 +38,9 @@ class Progress:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
             self._thread.start()
-        self._test = test
-        self._watching.set()
+        with self._lock:  # or the end of the test before, which the thread has just seen, would end this one
+            self._test = test
+            self._watching.set()
 
     def take_over(self) -> None:
         """Return when the thread is not in MPI and will not enter it again."""

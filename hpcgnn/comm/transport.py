@@ -22,7 +22,7 @@ from hpcgnn.comm.channel import Channel, Piece
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import World
-from hpcgnn.devices import Device, Event
+from hpcgnn.devices import CPU, Device, Event
 
 PIECE_BYTES = 4 << 20
 
@@ -128,13 +128,17 @@ class DeviceTransport:
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
     ) -> Pending:
         """The rows are read when the device has made them."""
+        if self._world.size == 1:
+            return Pending.done(what)
         make: Any = Staged if self.stages else Direct
         transfer = make(self._device, self._channel, self._memory, (sent, received), route, what, neighbours)
         return Pending.started(self._channel.put(transfer), what, transfer)
 
     def arrive(self, pending: Pending) -> None:
-        """The device waits for copies, and the host goes on."""
-        pending.request.arrive()
+        """The device waits for copies, and the host goes on. The time on the wire was that from the first piece's start."""
+        if pending.request is not None:
+            pending.request.arrive()
+            pending.seconds = _wire_seconds(pending.request.pieces)
 
 
 class Direct:
@@ -150,13 +154,14 @@ class Direct:
         what: str,
         neighbours: Neighbours | None,
     ) -> None:
-        self._channel, self.what, self.neighbours = channel, what, neighbours
-        made = device.record()
+        self._device, self._channel, self.what, self.neighbours = device, channel, what, neighbours
+        made = device.record()  # also before what MPI writes to: it may still be read
         there, back = (_shared_segments(wire, s) for wire, s in zip(wires, (route.sent, route.received), strict=True))
         self.pieces = [Piece(made, *both) for both in zip(there, back, strict=True)]
 
     def Test(self) -> bool:
-        """Whether all has come."""
+        """Whether all has come. MPI is called from whichever thread looks, on whose device the memory must be."""
+        self._device.use()
         self._channel.advance()
         return self.land()
 
@@ -184,7 +189,7 @@ class Staged:
         self._device, self._channel, self._memory = device, channel, memory
         self.what, self.neighbours, self._order = what, neighbours, route.received.order
         sent, self._received = wires
-        ordered = sent if route.sent.order is None else sent.index_select(0, route.sent.order)
+        ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
         self._landing = self._received if self._order is None else torch.empty_like(self._received)
         taken = memory.take(sent.numel()), memory.take(self._received.numel())
         self._host: tuple[torch.Tensor, torch.Tensor] | None = taken  # until all has arrived
@@ -199,13 +204,14 @@ class Staged:
         for (first, last), (begin, end), there, back in zip(
             route.sent.spans(), self._spans, route.sent.counts, route.received.counts, strict=True
         ):
-            down = device.copy(host_sent[first:last], ordered[first:last], made) if last > first else made
+            down = device.copy(host_sent[first:last], ordered[first:last], made) if last > first else CPU.record()
             send = Segments(Buffer.of(host_sent[first:last]), there)
             self.pieces.append(Piece(down, send, Segments(Buffer.of(self._host_received[begin:end]), back)))
         self._made = made
 
     def Test(self) -> bool:
-        """Whether all has come, and the last copy up was asked for."""
+        """Whether all has come, and the last copy up was asked for; copies are made from whichever thread looks."""
+        self._device.use()
         self._channel.advance()
         return self.land()
 
@@ -214,18 +220,19 @@ class Staged:
         for number, (piece, (first, last)) in enumerate(zip(self.pieces, self._spans, strict=True)):
             if self._ups[number] is None and piece.is_over():
                 landed = self._landing[first:last], self._host_received[first:last]
-                self._ups[number] = self._device.copy(*landed, self._made) if last > first else self._made
+                self._ups[number] = self._device.copy(*landed, self._made) if last > first else CPU.record()
         return None not in self._ups
 
     def arrive(self) -> None:
         """Behind the copies up, the rows are put where they belong; the host's memory is free when the copies are over."""
         if self._host is None:
             return
-        for up in self._ups:
+        for up, (first, last) in zip(self._ups, self._spans, strict=True):
             assert up is not None, "it was waited for"
-            self._device.follow(up)
+            if last > first:
+                self._device.follow(up)
         if self._order is not None:
-            self._received.index_copy_(0, self._order, self._landing)
+            _words(self._received).index_copy_(0, self._order, _words(self._landing))
         (sent, received), self._host = self._host, None
         self._memory.give_back(sent, [piece.ready for piece in self.pieces])
         self._memory.give_back(received, [up for up in self._ups if up is not None])
@@ -239,19 +246,32 @@ class HostMemory:
         self._pieces: list[tuple[torch.Tensor, list[Event]]] = []
 
     def take(self, num_bytes: int) -> torch.Tensor:
-        """(at least num_bytes,) uint8: the smallest that is free and large enough, or new."""
+        """(at least num_bytes,) uint8: the smallest that is free and large enough, or new, in place of all smaller ones that are
+        free."""
+        free = [all(event.is_over() for event in events) for _, events in self._pieces]
         fitting = [
-            place
-            for place, (memory, events) in enumerate(self._pieces)
-            if memory.numel() >= num_bytes and all(event.is_over() for event in events)
+            place for place, (memory, _) in enumerate(self._pieces) if memory.numel() >= num_bytes and free[place]
         ]
         if not fitting:
+            self._pieces = [piece for piece, is_free in zip(self._pieces, free, strict=True) if not is_free]
             return self._device.host_memory(num_bytes)
         return self._pieces.pop(min(fitting, key=lambda place: self._pieces[place][0].numel()))[0]
 
     def give_back(self, memory: torch.Tensor, events: list[Event]) -> None:
         """It is free when ``events`` are over."""
         self._pieces.append((memory, events))
+
+
+def _words(wire: torch.Tensor) -> torch.Tensor:
+    """(items, item_bytes) uint8 as the widest words that fill an item: rows are moved as fast as words are wide."""
+    size = next(size for size in (8, 4, 2, 1) if wire.shape[1] % size == 0)
+    return wire.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[size])
+
+
+def _wire_seconds(pieces: list[Piece]) -> float:
+    """From the first one's start until the last one has come."""
+    known = [piece.pending for piece in pieces if piece.pending is not None]
+    return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
 
 
 def _shared_segments(wire: torch.Tensor, shares: Shares) -> list[Segments]:

@@ -29,7 +29,7 @@ class Device(Protocol):
     where: torch.device
 
     def use(self) -> None:
-        """What this process asks for without naming a device is asked of this one."""
+        """What the calling thread asks for without naming a device is asked of this one."""
         ...
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import torch
+
+_LOG = logging.getLogger("hpcgnn")
 
 
 class _GpuEvent:
@@ -30,10 +33,16 @@ class GpuDevice:
     def __init__(self, where: torch.device) -> None:
         self.where = where
         self._to_host, self._from_host = (torch.cuda.Stream(where) for _ in range(2))
+        # cuBLAS adds in one order only with memory of fixed sizes; it reads this when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if torch.get_float32_matmul_precision() != "highest":
+            _LOG.warning(
+                "products of float32 were allowed to be less exact (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE): that is --compute tf32"
+            )
+            torch.set_float32_matmul_precision("highest")
 
     def use(self) -> None:
-        """For torch, and for Triton. cuBLAS adds in one order only with memory of fixed sizes (it reads this when it starts)."""
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        """By torch, Triton and MPI, in the thread that calls this."""
         torch.cuda.set_device(self.where)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from hpcgnn.devices.base import Device
@@ -33,7 +35,9 @@ class Gpus:
         # Some builds of torch have no uuid. Each process may call its own GPU number 0, so numbers do not tell them apart.
         names = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
         known = [str(getattr(about, name)) for name in names if hasattr(about, name)]
-        return " ".join(known or [about.name, str(number)])
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        slice_of_one = [visible] if visible.startswith("MIG-") else []  # may have the ids of the whole GPU
+        return " ".join([*(known or [about.name, str(number)]), *slice_of_one])
 
     def device(self, number: int) -> Device:
         """The GPU of this number."""

@@ -17,16 +17,22 @@ _MAKERS: dict[str, Callable[[torch.device], Device]] = {"cpu": lambda where: CPU
 def register(kind: str, make: Callable[[torch.device], Device]) -> None:
     """Add a type of devices: ``make`` is called once for each device of the type."""
     _MAKERS[kind] = make
-    device_of.cache_clear()
+    _made.cache_clear()
 
 
-@functools.cache
 def device_of(where: torch.device) -> Device:
-    """The device that tensors of ``where`` are on.
+    """The device that tensors of ``where`` are on: of GPUs without a number, the one in use.
 
     Raises:
         ValueError: for a type that is not known.
     """
     if where.type not in _MAKERS:
         raise ValueError(f"tensors must be on one of {', '.join(_MAKERS)}, not on {where}")
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    return _made(where)
+
+
+@functools.cache
+def _made(where: torch.device) -> Device:
     return _MAKERS[where.type](where)

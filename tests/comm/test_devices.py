@@ -182,7 +182,11 @@ def test_ranks_may_ask_for_different_devices():
     assert chosen(["auto", "cpu", "cuda"], ranks=3) == ["cuda:0", "cpu", "cuda:1"]
     assert chosen(["auto", "cuda:0"]) == ["cpu", "cuda:0"]  # which both would have
     reasons = ["no driver", None]
-    assert chosen(["auto", "cuda"], seen=lambda rank: FakeGpus(problem=reasons[rank])) == ["cpu", "cuda:1"]
+    assert chosen(["auto", "cuda"], seen=lambda rank: FakeGpus(problem=reasons[rank])) == ["cpu", "cuda:0"]
+
+
+def test_a_launcher_may_give_each_rank_several():
+    assert chosen("cuda", seen=lambda rank: FakeGpus(FOUR[2 * rank : 2 * rank + 2])) == ["cuda:0", "cuda:0"]
 
 
 class About:

@@ -10,6 +10,9 @@ from ranks import transports
 from hpcgnn.comm.transport import Shares
 from hpcgnn.devices import CPU
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a GPU is tested in tests/gpu, and the stand-in goes with none"
+)
 LARGE = 1 << 20
 
 

@@ -76,12 +76,17 @@ def test_counts_stay_on_the_device():
 def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
     calls, find = [], words._alignment
     monkeypatch.setattr(words, "_alignment", lambda offsets: calls.append(offsets.numel()) or find(offsets))
+    buffer = torch.zeros(64, dtype=torch.uint8)
     alignments = words.Alignments()
     offsets = torch.arange(9) * 12
-    assert [alignments.of(offsets), alignments.of(offsets), len(calls)] == [4, 4, 1]
+    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [4, 4, 1]
     offsets[3] = 7
-    assert [alignments.of(offsets), alignments.of(offsets), len(calls)] == [1, 1, 2]
-    assert alignments.of(torch.arange(4) * 64) == words.MOST == alignments.of(torch.zeros(0, dtype=torch.int64))
+    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [1, 1, 2]
+    assert (
+        alignments.of(torch.arange(4) * 64, buffer)
+        == words.MOST
+        == alignments.of(torch.zeros(0, dtype=torch.int64), buffer)
+    )
     del offsets
     assert len(alignments._found) == 0, "nothing is kept longer than its tensor"
 

@@ -39,9 +39,12 @@ class _Module(ModuleType):
     manual_seed_all = staticmethod(lambda seed: None)
 
 
-torch.utils.rename_privateuse1_backend("standin")  # before the name is used
-torch._register_device_module("standin", _Module("standin"))
-WHERE = torch.device("standin", 0)
+if torch.cuda.is_available():  # beside another type of devices, autograd would not see that GPU any more
+    WHERE = torch.device("cpu")
+else:
+    torch.utils.rename_privateuse1_backend("standin")  # before the name is used
+    torch._register_device_module("standin", _Module("standin"))
+    WHERE = torch.device("standin", 0)
 ASKED_UNTIL_OVER = 3  # a late event says no so many times
 
 

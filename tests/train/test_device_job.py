@@ -8,6 +8,9 @@ from ranks import on_device
 
 from hpcgnn.cli import main
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a GPU is tested in tests/gpu, and the stand-in goes with none"
+)
 MODELS = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "appnp", "jknet")
 MESSAGES = {
     "2 bits": {"bits": "2"},

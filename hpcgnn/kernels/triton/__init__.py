@@ -1,4 +1,6 @@
-"""The kernels in Triton: one source for GPUs of NVIDIA (CUDA) and AMD (ROCm), which needs no compiler on the user's machine.
+"""The kernels in Triton: one source for GPUs of NVIDIA (CUDA) and AMD (ROCm).
+
+A C compiler is all that Triton needs on the user's machine, for the few lines that start kernels.
 
 With ``TRITON_INTERPRET=1`` in the environment, before Triton is first imported, its interpreter runs them on tensors of the CPU:
 slowly, for tests without a GPU. They then run there for those who ask for ``backend="triton"`` by name.

@@ -38,14 +38,12 @@ def product(
         by_torch.product(_rounded(x, compute), _rounded(weight, compute), bias, accumulate, out, "float32")
         return
     halves = x.bfloat16(), weight.bfloat16()
-    if not accumulate and bias is None:
+    if accumulate:
+        out += torch.mm(*halves, out_dtype=torch.float32)
+    else:
         torch.mm(*halves, out_dtype=torch.float32, out=out)
-        return
-    if bias is not None and accumulate:
-        out += bias
-    elif bias is not None:
-        out.copy_(bias)
-    torch.addmm(out, *halves, out_dtype=torch.float32, out=out)
+    if bias is not None:
+        out += bias  # not by addmm, which takes a float32 summand beside bfloat16 factors from some torch on only
 
 
 def weight_gradient(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+_LEAST_VERSION = (3, 3)
 _RANK = 3  # above all that run on CPUs, whose tensors it does not take
 
 
@@ -34,6 +35,20 @@ def missing() -> str | None:
         return "the package triton is not installed: pip install 'hpcgnn[gpu]'"
     if not interprets() and not torch.cuda.is_available():
         return "this machine has no GPU that torch can use (TRITON_INTERPRET=1 interprets its kernels on CPUs, slowly)"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < _LEAST_VERSION:
+        return f"triton {triton.__version__} is older than 3.3: torch 2.7 and later bring one that will do"
+    return None if interprets() else _problem_of_the_driver(triton)
+
+
+def _problem_of_the_driver(triton: Any) -> str | None:
+    """What keeps Triton from starting kernels: it compiles a few lines of C when it does so first."""
+    try:
+        triton.runtime.driver.active.utils  # noqa: B018 - made when it is asked for
+    except Exception as error:  # whatever a compiler or a driver says
+        said = " ".join(str(error).split())
+        return f"triton cannot start kernels, for which it needs a C compiler and Python's headers ({said})"
     return None
 
 

@@ -33,12 +33,12 @@ def encode_rows(
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite, () int64."""
     tile, num_warps = _tile(rows.numel(), x.shape[1], bits, max(8 // bits, 2) if bits in QUANTIZED_BITS else 1)
     troubles = _troubles(rows, tile["ROWS"])
-    constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at), "num_warps": num_warps}
+    constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer), "num_warps": num_warps}
     count = rows.numel()
     if params_at is not None and bits in QUANTIZED_BITS:
         launch(
             quantize_rows, troubles.numel(), x, rows, key or 0, buffer, payload_at, params_at, troubles, count, **constants,
-            CENTRES=key is None, PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at),
+            CENTRES=key is None, PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
         )  # fmt: skip
     else:
         launch(encode_words, troubles.numel(), x, rows, buffer, payload_at, troubles, count, **constants)
@@ -57,12 +57,16 @@ def decode_rows(
     """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite, () int64."""
     tile, num_warps = _tile(rows.numel(), out.shape[1], bits, max(8 // bits, 1))
     troubles = _troubles(rows, tile["ROWS"])
-    constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at), "ACCUMULATE": accumulate, "num_warps": num_warps}
+    constants = tile | {
+        "ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer),
+        "ACCUMULATE": accumulate,
+        "num_warps": num_warps,
+    }
     count = rows.numel()
     if params_at is not None and bits in QUANTIZED_BITS:
         launch(
             dequantize_rows, troubles.numel(), buffer, payload_at, params_at, out, rows, troubles, count, **constants,
-            PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at),
+            PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
         )  # fmt: skip
     else:
         launch(decode_words, troubles.numel(), buffer, payload_at, out, rows, troubles, count, **constants)
@@ -91,8 +95,8 @@ def spmm_rows(
         tasks.begin, tasks.length, tasks.row, csr.indices, csr.weight, buffer, payload_at, params_at, out, partial,
         tasks.count, tasks.parts,
         WIDTH=width, BITS=bits, SLOTS=slots, STRIDE=last_stride(width, bits), LANES=count,
-        ALIGNMENT=_ALIGNMENTS.of(payload_at),
-        PARAMS_ALIGNMENT=1 if params_at is None else _ALIGNMENTS.of(params_at),
+        ALIGNMENT=_ALIGNMENTS.of(payload_at, buffer),
+        PARAMS_ALIGNMENT=1 if params_at is None else _ALIGNMENTS.of(params_at, buffer),
         TASKS=together, TILE=tile, VECTOR=vector, AT_ONCE=2 if interprets() else _ENTRIES_AT_ONCE, num_warps=1,
     )  # fmt: skip
     join(tasks, partial, True, out)

@@ -21,13 +21,14 @@ class Alignments:
     def __init__(self) -> None:
         self._found: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
-    def of(self, offsets: torch.Tensor) -> int:
-        """The largest power of two, at most :data:`MOST`, that divides all of ``offsets`` (n,) int64."""
+    def of(self, offsets: torch.Tensor, buffer: torch.Tensor) -> int:
+        """The largest power of two, at most :data:`MOST`, that divides the addresses of ``offsets`` (n,) int64 in ``buffer``."""
         known = self._found.get(offsets)
         if known is None or known[0] != offsets._version:
             known = offsets._version, _alignment(offsets)
             self._found[offsets] = known
-        return known[1]
+        begin = buffer.data_ptr() | MOST
+        return min(known[1], begin & -begin)
 
 
 def _alignment(offsets: torch.Tensor) -> int:
