@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import struct
+import threading
 import time
 
 import pytest
@@ -86,3 +87,17 @@ def test_the_thread_runs_soon_after_it_wakes(number):
     assert (policy, nice) == (0, os.getpriority(os.PRIO_PROCESS, 0))
     if tuple(map(int, platform.release().split(".")[:2])) >= (6, 12):
         assert slice_nanoseconds == _SLICE_NANOSECONDS
+
+
+def test_what_is_watched_while_another_test_ends_is_not_forgotten():
+    progress, entered, tested = Progress(), threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        entered.set()
+        time.sleep(0.05)
+        return True
+
+    progress.watch(slow)
+    assert entered.wait(10)
+    progress.watch(lambda: tested.set() or True)
+    assert tested.wait(10)

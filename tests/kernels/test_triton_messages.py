@@ -87,6 +87,7 @@ def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
         == words.MOST
         == alignments.of(torch.zeros(0, dtype=torch.int64), buffer)
     )
+    assert [alignments.of(torch.arange(4) * 64, buffer[begin:]) for begin in (1, 2, 4)] == [1, 2, 4]
     del offsets
     assert len(alignments._found) == 0, "nothing is kept longer than its tensor"
 
