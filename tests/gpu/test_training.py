@@ -41,7 +41,7 @@ def test_ranks_that_share_a_device_learn_what_one_process_does(kind, one, ranks,
     for size in (1, 2):
         for found in ranks(size).run(programs.losses_of, tmp_path, kind, settings | {"gpu_mpi": "off"}):
             assert relative(found.losses, alone.losses) < CLOSE
-            assert found.staged
+            assert found.staged == (size > 1)  # one rank sends nothing
 
 
 @pytest.mark.mpi
