@@ -38,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
+        if _is_interpreted(item):
+            item.add_marker("slow")
+
+
+def _is_interpreted(item: pytest.Item) -> bool:
+    """Kernels in Triton, each of whose programs takes the interpreter a millisecond."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return item.path.stem.startswith("test_triton") or any(isinstance(one, str) and one == "triton" for one in given)
 
 
 @pytest.fixture(scope="session")
