@@ -34,8 +34,9 @@ def info(as_json: bool) -> None:
     with together(world, "run a kernel"):  # loads what will run
         kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))
     gpus = Gpus()
-    problem = gpus.problem() or backend.problem_on("cuda")
-    devices = [] if gpus.problem() else [gpus.device(number) for number in range(gpus.count())]
+    unusable = gpus.problem()
+    problem = unusable or backend.problem_on("cuda")
+    devices = [] if unusable else [gpus.device(number) for number in range(gpus.count())]
     facts: dict[str, Any] = {
         "hpcgnn": __version__,
         "python": platform.python_version(),

@@ -17,6 +17,7 @@ from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.kernels import backend
 
 AUTO, HOST = "auto", "cpu"
+_NONE = -1  # in place of a GPU's identity
 _NAMED = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 _LOG = logging.getLogger("hpcgnn")
 
@@ -42,33 +43,35 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
     gpus = Gpus() if gpus is None else gpus
     with together(world, "choose a device"):
         check_device(asked)
-    number, problem = _place(world, asked, ranks_per_gpu, gpus)
+    nodes = world.nodes()
+    number, problem = _place(world, nodes, asked, ranks_per_gpu, gpus)
     with together(world, "choose a device"):
         if problem is not None and asked != AUTO:
             raise HpcgnnError(f"--device {asked} was asked for on rank {world.rank}, but {problem}")
-    identity = None if asked == HOST or problem is not None else gpus.identity(number)
-    has_each = bool(world.allreduce(np.array([problem is None], np.int64), "min")[0])
-    has_each = has_each and _sharing(world, identity).size <= ranks_per_gpu
-    if asked == AUTO and not has_each:
-        _LOG.info("rank %d computes on the CPU: %s", world.rank, problem or "not every rank has a GPU of its own")
-        identity = None
-    shared = _sharing(world, identity)
+    identity = _NONE if asked == HOST or problem is not None else _number_of(gpus.identity(number))
+    told = world.allgather(np.array([identity, problem is None, asked == AUTO], np.int64))  # O(P) memory
+    identities, has_one, is_auto = told.T
+    if not has_one.all() or _most_shared(nodes, identities).size > ranks_per_gpu:
+        identities = np.where(is_auto, _NONE, identities)
+        if asked == AUTO:
+            _LOG.info("rank %d computes on the CPU: %s", world.rank, problem or "not every rank has a GPU of its own")
+    shared = _most_shared(nodes, identities)
     if shared.size > ranks_per_gpu:
         raise HpcgnnError(
             f"ranks {', '.join(map(str, shared))} would share one GPU: start one rank a GPU, or allow it with "
             f"--ranks-per-gpu {shared.size}",
             agreed=True,
         )
-    return CPU if identity is None else _used(gpus.device(number))
+    return CPU if identities[world.rank] == _NONE else _used(gpus.device(number))
 
 
-def _place(world: World, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
+def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
     """The number of this rank's GPU, and why it can have none, to follow "but". Collective."""
     problem = None if asked == HOST else gpus.problem() or backend.problem_on("cuda")
     count = 0 if asked == HOST or problem is not None else gpus.count()
     # Ranks of a node that see the same GPUs take them in turn; a launcher may have given each rank some of its own.
     seen = _number_of(" ".join(sorted(gpus.identity(number) for number in range(count)))) if count else 0
-    nodes, (wants, sees) = world.nodes(), world.allgather(np.array([asked != HOST, seen], np.int64)).T
+    wants, sees = world.allgather(np.array([asked != HOST, seen], np.int64)).T
     beside = (wants > 0) & (nodes == nodes[world.rank]) & (sees == seen)
     local, on_node = int(beside[: world.rank].sum()), int(beside.sum())
     if asked == HOST or problem is not None:
@@ -87,15 +90,14 @@ def _place(world: World, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[in
     return local if count >= on_node else local * count // on_node, None
 
 
-def _sharing(world: World, identity: str | None) -> np.ndarray:
-    """The largest group of ranks of one node with the same GPU, the same on every rank. O(P) memory. Collective."""
-    nodes = world.nodes()
-    mine = np.array([-1 if identity is None else _number_of(identity)], np.int64)
-    found = world.allgather(mine)[:, 0]
-    ranks = np.flatnonzero(found >= 0)
+def _most_shared(nodes: np.ndarray, identities: np.ndarray) -> np.ndarray:
+    """The largest group of ranks of one node with the same GPU; of (P,) nodes and identities."""
+    ranks = np.flatnonzero(identities != _NONE)
     if not ranks.size:
         return ranks
-    _, group, sizes = np.unique(np.stack((nodes, found))[:, ranks], axis=1, return_inverse=True, return_counts=True)
+    _, group, sizes = np.unique(
+        np.stack((nodes, identities))[:, ranks], axis=1, return_inverse=True, return_counts=True
+    )
     return ranks[group.reshape(-1) == int(np.argmax(sizes))]
 
 

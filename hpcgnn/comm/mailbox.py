@@ -140,7 +140,7 @@ class Mailbox:
         }
         rows = {"last": self._last, "average": self._average}
         rows |= {f"{name}_sums": message.sums for name, message in messages.items() if message is not None}
-        return state | {name: _on_host(values) for name, values in rows.items() if values is not None}
+        return state | {name: values.to("cpu", copy=True) for name, values in rows.items() if values is not None}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
@@ -153,8 +153,3 @@ class Mailbox:
         self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.become(self._average, self._tools)
-
-
-def _on_host(values: torch.Tensor) -> torch.Tensor:
-    """In memory of its own."""
-    return values.clone() if values.is_cpu else values.cpu()

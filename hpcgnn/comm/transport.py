@@ -12,7 +12,7 @@ Ranks may differ in this, but not in the number of collectives: that is agreed u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -130,8 +130,12 @@ class DeviceTransport:
         """The rows are read when the device has made them."""
         if self._world.size == 1:
             return Pending.done(what)
-        make: Any = Staged if self.stages else Direct
-        transfer = make(self._device, self._channel, self._memory, (sent, received), route, what, neighbours)
+        transfer: Staged | Direct
+        about = (sent, received), route, what, neighbours
+        if self.stages:
+            transfer = Staged(self._device, self._channel, self._memory, *about)
+        else:
+            transfer = Direct(self._device, self._channel, *about)
         return Pending.started(self._channel.put(transfer), what, transfer)
 
     def arrive(self, pending: Pending) -> None:
@@ -148,7 +152,6 @@ class Direct:
         self,
         device: Device,
         channel: Channel,
-        memory: HostMemory,
         wires: tuple[torch.Tensor, torch.Tensor],
         route: Route,
         what: str,

@@ -1,6 +1,9 @@
-"""A program of ranks that are to know the stand-in (tests/standin)."""
+"""Ranks that know the stand-in (tests/standin), and MPI that takes its memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hpcgnn.comm import World
 
@@ -10,3 +13,13 @@ def know_standin(world: World) -> None:
     from standin import standin
 
     standin()
+
+
+@contextmanager
+def taking_device_memory(world: World, *, takes: bool = True) -> Iterator[None]:
+    before = type(world).takes_memory_of
+    type(world).takes_memory_of = lambda self, kind: takes and kind == "standin"  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        type(world).takes_memory_of = before  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import small_graphs
 import torch
+from ranks.devices import taking_device_memory
 from standin import bytes_to_host, standin, waits
 
 import hpcgnn
@@ -144,12 +145,8 @@ def directly(world: World, folder: Path, settings: dict[str, Any]) -> list[Train
     """On the device with MPI reading and writing its memory, which the stand-in's is for any MPI."""
     device = standin()
     graph = graph_of(world, folder, "multigraph")
-    before = type(world).takes_memory_of
-    type(world).takes_memory_of = lambda self, kind: kind == "standin"  # type: ignore[method-assign,assignment]
-    try:
+    with taking_device_memory(world):
         return [trained(trainer_of(graph, mine, settings)) for mine in (CPU, device)]
-    finally:
-        type(world).takes_memory_of = before  # type: ignore[method-assign]
 
 
 def moved_between(world: World, folder: Path, settings: dict[str, Any]) -> list[str]:

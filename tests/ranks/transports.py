@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from ranks.devices import taking_device_memory
 from ranks.on_device import raised
 from standin import StandIn, standin
 
@@ -58,16 +59,6 @@ def pieces_of(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         gpu_mpi.PIECE_BYTES = before  # type: ignore[misc]
-
-
-@contextmanager
-def taking_device_memory(world: World, *, takes: bool = True) -> Iterator[None]:
-    before = type(world).takes_memory_of
-    type(world).takes_memory_of = lambda self, kind: takes and kind == "standin"  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        type(world).takes_memory_of = before  # type: ignore[method-assign]
 
 
 def staged(world: World, piece_bytes: int, mixed: bool) -> dict[str, object]:

@@ -87,11 +87,9 @@ class PackedCodec:
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
         """The bytes, and where in them each row is."""
-        groups = [
-            (group.bits, group.rows.cpu(), group.payload_at.cpu(), group.params_at.cpu())
-            for group in self.layouts[1].groups
-        ]
-        return {"bytes": wire.clone() if wire.is_cpu else wire.cpu(), "groups": groups, "width": self.width}
+        layout = self.layouts[1].to(torch.device("cpu"))
+        groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in layout.groups]
+        return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
         """From the rows' parameters."""

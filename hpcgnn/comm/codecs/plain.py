@@ -48,8 +48,7 @@ class PlainCodec:
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
         """The rows."""
-        rows = self.received_rows(wire)
-        return {"rows": rows.clone() if rows.is_cpu else rows.cpu()}
+        return {"rows": self.received_rows(wire).to("cpu", copy=True)}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
         """Rows of 32 bits tell nothing."""
