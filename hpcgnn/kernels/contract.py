@@ -182,6 +182,67 @@ class MessageKernels(Protocol):
         ...
 
 
+class Int8Kernels(Protocol):
+    """See :mod:`hpcgnn.kernels.int8`. codes, a, b: int8. Keys: in [0, 2**64), or None: to the nearest."""
+
+    def dot_products(self) -> bool:
+        """Whether kernels here use instructions that add products of four 8-bit integers."""
+        ...
+
+    def quantize_rows(
+        self, x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
+    ) -> None:
+        """Write the rows of ``x`` (n, F) float32, times ``factor`` (n,) float32, to ``codes`` (n, F) and ``scale`` (n,)."""
+        ...
+
+    def product(
+        self,
+        x: torch.Tensor | None,
+        key: int | None,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        weight: torch.Tensor,
+        weight_key: int | None,
+        bias: torch.Tensor | None,
+        accumulate: bool,
+        out: torch.Tensor,
+    ) -> None:
+        """Write the product of ``codes`` (n, F) times ``scale`` (n,) with ``weight`` (F, H; any strides), plus ``bias`` (H,), to
+        ``out`` (n, H), or add it.
+
+        x: (n, F) float32 to quantize first, with noise of ``key``, to ``codes`` and ``scale``; None: they are given.
+        """
+        ...
+
+    def weight_gradient(
+        self,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        dy: torch.Tensor,
+        key: int | None,
+        dweight: torch.Tensor,
+        sums: torch.Tensor | None,
+    ) -> None:
+        """Write the transposed (``codes`` times ``scale``) (n, F) times ``dy`` (n, H) to ``dweight`` (F, H), dy's column sums to
+        ``sums`` (H,)."""
+        ...
+
+    def sddmm(
+        self,
+        csr: Csr,
+        a: torch.Tensor,
+        a_scale: torch.Tensor,
+        b: torch.Tensor,
+        b_scale: torch.Tensor,
+        op: str,
+        heads: int,
+        out: torch.Tensor,
+    ) -> None:
+        """As :meth:`EdgeKernels.sddmm` (``dot`` or ``add``), of ``a`` (R, F) times ``a_scale`` (R,) and ``b`` (C, F) times
+        ``b_scale`` (C,), to ``out`` float32."""
+        ...
+
+
 class NarrowKernels(Protocol):
     """See :mod:`hpcgnn.kernels.narrow`."""
 
@@ -206,6 +267,7 @@ class Operators:
     dropout: DropoutKernels | None = None
     messages: MessageKernels | None = None
     narrow: NarrowKernels | None = None
+    int8: Int8Kernels | None = None
 
 
 SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels)
@@ -215,5 +277,6 @@ ACTIVATION: Operator[ActivationKernels] = Operator("activation", ActivationKerne
 DROPOUT: Operator[DropoutKernels] = Operator("dropout", DropoutKernels)
 MESSAGES: Operator[MessageKernels] = Operator("messages", MessageKernels)
 NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels)
-OPERATORS: tuple[Operator, ...] = (SPMM, EDGES, ROWS, DENSE, ACTIVATION, DROPOUT, MESSAGES, NARROW)
+INT8: Operator[Int8Kernels] = Operator("int8", Int8Kernels, of_features=False)
+OPERATORS: tuple[Operator, ...] = (SPMM, EDGES, ROWS, DENSE, ACTIVATION, DROPOUT, MESSAGES, NARROW, INT8)
 assert [operator.name for operator in OPERATORS] == [field.name for field in fields(Operators)]

@@ -1,0 +1,116 @@
+"""See :mod:`hpcgnn.kernels.int8`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import packing
+from hpcgnn.kernels.csr import Csr
+
+ROWS_OF_A_BLOCK = 256  # whose gradients are quantized together, and
+ROWS_OF_A_SEGMENT = 1024  # whose sums are added first
+_TOP = np.float32(127)
+
+
+def dot_products() -> bool:
+    """Whether 8-bit integers are multiplied by instructions of their own."""
+    return False
+
+
+def quantize_rows(
+    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
+) -> None:
+    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    values = (x if factor is None else x * factor[:, None]).numpy()
+    found = scales(np.abs(values).max(axis=1, initial=0))
+    scale.numpy()[:] = found
+    codes.numpy()[:] = codes_of(values, found[:, None], key, np.arange(values.shape[0]))
+
+
+def product(
+    x: torch.Tensor | None,
+    key: int | None,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_key: int | None,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+) -> None:
+    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to ``codes`` and ``scale`` first."""
+    if x is not None:
+        quantize_rows(x, None, key, codes, scale)
+    columns = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.int8)
+    column_scale = torch.empty(weight.shape[1])
+    quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)
+    sums = (codes.double() @ columns.double().T).float()  # exact: sums of products are far below 2**53
+    y = sums * (scale[:, None] * column_scale)
+    if bias is not None:
+        y += bias
+    torch.add(out, y, out=out) if accumulate else out.copy_(y)
+
+
+def weight_gradient(
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    dy: torch.Tensor,
+    key: int | None,
+    dweight: torch.Tensor,
+    sums: torch.Tensor | None,
+) -> None:
+    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns."""
+    dweight.zero_()
+    for segment in range(0, dy.shape[0], ROWS_OF_A_SEGMENT):
+        of_segment = torch.zeros_like(dweight)
+        for first in range(segment, min(segment + ROWS_OF_A_SEGMENT, dy.shape[0]), ROWS_OF_A_BLOCK):
+            rows = slice(first, min(first + ROWS_OF_A_BLOCK, dy.shape[0]))
+            values = (dy[rows] * scale[rows, None]).numpy()
+            column_scale = scales(np.abs(values).max(axis=0, initial=0))
+            numbers = np.arange(rows.start, rows.stop)
+            dy_codes = torch.from_numpy(codes_of(values, column_scale[None, :], key, numbers))
+            products = (codes[rows].double().T @ dy_codes.double()).float()
+            of_segment += products * torch.from_numpy(column_scale)
+        dweight += of_segment
+    if sums is not None:
+        torch.sum(dy, 0, out=sums)
+
+
+def sddmm(
+    csr: Csr,
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    op: str,
+    heads: int,
+    out: torch.Tensor,
+) -> None:
+    """Write ``op`` of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
+    rows, columns = csr.entry_rows(), csr.indices.long()
+    if op == "add":
+        left, right = a[rows].float() * a_scale[rows, None], b[columns].float() * b_scale[columns, None]
+        torch.add(left, right, out=out)
+        return
+    products = (a[rows].double() * b[columns].double()).view(rows.numel(), heads, a.shape[1] // heads).sum(2).float()
+    torch.mul(products, (a_scale[rows] * b_scale[columns])[:, None], out=out)
+
+
+def scales(largest: np.ndarray) -> np.ndarray:
+    """(k,) float32 of which bfloat16 holds all bits, from (k,) largest magnitudes; NaN where those are not finite."""
+    with np.errstate(invalid="ignore"):
+        wanted = np.maximum(np.minimum(largest, packing.LARGEST) / _TOP, packing.SMALLEST_SCALE).astype(np.float32)
+    rounded = ((wanted.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+    found = np.where(largest > 0, rounded, np.float32(0))
+    return np.where(np.isfinite(largest), found, np.float32(np.nan)).astype(np.float32)
+
+
+def codes_of(values: np.ndarray, scale: np.ndarray, key: int | None, numbers: np.ndarray) -> np.ndarray:
+    """(k, F) int8 of (k, F) ``values``, of which rows have these ``numbers`` (k,), with scales that fit their shape."""
+    one, is_good = np.float32(2**packing.FRACTION_BITS), np.isfinite(scale) & (scale > 0)
+    per_step = np.divide(one, scale, out=np.zeros_like(scale), where=is_good)
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond LARGEST, where the result is clamped
+        steps = np.where(is_good, values * per_step, np.float32(0)).clip(-one * _TOP, one * _TOP)
+    noise = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
+    return ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.int8)
