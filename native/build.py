@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -39,10 +40,50 @@ ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
         **{f"sve{8 * n}": (n, ["-march=armv8.2-a+sve", f"-msve-vector-bits={8 * n}"]) for n in (16, 32, 64)},
     },
 }
-# Kernels that need more of the CPU than their instruction set: their source and flags, and what tells isa.cpp that they are
-# there, which asks the CPU for it. Left out where the compiler (GCC before 10) or the assembler is too old for them.
-EXTRA_KERNELS = {"avx512": ("dense_bf16.cpp", ["-mavx512bf16"], "-DHPCGNN_HAS_BF16")}
-_NEEDS_THEM = "#include <immintrin.h>\n__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }\n"
+
+
+@dataclass(frozen=True)
+class ExtraKernels:
+    """Kernels that need more of the CPU than their instruction set, which isa.cpp asks it for.
+
+    source: their file. flags: of the compiler. tells: the macro by which isa.cpp knows that they were compiled. needs: a
+    program; where compiler (GCC before 10, say) or assembler are too old for it, the kernels are left out.
+    """
+
+    source: str
+    flags: tuple[str, ...]
+    tells: str
+    needs: str
+
+
+def _dot(isa: str, flags: tuple[str, ...], needs: str) -> ExtraKernels:
+    return ExtraKernels("int8_dot.cpp", flags, f"-DHPCGNN_HAS_DOT_{isa}", needs)
+
+
+_X86, _SVE = "#include <immintrin.h>\n", "#include <arm_sve.h>\n"
+_SVE_DOT = _SVE + "svint32_t f(svint32_t a, svint8_t b) { return svdot_s32(a, b, b); }\n"
+EXTRA_KERNELS: dict[str, tuple[ExtraKernels, ...]] = {
+    "avx2": (
+        _dot("avx2", ("-mavxvnni",), _X86 + "__m256i f(__m256i a) { return _mm256_dpbusd_avx_epi32(a, a, a); }\n"),
+    ),
+    "avx512": (
+        ExtraKernels(
+            "dense_bf16.cpp",
+            ("-mavx512bf16",),
+            "-DHPCGNN_HAS_BF16",
+            _X86 + "__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }\n",
+        ),
+        _dot("avx512", ("-mavx512vnni",), _X86 + "__m512i f(__m512i a) { return _mm512_dpbusd_epi32(a, a, a); }\n"),
+    ),
+    "neon": (
+        _dot(
+            "neon",
+            ("-march=armv8.2-a+dotprod",),
+            "#include <arm_neon.h>\nint32x4_t f(int32x4_t a, int8x16_t b) { return vdotq_s32(a, b, b); }\n",
+        ),
+    ),
+    **{f"sve{8 * n}": (_dot("sve", (), _SVE_DOT),) for n in (16, 32, 64)},
+}
 MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
@@ -81,10 +122,11 @@ def build(
         for name, (vector_bytes, isa_flags) in isas.items():
             defines = [f"-DHPCGNN_ISA={name}", f"-DHPCGNN_VECTOR_BYTES={vector_bytes}"]
             jobs.append((HERE / "kernels.cpp", Path(folder, f"{name}.o"), [*isa_flags, *defines]))
-            source, more_flags, tells = EXTRA_KERNELS.get(name, ("", [], ""))
-            if source and _compiles(command, [*isa_flags, *more_flags], Path(folder)):
-                told.append(tells)
-                jobs.append((HERE / source, Path(folder, f"{name}_more.o"), [*isa_flags, *more_flags, *defines]))
+            for extra in EXTRA_KERNELS.get(name, ()):
+                all_flags = [*isa_flags, *extra.flags]
+                if _compiles(command, all_flags, extra.needs, Path(folder)):
+                    told.append(extra.tells)
+                    jobs.append((HERE / extra.source, Path(folder, f"{name}_{extra.source}.o"), [*all_flags, *defines]))
         list(pool.map(lambda job: _compile([*command, *COMMON, *job[2], *flags], job[0], job[1]), jobs))
         objects = [str(job[1]) for job in jobs]
         temporary = output.with_name(f".{output.name}.new")  # a running process may have the old file mapped
@@ -101,10 +143,10 @@ def _interface(source: Path) -> Path:
     return source
 
 
-def _compiles(command: list[str], flags: list[str], folder: Path) -> bool:
+def _compiles(command: list[str], flags: list[str], program: str, folder: Path) -> bool:
     """Whether compiler and assembler know what extra kernels are made of."""
     source = folder / "needs.cpp"
-    source.write_text(_NEEDS_THEM)
+    source.write_text(program)
     trial = [*command, *flags, "-c", str(source), "-o", str(folder / "needs.o")]
     return subprocess.run(trial, stderr=subprocess.DEVNULL).returncode == 0
 

@@ -42,6 +42,10 @@ HPCGNN_API const char* hpcgnn_isas();
 // Whether this CPU can run the kernels of AVX-512 that multiply bfloat16.
 HPCGNN_API int hpcgnn_multiplies_bf16();
 
+// Whether this CPU has the instructions of `isa`'s kernels that are called *_dot: those that add products of four 8-bit
+// integers (VNNI, SDOT).
+HPCGNN_API int hpcgnn_has_dot_products(const char* isa);
+
 // The instruction set of the kernel that ran last in this process ("" before the first): proof that a forced one ran.
 HPCGNN_API const char* hpcgnn_last_isa();
 
@@ -196,6 +200,41 @@ HPCGNN_KERNEL(void, dense_gradient_f32)(int64_t rows, int64_t depth, int64_t wid
 HPCGNN_KERNEL(void, dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
                                          float* dweight, float* sums, int threads);
 
+// -- int8_rows.h, dense_int8.h, sddmm_int8.h, int8_dot.cpp -----------------------------------------------------------
+
+// Row r of x (rows, width), times factor[r] where there is one, as codes (rows, width) times scale[r]. Rounded with the
+// noise of `key`, or to the nearest.
+HPCGNN_KERNEL(void, quantize_int8)(int64_t rows, int64_t width, const float* x, const float* factor, int to_nearest,
+                                   uint64_t key, int8_t* codes, float* scale, int threads);
+
+// y = (codes times scale) times the weight, whose columns are quantized, plus `bias`, plus what y holds if
+// `accumulate`. x: quantized to codes and scale first, or null: they are given. The weight as for dense_f32. Beside
+// them, a call takes 5 bytes for each element of the weight.
+HPCGNN_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
+                                uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
+                                int64_t column_stride, int weight_to_nearest, uint64_t weight_key, const float* bias,
+                                int accumulate, float* y, int threads);
+HPCGNN_KERNEL(void, dense_int8_dot)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
+                                    uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
+                                    int64_t column_stride, int weight_to_nearest, uint64_t weight_key,
+                                    const float* bias, int accumulate, float* y, int threads);
+
+// dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width), and sums (width) =
+// those of dy's columns, unless null. Memory as for dense_gradient_f32.
+HPCGNN_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
+                                         const float* scale, const float* dy, int to_nearest, uint64_t key,
+                                         float* dweight, float* sums, int threads);
+HPCGNN_KERNEL(void, dense_gradient_int8_dot)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
+                                             const float* scale, const float* dy, int to_nearest, uint64_t key,
+                                             float* dweight, float* sums, int threads);
+
+// As sddmm_f32, of a (rows, width) times a_scale and b times b_scale; op is not HPCGNN_LEFT.
+HPCGNN_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
+                                const float* b_scale, int64_t width, int op, int64_t heads, float* out, int threads);
+HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
+                                    const float* b_scale, int64_t width, int op, int64_t heads, float* out,
+                                    int threads);
+
 // -- activation.h, dropout.h -----------------------------------------------------------------------------------------
 
 // out (rows, width); with gamma also writes job->statistics.
@@ -243,3 +282,9 @@ HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float*
 // can be left out. Columns beyond the last whole vector are not read. ahead: entries to prefetch, 0 is not at all.
 HPCGNN_KERNEL(double, gather_ceiling_f32)(int64_t entries, const int32_t* indices, const float* x, int64_t width,
                                           int64_t ahead, int threads);
+
+// Runs `rounds` of multiply-adds of which no operand comes from memory, on each thread; returns how many multiply-adds
+// those were: of float32, and of 8-bit integers with sums in int32.
+HPCGNN_KERNEL(double, multiply_ceiling_f32)(int64_t rounds, int threads);
+HPCGNN_KERNEL(double, multiply_ceiling_int8)(int64_t rounds, int threads);
+HPCGNN_KERNEL(double, multiply_ceiling_int8_dot)(int64_t rounds, int threads);

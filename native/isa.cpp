@@ -1,5 +1,5 @@
-// Which instruction sets were compiled in (HPCGNN_COMPILED: their names; HPCGNN_HAS_BF16: products in bfloat16, too;
-// from build.py), and which of them this CPU can run.
+// Which instruction sets were compiled in (HPCGNN_COMPILED: their names; HPCGNN_HAS_BF16, HPCGNN_HAS_DOT_...: kernels
+// that need more; from build.py), and which of them this CPU can run.
 
 #include <atomic>
 #include <string>
@@ -13,6 +13,9 @@
 #include <sys/prctl.h>
 #ifndef HWCAP_SVE
 #define HWCAP_SVE (1UL << 22)
+#endif
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1UL << 20)
 #endif
 #ifndef PR_SVE_GET_VL
 #define PR_SVE_GET_VL 51
@@ -82,6 +85,27 @@ int hpcgnn_multiplies_bf16() {
 #else
     return 0;
 #endif
+}
+
+int hpcgnn_has_dot_products(const char* isa) {
+    const std::string name = isa;
+    if ((" " + usable() + " ").find(" " + name + " ") == std::string::npos) return 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+#if defined(HPCGNN_HAS_DOT_avx2)
+    if (name == "avx2") return __builtin_cpu_supports("avxvnni") != 0;
+#endif
+#if defined(HPCGNN_HAS_DOT_avx512)
+    if (name == "avx512") return __builtin_cpu_supports("avx512vnni") != 0;
+#endif
+#if defined(HPCGNN_HAS_DOT_neon)
+    if (name == "neon") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#endif
+#if defined(HPCGNN_HAS_DOT_sve)
+    if (name.rfind("sve", 0) == 0) return 1;  // SVE has SDOT
+#endif
+    return 0;
 }
 
 const char* hpcgnn_last_isa() {

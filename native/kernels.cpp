@@ -5,6 +5,7 @@
 #include "dense_f32.h"
 #include "dropout.h"
 #include "edges.h"
+#include "int8.h"
 #include "messages.h"
 #include "narrow.h"
 #include "quantize.h"

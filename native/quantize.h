@@ -9,9 +9,9 @@
 
 #include <algorithm>
 
+#include "bfloat16.h"
 #include "hpcgnn.h"
 #include "keyed.h"
-#include "narrow.h"
 #include "simd.h"
 
 namespace {

@@ -8,7 +8,7 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.native.library import constant, function, threads
 from hpcgnn.kernels.native.spmm import csr_argument
 
-_SDDMM = {"dot": "HPCGNN_DOT", "add": "HPCGNN_ADD", "left": "HPCGNN_LEFT"}
+OPERATIONS = {"dot": "HPCGNN_DOT", "add": "HPCGNN_ADD", "left": "HPCGNN_LEFT"}
 
 
 def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
@@ -18,7 +18,7 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
         a=a,
         b=b,
         width=a.shape[1],
-        op=constant(_SDDMM[op]),
+        op=constant(OPERATIONS[op]),
         heads=heads,
         out=out,
         threads=threads(),

@@ -124,6 +124,16 @@ def multiplies_bf16() -> bool:
     return library is not None and isa() == "avx512" and bool(library.call("hpcgnn_multiplies_bf16"))
 
 
+@functools.cache
+def has_dot_products() -> bool:
+    """Whether the CPU has instructions that add products of four 8-bit integers, and kernels of the instruction set in use
+    take them; not with ``HPCGNN_DOT_PRODUCTS=off``, which shows what CPUs without them get."""
+    library = load()
+    if library is None or os.environ.get("HPCGNN_DOT_PRODUCTS", "on") == "off":
+        return False
+    return bool(library.call("hpcgnn_has_dot_products", isa=isa().encode()))
+
+
 def last_isa() -> str:
     """The instruction set of the native kernel that ran last; empty before the first."""
     library = load()

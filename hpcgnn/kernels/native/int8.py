@@ -1,0 +1,119 @@
+"""See :mod:`hpcgnn.kernels.int8`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.native.edges import OPERATIONS
+from hpcgnn.kernels.native.library import constant, function, has_dot_products, threads
+from hpcgnn.kernels.native.spmm import csr_argument
+
+dot_products = has_dot_products
+
+
+def quantize_rows(
+    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
+) -> None:
+    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    function("quantize_int8")(
+        rows=x.shape[0],
+        width=x.shape[1],
+        x=x,
+        factor=factor,
+        to_nearest=key is None,
+        key=key or 0,
+        codes=codes,
+        scale=scale,
+        threads=threads(),
+    )
+
+
+def product(
+    x: torch.Tensor | None,
+    key: int | None,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_key: int | None,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+) -> None:
+    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to ``codes`` and ``scale`` first."""
+    _kernel("dense_int8")(
+        rows=codes.shape[0],
+        depth=codes.shape[1],
+        width=weight.shape[1],
+        x=x,
+        to_nearest=key is None,
+        key=key or 0,
+        codes=codes,
+        scale=scale,
+        weight=weight,
+        row_stride=weight.stride(0),
+        column_stride=weight.stride(1),
+        weight_to_nearest=weight_key is None,
+        weight_key=weight_key or 0,
+        bias=bias,
+        accumulate=accumulate,
+        y=out,
+        threads=threads(),
+    )
+
+
+def weight_gradient(
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    dy: torch.Tensor,
+    key: int | None,
+    dweight: torch.Tensor,
+    sums: torch.Tensor | None,
+) -> None:
+    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns."""
+    _kernel("dense_gradient_int8")(
+        rows=codes.shape[0],
+        depth=codes.shape[1],
+        width=dy.shape[1],
+        codes=codes,
+        scale=scale,
+        dy=dy,
+        to_nearest=key is None,
+        key=key or 0,
+        dweight=dweight,
+        sums=sums,
+        threads=threads(),
+    )
+
+
+def sddmm(
+    csr: Csr,
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    op: str,
+    heads: int,
+    out: torch.Tensor,
+) -> None:
+    """Write ``op`` of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
+    _kernel("sddmm_int8")(
+        csr=csr_argument(csr),
+        a=a,
+        a_scale=a_scale,
+        b=b,
+        b_scale=b_scale,
+        width=a.shape[1],
+        op=constant(OPERATIONS[op]),
+        heads=heads,
+        out=out,
+        threads=threads(),
+    )
+
+
+def _kernel(name: str) -> Callable[..., Any]:
+    """The kernel of the best instructions that this CPU has for it."""
+    return function(f"{name}_dot" if has_dot_products() else name)

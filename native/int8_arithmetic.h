@@ -1,0 +1,123 @@
+// Sums of products of 8-bit integers, for the instructions that an object is compiled for. All are exact: they differ
+// in how many products an instruction adds, and in what its operands look like.
+//
+// kTerms products of a sum are made of one number of a row and one of a column. kOffset is added to the codes of rows,
+// for instructions that take one operand without sign: what it adds to a sum is known from the column alone.
+#pragma once
+
+#include "dense_tile.h"
+#include "simd.h"
+
+namespace {
+
+using Ints = Lanes<int32_t, kFloats>;
+
+struct Int8Arithmetic {
+#if defined(HPCGNN_DOT_PRODUCTS) && defined(__AVX2__)
+    static constexpr int kTerms = 4, kOffset = 128;  // VNNI: an operand without sign by one with it
+    static Ints add(const Lanes<uint32_t, kFloats> row, const Lanes<uint32_t, kFloats> column, const Ints sum) {
+#if defined(__AVX512F__)
+        return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(
+            reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(row), reinterpret_cast<__m512i>(column)));
+#else
+        return reinterpret_cast<Ints>(_mm256_dpbusd_avx_epi32(
+            reinterpret_cast<__m256i>(sum), reinterpret_cast<__m256i>(row), reinterpret_cast<__m256i>(column)));
+#endif
+    }
+#elif defined(HPCGNN_DOT_PRODUCTS)
+    static constexpr int kTerms = 4, kOffset = 0;  // SDOT
+    static Ints add(const Lanes<uint32_t, kFloats> row, const Lanes<uint32_t, kFloats> column, const Ints sum) {
+#if defined(__ARM_FEATURE_SVE)
+        return svdot_s32(sum, reinterpret_cast<Lanes<int8_t, 4 * kFloats>>(row),
+                         reinterpret_cast<Lanes<int8_t, 4 * kFloats>>(column));
+#else
+        return reinterpret_cast<Ints>(vdotq_s32(reinterpret_cast<int32x4_t>(sum), reinterpret_cast<int8x16_t>(row),
+                                                reinterpret_cast<int8x16_t>(column)));
+#endif
+    }
+#elif defined(__AVX2__)
+    static constexpr int kTerms = 2, kOffset = 0;  // two products of 16 bits
+    static Ints add(const Lanes<uint32_t, kFloats> row, const Lanes<uint32_t, kFloats> column, const Ints sum) {
+#if defined(__AVX512BW__)
+        return sum + reinterpret_cast<Ints>(_mm512_maskz_madd_epi16(0xFFFF, reinterpret_cast<__m512i>(row),
+                                                                    reinterpret_cast<__m512i>(column)));
+#else
+        return sum + reinterpret_cast<Ints>(
+                         _mm256_madd_epi16(reinterpret_cast<__m256i>(row), reinterpret_cast<__m256i>(column)));
+#endif
+    }
+#else
+    static constexpr int kTerms = 1, kOffset = 0;
+    static Ints add(const Lanes<uint32_t, kFloats> row, const Lanes<uint32_t, kFloats> column, const Ints sum) {
+        return sum + reinterpret_cast<Ints>(row) * reinterpret_cast<Ints>(column);
+    }
+#endif
+
+    using Number = uint32_t;
+    static constexpr int kBits = 32 / kTerms;                                      // of a code in a number
+    static constexpr uint32_t kMask = kTerms == 1 ? ~0U : (1U << kBits % 32) - 1;  // of them
+    static constexpr bool kIsBytes = kTerms == 4;
+
+    // The code of term t as part of a number.
+    static Number part(const int code, const int t) { return (static_cast<Number>(code) & kMask) << (t * kBits); }
+
+    // The numbers of `count` codes of a row, the last one filled up with zeros.
+    static void row(const int8_t* codes, const int64_t count, Number* to) {
+        const int64_t whole = count / kTerms;
+        if constexpr (kIsBytes) {
+            auto* bytes = reinterpret_cast<uint8_t*>(to);
+#pragma omp simd
+            for (int64_t i = 0; i < whole * kTerms; ++i) bytes[i] = static_cast<uint8_t>(codes[i] + kOffset);
+        } else if constexpr (kTerms == 2) {
+            auto* words = reinterpret_cast<int16_t*>(to);
+#pragma omp simd
+            for (int64_t i = 0; i < whole * kTerms; ++i) words[i] = codes[i];
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < whole; ++i) to[i] = static_cast<Number>(int32_t{codes[i]});
+        }
+        if (whole * kTerms < count) {
+            Number last = 0;
+            for (int t = 0; whole * kTerms + t < count; ++t) last |= part(codes[whole * kTerms + t] + kOffset, t);
+            to[whole] = last;
+        }
+    }
+
+    // `columns` numbers, of term t from rows[t][column]; null rows are zeros.
+    template <bool kWithOffset>
+    static void columns(const int8_t* const* rows, const int64_t columns, Number* to) {
+        constexpr int kAdded = kWithOffset ? kOffset : 0;
+        if constexpr (kTerms == 4) {
+            const int8_t *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i)
+                to[i] =
+                    part(a[i] + kAdded, 0) | part(b[i] + kAdded, 1) | part(c[i] + kAdded, 2) | part(d[i] + kAdded, 3);
+        } else if constexpr (kTerms == 2) {
+            const int8_t *a = rows[0], *b = rows[1];
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i) to[i] = part(a[i], 0) | part(b[i], 1);
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i) to[i] = static_cast<Number>(int32_t{rows[0][i]});
+        }
+    }
+};
+
+inline constexpr int kTermsOfInt8 = Int8Arithmetic::kTerms;
+
+// Adds `steps` products of numbers of each row of `a` with `vectors` registers of `columns`.
+template <int rows, int vectors, typename Rows>
+inline __attribute__((always_inline)) void add_int8_products(Ints (&sum)[rows][vectors], const Rows a,
+                                                             const uint32_t* columns, const int64_t steps) {
+    for (int64_t k = 0; k < steps; ++k) {
+        Lanes<uint32_t, kFloats> b[vectors];
+        for (int v = 0; v < vectors; ++v) b[v] = load<uint32_t, kFloats>(columns + (k * vectors + v) * kFloats);
+        for (int r = 0; r < rows; ++r) {
+            const auto number = splat<uint32_t, kFloats>(a.at(r, k));
+            for (int v = 0; v < vectors; ++v) sum[r][v] = Int8Arithmetic::add(number, b[v], sum[r][v]);
+        }
+    }
+}
+
+}  // namespace
