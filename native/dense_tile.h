@@ -22,19 +22,6 @@ constexpr int kFloats = kLanes<float>;
 
 using Floats = Lanes<float, kFloats>;
 
-// a * b + c, rounded once.
-inline Floats fused(const Floats a, const Floats b, const Floats c) {
-#if defined(__AVX512F__)
-    return _mm512_fmadd_ps(a, b, c);
-#elif defined(__AVX2__)
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    Floats sum;
-    for (int i = 0; i < kFloats; ++i) sum[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return sum;
-#endif
-}
-
 // An arithmetic: the numbers that a step of a sum takes, one of each row and one of each column, and how they are made.
 // A step of float32 adds one product.
 struct Float32 {

@@ -16,9 +16,9 @@ HPCGNN_INT8_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width,
                                      const float* bias, int accumulate, float* y, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const Keyed rounding{to_nearest != 0, key}, weight_rounding{weight_to_nearest != 0, weight_key};
-    int8_product(
-        {rows, depth, x, rounding, codes, scale, Panels(width), nullptr, nullptr, nullptr, bias, accumulate != 0, y, false},
-        weight, row_stride, column_stride, weight_rounding, threads);
+    int8_product({rows, depth, x, rounding, codes, scale, Panels(width), nullptr, nullptr, nullptr, bias,
+                  accumulate != 0, y, false},
+                 weight, row_stride, column_stride, weight_rounding, threads);
 }
 
 HPCGNN_INT8_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,

@@ -137,6 +137,20 @@ inline Lanes<float, n> widen(const Lanes<uint16_t, n> bfloat16) {
     return reinterpret_cast<Lanes<float, n>>(__builtin_convertvector(bfloat16, Lanes<uint32_t, n>) << 16);
 }
 
+// a * b + c, rounded once.
+inline Lanes<float, kLanes<float>> fused(const Lanes<float, kLanes<float>> a, const Lanes<float, kLanes<float>> b,
+                                         const Lanes<float, kLanes<float>> c) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Lanes<float, kLanes<float>>>(_mm512_fmadd_ps(a, b, c));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Lanes<float, kLanes<float>>>(_mm256_fmadd_ps(a, b, c));
+#else
+    Lanes<float, kLanes<float>> sum;
+    for (int i = 0; i < kLanes<float>; ++i) sum[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return sum;
+#endif
+}
+
 // A store past the caches, to an aligned address; finish_streams() comes before anyone else may read it.
 template <typename T, int n>
 inline void stream(T* to, const Lanes<T, n> vector) {

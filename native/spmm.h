@@ -31,7 +31,18 @@ constexpr int kMaxVectors = kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(
 #endif
 constexpr int kMostEntriesAhead = 64;
 
-enum class Factor { kOne, kWeight, kScale };  // kScale: a scale for each row of x, and weights if there are any
+// kScale: a scale for each row of x, and weights if there are any. kHeads: weights of the several heads of a tile.
+enum class Factor { kOne, kWeight, kHeads, kScale, kScaledHeads };
+constexpr bool has_scale(const Factor factor) {
+    return factor == Factor::kScale || factor == Factor::kScaledHeads;
+}
+constexpr bool has_heads(const Factor factor) {
+    return factor == Factor::kHeads || factor == Factor::kScaledHeads;
+}
+// Ones can be added in any order, see Rows.
+constexpr bool has_weights(const Factor factor) {
+    return factor == Factor::kWeight || has_heads(factor);
+}
 
 using bfloat16 = hpcgnn_bfloat16;
 
@@ -84,11 +95,15 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
     constexpr int kTileBytes = N * n * sizeof(Storage);
     const int64_t last_entry = rows.last_entry;
     const int64_t ahead = std::min<int64_t>(job.tuning.prefetch_bytes / kTileBytes, kMostEntriesAhead);
+    [[maybe_unused]] int head_of[N];  // after the tile's first one
+    if constexpr (has_heads(kFactor))
+        for (int v = 0; v < N; ++v)
+            head_of[v] = static_cast<int>((tile.first_column / n + v) / tile.head_vectors - tile.head);
     for (int64_t e = begin; e < end; ++e) {
         if (ahead > 0) {
             const int64_t later_entry = std::min(e + ahead, last_entry);
             const Storage* later = rows.at(later_entry);
-            if constexpr (kFactor == Factor::kScale) __builtin_prefetch(job.scale + rows.indices[later_entry], 0, 3);
+            if constexpr (has_scale(kFactor)) __builtin_prefetch(job.scale + rows.indices[later_entry], 0, 3);
 #pragma GCC unroll 16
             for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
@@ -99,12 +114,26 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
             factor = job.scale[rows.indices[e]];
             if (job.weight != nullptr) factor *= job.weight[e * job.heads + tile.head];
         }
+        [[maybe_unused]] Value of_vector[N];
+        if constexpr (has_heads(kFactor)) {
+            const Value* weights = job.weight + e * job.heads + tile.head;
+            for (int v = 0; v < N; ++v) of_vector[v] = weights[head_of[v]];
+            if constexpr (kFactor == Factor::kScaledHeads) {
+                const Value scale = job.scale[rows.indices[e]];
+                for (int v = 0; v < N; ++v) of_vector[v] *= scale;
+            }
+        }
 #pragma GCC unroll 16
         for (int v = 0; v < N; ++v) {
             V value = kPart && v == N - 1 ? gather<Value, Storage, n, true>(row + v * n, tile.last_lanes)
                                           : gather<Value, Storage, n, false>(row + v * n, n);
-            if constexpr (kFactor != Factor::kOne) value *= factor;
-            acc[v] += value;
+            if constexpr (has_heads(kFactor)) factor = of_vector[v];
+            if constexpr (has_scale(kFactor)) {
+                acc[v] = fused(value, splat<Value, n>(factor), acc[v]);
+            } else {
+                if constexpr (kFactor != Factor::kOne) value *= factor;
+                acc[v] += value;
+            }
         }
     }
 }
@@ -148,7 +177,7 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
     const SpmmJob<Storage, Value> job = shared_job;  // copies, which stores to `out` cannot change
     const Tile tile = shared_tile;
     const int64_t* indptr = job.indptr;
-    const Rows<Storage, Value, N, kPacked, kFactor != Factor::kWeight> rows(job, tile);
+    const Rows<Storage, Value, N, kPacked, !has_weights(kFactor)> rows(job, tile);
     Lanes<Value, kLanes<Value>> acc[N];
     for (int64_t r = first; r < last; ++r) {
         const int64_t begin = indptr[r], end = indptr[r + 1];
@@ -178,6 +207,7 @@ TileKernel<Storage, Value> kernel_for(const int vectors, const bool packed) {
 
 template <typename Storage, typename Value, Factor kFactor>
 TileKernel<Storage, Value> kernel_for(const Tile& tile, const bool packed) {
+    if constexpr (has_heads(kFactor)) return kernel_for<Storage, Value, kFactor, false, false>(tile.vectors);
     if constexpr (kLanes<Value> > 1) {
         if (tile.last_lanes < kLanes<Value>) return kernel_for<Storage, Value, kFactor, true>(tile.vectors, packed);
     }
@@ -201,7 +231,7 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
             const int64_t first = t * pieces / tiles * together, last = (t + 1) * pieces / tiles * together;
             const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
             result.push_back({head * columns + first * n, head, packed_columns, static_cast<int>(last - first),
-                              static_cast<int>(lanes)});
+                              static_cast<int>(lanes), 0});
             packed_columns += (last - first) * n;
         }
     }
@@ -224,10 +254,24 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
     }
 }
 
+// Tiles that may have columns of several heads, each of whole vectors: entries are walked once for all of these.
+template <typename Storage, typename Value>
+std::vector<Tile> cut_heads(const int64_t width, const int64_t heads, const int tile_bytes) {
+    constexpr int n = kLanes<Value>;
+    const int head_vectors = static_cast<int>(width / heads / n);
+    std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
+    for (Tile& tile : tiles) {
+        tile.head = tile.first_column / n / head_vectors;
+        tile.head_vectors = head_vectors;
+    }
+    return tiles;
+}
+
 template <typename Storage, typename Value, Factor kFactor>
 void run_spmm(SpmmJob<Storage, Value> job, const int threads) {
     if (job.csr->rows == 0 || job.width == 0) return;
-    const std::vector<Tile> tiles = cut_columns<Storage, Value>(job.width, job.heads, job.tuning.tile_bytes);
+    const auto cut = has_heads(kFactor) ? cut_heads<Storage, Value> : cut_columns<Storage, Value>;
+    const std::vector<Tile> tiles = cut(job.width, job.heads, job.tuning.tile_bytes);
     std::vector<TileKernel<Storage, Value>> kernels;
     for (const Tile& tile : tiles) kernels.push_back(kernel_for<Storage, Value, kFactor>(tile, job.packed != nullptr));
     run_tiles<Storage, Value>(job, tiles, kernels, threads);
@@ -250,7 +294,11 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     job.accumulate = accumulate != 0;
     job.tuning = *tuning;
     job.segment = hpcgnn_segment_entries();
-    if constexpr (std::is_same_v<Storage, int8_t>) {
+    constexpr bool kScaled = std::is_same_v<Storage, int8_t>;
+    const bool joins_heads = weight != nullptr && heads > 1 && width / heads % kLanes<Value> == 0;
+    if (joins_heads) {
+        run_spmm<Storage, Value, kScaled ? Factor::kScaledHeads : Factor::kHeads>(job, threads);
+    } else if constexpr (kScaled) {
         run_spmm<Storage, Value, Factor::kScale>(job, threads);
     } else if (weight != nullptr) {
         run_spmm<Storage, Value, Factor::kWeight>(job, threads);

@@ -36,10 +36,11 @@ struct SpmmJob {
 };
 
 // A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes. Tiles of packed rows
-// follow each other; before this one, each row has `packed_columns` of them, padding included.
+// follow each other; before this one, each row has `packed_columns` of them, padding included. Its columns belong to
+// `head`, or, where heads are of `head_vectors` whole vectors, to several from there on.
 struct Tile {
     int64_t first_column, head, packed_columns;
-    int vectors, last_lanes;
+    int vectors, last_lanes, head_vectors;
 };
 
 // One task: rows [first, last) of one tile, but for the heavy ones.

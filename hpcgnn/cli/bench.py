@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
-from hpcgnn.cli import console
+from hpcgnn.cli import bench_products, console
+from hpcgnn.cli import bench_shared as shared
+from hpcgnn.cli.bench_shared import show_requirements, table
 from hpcgnn.comm import MpiWorld, together
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
@@ -34,20 +32,6 @@ from hpcgnn.study.report import device_of, timing_rows
 from hpcgnn.study.run import Settings, run
 
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
-_WIDTH = 256
-_threads = click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help="Threads of every contender.  [default: the cores that this process may use]",
-)
-_rounds = click.option(
-    "--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds; the median counts."
-)
-_device = click.option(
-    "--device", default=HOST_NAME, show_default=True, metavar="DEVICE",
-    help="Where to measure: cpu, cuda, or cuda:N (AMD's GPUs are called cuda too).",
-)  # fmt: skip
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
 @click.group(epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3")
@@ -55,17 +39,16 @@ def bench() -> None:
     """Measure kernels beside other libraries and beside what the machine can do at most."""
 
 
+for command in (bench_products.gemm, bench_products.sddmm):
+    bench.add_command(command)
+
+
 @bench.command(
     epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg"
 )
-@click.option(
-    "--graph", "sources", multiple=True, metavar="SOURCE",
-    help="A graph to measure, as for `hpcgnn convert`; repeat for more.  [default: R-MAT of scale 17 and of scale 19]",
-)  # fmt: skip
-@click.option(
-    "--width", "widths", multiple=True, type=click.IntRange(1),
-    help=f"Columns of the features: one for all graphs, or one for each.  [default: {_WIDTH}; 256 and 128]",
-)  # fmt: skip
+@shared.graphs("R-MAT of scale 17 and of scale 19")
+@shared.widths(f"{shared.WIDTH}; 256 and 128")
+@shared.dtypes(("float32", "int8"), "nothing")
 @click.option("--mode", type=click.Choice([*MODES, "both"]),
               help="kernel: one process, warm memory for all. user: a process each, as by default.  "
                    "[default: both; on a device there is only kernel]")  # fmt: skip
@@ -75,16 +58,15 @@ def bench() -> None:
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw the roofline picture to this file (.svg, .png, .pdf)."
 )
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Keep the graphs here for another run.  [default: nowhere]"
-)
-@_threads
-@_rounds
-@_device
-@_json
+@shared.folder
+@shared.threads
+@shared.rounds
+@shared.device
+@shared.as_json
 def aggregate(
     sources: tuple[str, ...],
     widths: tuple[int, ...],
+    dtypes: tuple[str, ...],
     mode: str | None,
     parts: int,
     ablation: bool,
@@ -99,7 +81,7 @@ def aggregate(
 
     Contenders take turns, so that what else the machine does hits all of them; each result is compared with ours.
     """
-    graphs = _pair(sources, widths)
+    graphs = shared.paired(sources, widths, _GRAPHS)
     chosen = choose_device(one_rank(), device)
     if chosen is not CPU and (mode not in (None, "kernel") or ablation):
         raise click.UsageError("on a device there is neither --mode user nor --ablation: leave them out")
@@ -107,7 +89,9 @@ def aggregate(
     modes = MODES if (mode or usual) == "both" else (mode or usual,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot shows kernels against kernels: it needs --mode kernel or both")
-    settings = Settings(graphs, threads or _cores(), rounds, modes, parts, ablation, chosen)
+    settings = Settings(
+        graphs, threads or shared.cores(), rounds, modes, parts, ablation, chosen, shared.beside(dtypes)
+    )
     progress = functools.partial(console.progress, quiet=as_json)
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -122,37 +106,39 @@ def aggregate(
 
 @bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
 @click.option("--rows", type=click.IntRange(1), default=1 << 18, show_default=True, help="Rows of features.")
-@click.option("--width", type=click.IntRange(1), default=_WIDTH, show_default=True, help="Columns of the features.")
+@click.option(
+    "--width", type=click.IntRange(1), default=shared.WIDTH, show_default=True, help="Columns of the features."
+)
 @click.option("--bits", type=click.Choice(["1", "2", "4", "8", "16"]), multiple=True, default=["2"], show_default=True,
               help="Bits a value; repeat for more.")  # fmt: skip
-@_threads
-@_rounds
-@_device
-@_json
+@shared.threads
+@shared.rounds
+@shared.device
+@shared.as_json
 def quantize(
     rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, device: str, as_json: bool
 ) -> None:
     """Quantization and back, beside the copy bandwidth of the machine, or of a device."""
     numbers, chosen = tuple(sorted({int(number) for number in bits})), choose_device(one_rank(), device)
     with console.progress("rounds", rounds, quiet=as_json) as advance:
-        found = quantization.run(rows, width, numbers, threads or _cores(), rounds, advance, chosen)
+        found = quantization.run(rows, width, numbers, threads or shared.cores(), rounds, advance, chosen)
     if as_json:
         print(json.dumps(found))
         return
     where = f"{found['threads']} threads" if chosen is CPU else chosen.name
-    shown = _table(f"{rows:,} rows of {width} float32, {where}", "kernel", "ms", "GB/s", "of a copy")
+    shown = table(f"{rows:,} rows of {width} float32, {where}", "kernel", "ms", "GB/s", "of a copy")
     for name, line in found["kernels"].items():
         shown.add_row(
             name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
         )
     console.stdout().print(shown)
-    _show_requirements(found["requirements"])
+    show_requirements(found["requirements"])
 
 
 @bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
-    "--width", type=click.IntRange(1), default=_WIDTH, show_default=True, help="Columns of the rows that travel."
+    "--width", type=click.IntRange(1), default=shared.WIDTH, show_default=True, help="Columns of the rows that travel."
 )
 @click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
               help="Bits of a value that travels.")  # fmt: skip
@@ -163,12 +149,12 @@ def quantize(
               help="Interleaved rounds; the median counts.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
-@_device
+@shared.device
 @click.option("--ranks-per-gpu", type=click.IntRange(1), default=1, show_default=True,
               help="So many ranks of a node may share a GPU.")  # fmt: skip
 @click.option("--gpu-mpi", type=click.Choice(GPU_MPI), default="auto", show_default=True,
               help="Give MPI the memory of GPUs, or go through that of the host; auto tries.")  # fmt: skip
-@_json
+@shared.as_json
 def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_json: bool, **settings: Any) -> None:
     """How much of the time that boundary rows travel local aggregation hides, forward and backward.
 
@@ -197,28 +183,13 @@ def _show_exchange(found: dict[str, Any]) -> None:
     about = f"{found['width']} columns, {found['bits']} bits, {found['collective']}"
     title = f"{found['ranks']} ranks ({ways}), {about}: milliseconds"
     timed = {"aggregation": "aggregate", "exchange": "exchange", "wire": "wire", "both": "both", "in turn": "in_turn"}
-    shown = _table(title, "", *timed, "hidden", "bytes", "largest of a rank")
+    shown = table(title, "", *timed, "hidden", "bytes", "largest of a rank")
     for name, line in found["directions"].items():
         milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in timed.values())
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
         shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)
-    _show_requirements(found["requirements"])
-
-
-def _pair(sources: tuple[str, ...], widths: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
-    """Each source with its width."""
-    if not sources:
-        sources = tuple(source for source, _ in _GRAPHS)
-        widths = widths or tuple(width for _, width in _GRAPHS)
-    widths = widths or (_WIDTH,)
-    if len(widths) not in (1, len(sources)):
-        raise click.UsageError(f"{len(widths)} --width for {len(sources)} graphs: give one for all, or one for each")
-    return tuple(zip(sources, widths * len(sources) if len(widths) == 1 else widths, strict=True))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    show_requirements(found["requirements"])
 
 
 def _show_aggregation(found: dict[str, Any]) -> None:
@@ -228,29 +199,11 @@ def _show_aggregation(found: dict[str, Any]) -> None:
             _show_timings(title, graph[mode], device_of(graph))
     if "ablation" in found:
         _show_timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
-    _show_requirements(found["requirements"])
+    show_requirements(found["requirements"])
 
 
 def _show_timings(title: str, timings: dict[str, Any], device: str = HOST_NAME) -> None:
-    shown = _table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
+    shown = table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
     for key, cells in timing_rows(timings, device):
         shown.add_row(key, *cells)
     console.stdout().print(shown)
-
-
-def _show_requirements(lines: list[dict[str, Any]]) -> None:
-    answers = {True: "yes", False: "NO", None: "not measured"}
-    for graph, of_graph in itertools.groupby(lines, key=lambda line: line["graph"]):
-        shown = _table(f"required: {graph}", "figure", "mode", "direction", "measured", "required", "reached")
-        for line in of_graph:
-            measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
-            required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
-            shown.add_row(line["what"], line["mode"], line["direction"], measured, required, answers[line["reached"]])
-        console.stdout().print(shown)
-
-
-def _table(title: str, *names: str) -> Table:
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for number, name in enumerate(names):
-        shown.add_column(name, justify="left" if number == 0 else "right")
-    return shown

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
-from hpcgnn.study import graphs
+from hpcgnn.study import graphs, studies
 from hpcgnn.study.ceilings import last_level_cache_bytes
 from hpcgnn.study.line_up import HOST_NAME, line_up
 from hpcgnn.study.measure import Advance, Entry, Outcome, Place, interleave
+from hpcgnn.study.measure import steps as steps_of
 from hpcgnn.study.ours import tuning_variants
 from hpcgnn.study.problem import DIRECTIONS
 
@@ -31,7 +33,8 @@ ONE_THREAD = "@1"  # ends the keys of what ran on one thread
 
 @dataclass(frozen=True)
 class Workload:
-    """One graph, stored in ``graph``, and how it is measured. source: what it was made from. device: as torch calls it."""
+    """One graph, stored in ``graph``, and how it is measured. source: what it was made from. device: as torch calls it.
+    dtypes: beside float32, arithmetic whose conversions are counted."""
 
     graph: Path
     source: str
@@ -39,10 +42,12 @@ class Workload:
     threads: int
     rounds: int
     device: str = HOST_NAME
+    dtypes: tuple[str, ...] = ()
 
-    def place(self, *, warm: bool, **changes: Any) -> Place:
-        """A process for it."""
-        return replace(Place(self.graph, self.width, self.threads, warm, device=self.device), **changes)
+    def place(self, *, warm: bool, graph: Path | None = None, **changes: Any) -> Place:
+        """A process for it. graph: another one than its own."""
+        subject = studies.aggregation(graph or self.graph, self.width)
+        return replace(Place(subject, self.threads, warm, device=self.device), **changes)
 
 
 def kernel_entries(work: Workload) -> list[Entry]:
@@ -53,7 +58,11 @@ def kernel_entries(work: Workload) -> list[Entry]:
     together, chosen = work.place(warm=True), line_up(work.device)
     names = [contender.name for contender in (*chosen.ours, *chosen.rivals)]
     large = [contender.name for contender in chosen.rivals if contender.family == "pyg"]
-    beside = [contender.name for contender in chosen.beside]
+    beside = [
+        contender.name
+        for contender in (*chosen.beside, *chosen.converted)
+        if contender.dtype in ("float32", *work.dtypes)
+    ]
     names = [*(name for name in names if name not in large), *beside, *large]
     entries = [Entry(name, name, together) for name in names]
     if work.device == HOST_NAME and work.threads > 1:
@@ -88,7 +97,7 @@ def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
 
 def steps(entries: list[Entry], rounds: int) -> int:
     """How often ``advance`` counts for both directions."""
-    return len(DIRECTIONS) * len(entries) * (rounds + 1)
+    return steps_of(entries, rounds, len(DIRECTIONS))
 
 
 def measure(work: Workload, entries: list[Entry], advance: Advance) -> dict[str, Outcome]:
@@ -100,15 +109,20 @@ def describe(work: Workload) -> dict[str, Any]:
     """The graph's facts, and what one product reads and adds."""
     facts = graphs.facts(work.graph)
     feature_bytes = facts["nodes"] * work.width * 4
-    return facts | {
-        "source": work.source,
-        "device": work.device,
-        "width": work.width,
-        "feature_bytes": feature_bytes,
-        "beyond_caches": feature_bytes > last_level_cache_bytes(work.device),
-        "flop": facts["entries"] * work.width,
-        "gathered_bytes": gathered_bytes(facts["entries"], work.width, 4),
-    }
+    chosen = {"dtypes": list(work.dtypes), "dot_products": dot_products(where=work.device)} if work.dtypes else {}
+    return (
+        facts
+        | chosen
+        | {
+            "source": work.source,
+            "device": work.device,
+            "width": work.width,
+            "feature_bytes": feature_bytes,
+            "beyond_caches": feature_bytes > last_level_cache_bytes(work.device),
+            "flop": facts["entries"] * work.width,
+            "gathered_bytes": gathered_bytes(facts["entries"], work.width, 4),
+        }
+    )
 
 
 def gathered_bytes(entries: int, width: int, value_bytes: int) -> int:

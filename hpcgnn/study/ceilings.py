@@ -1,20 +1,25 @@
-"""What the machine can do at most: copy bandwidth, and row-gather bandwidth with a graph's own index stream."""
+"""What the machine can do at most: copy bandwidth, row-gather bandwidth with a graph's own index stream, multiply-adds."""
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
 import torch
 
+from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
+from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
-from hpcgnn.study.problem import Call
+from hpcgnn.study.problem import Call, Counted
 
 # Entries ahead to prefetch; the ceiling is the best of them.
 _DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
 _TRIES = 2
+# A ceiling of arithmetic does at least so many multiply-adds in a call, which take longer than starting threads does.
+_LEAST_MULTIPLY_ADDS = 1 << 28
 
 
 def gather_call(csr: Csr, x: torch.Tensor) -> Call:
@@ -43,6 +48,35 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
 
     best = min(_DISTANCES, key=lambda distance: min(seconds(distance) for _ in range(_TRIES)))
     return lambda: run(best)
+
+
+def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
+    """:func:`gather_call` where the tensors are: on the host, or on a device."""
+    if device.where.type == "cpu":
+        return gather_call(csr, x)
+    from hpcgnn.study import device_ceilings  # whose kernel is in Triton, which not every machine has
+
+    return device_ceilings.gather_call(csr, x, device)
+
+
+def int8_sized(x: torch.Tensor) -> torch.Tensor:
+    """Rows of float32 as long in bytes as those of ``x`` (n, F) are in 8-bit integers: what gathering those costs at least."""
+    return x[:, : math.ceil(x.shape[1] / 4)].contiguous()
+
+
+def multiply_call(dtype: str, multiply_adds: int) -> Counted:
+    """Does about so many multiply-adds of ``float32`` or ``int8``, of which no operand comes from memory.
+
+    Those of int8 are by the instructions that our kernels use here.
+    """
+    name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
+    native = library.load()
+    if native is None or name not in native.interface.functions:
+        raise HpcgnnError("the ceiling of arithmetic is measured in C++, and there are no native kernels for it here")
+    function, threads = library.function(name), library.threads()
+    of_round = function(rounds=1, threads=threads)
+    rounds = math.ceil(max(multiply_adds, _LEAST_MULTIPLY_ADDS) / of_round)
+    return Counted(lambda: torch.tensor([function(rounds=rounds, threads=threads)]), rounds * of_round)
 
 
 def copy_call(x: torch.Tensor) -> Call:

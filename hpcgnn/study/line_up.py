@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from hpcgnn.study import ours
-from hpcgnn.study.ceilings import copy_call
+from hpcgnn.study.ceilings import copy_call, gather_on, int8_sized
 from hpcgnn.study.contenders import DEVICE_RIVALS, RIVALS
 from hpcgnn.study.problem import Call, Contender, Problem
 
@@ -19,7 +19,8 @@ HOST_NAME = "cpu"  # as torch calls it
 class LineUp:
     """Of one kind of device.
 
-    ours, rivals: who compares. beside: what is measured beside them, the ceilings among it. variants: of ours, for the ablation.
+    ours, rivals: who compares. beside: what is measured beside them, the ceilings among it. converted: and with other types
+    (``--dtype``). variants: of ours, for the ablation.
     faster: by mode and family of rivals, how many times as fast as the fastest of the family ours has to be. names: of
     families, in a report. least_of_ceiling: the share of the row-gather ceiling that ours has to reach. least_of_copy: the
     share of copy bandwidth that quantization has to reach.
@@ -28,6 +29,7 @@ class LineUp:
     ours: tuple[Contender, ...]
     rivals: tuple[Contender, ...]
     beside: tuple[Contender, ...]
+    converted: tuple[Contender, ...]
     variants: tuple[Contender, ...]
     faster: dict[str, dict[str, float]]
     names: dict[str, str]
@@ -37,19 +39,29 @@ class LineUp:
     @cached_property
     def by_name(self) -> dict[str, Contender]:
         """Every contender and variant."""
-        return {contender.name: contender for contender in (*self.ours, *self.rivals, *self.beside, *self.variants)}
+        everyone = (*self.ours, *self.rivals, *self.beside, *self.converted, *self.variants)
+        return {contender.name: contender for contender in everyone}
 
 
 def _gather(problem: Problem, direction: str) -> Call:
-    from hpcgnn.study.device_ceilings import gather_call  # whose kernel is in Triton, which not every machine has
+    return gather_on(problem.device, *problem.operand(direction))
 
-    return gather_call(*problem.operand(direction), problem.device)
+
+def _gather_int8(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    return gather_on(problem.device, csr, int8_sized(x))
 
 
 def _select(problem: Problem, direction: str) -> Call:
     csr, x = problem.operand(direction)
     indices = csr.indices.long()
     return lambda: torch.index_select(x, 0, indices)
+
+
+def _converted(backend: str, modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
+    ceiling = Contender("ceiling.gather.int8", "row-gather ceiling, int8 rows", "ceiling", _gather_int8, modules,
+                        tolerance=None, dtype="int8")  # fmt: skip
+    return (*ours.converted(backend), ceiling)
 
 
 HOST = LineUp(
@@ -59,6 +71,7 @@ HOST = LineUp(
     ),
     rivals=RIVALS,
     beside=ours.MEASURED_BESIDE,
+    converted=_converted("native"),
     variants=ours.SWITCHED_OFF,
     faster={"kernel": {"dgl": 2, "torch.mm": 3, "pyg": 8}, "user": {"dgl": 3, "torch.mm": 4, "pyg": 25}},
     names={"dgl": "DGL's libxsmm kernel", "torch.mm": 'torch.sparse.mm(A, x, "sum")', "pyg": "PyG's default"},
@@ -75,6 +88,7 @@ DEVICE = LineUp(
         Contender("ceiling.select", "row gather that is written (index_select)", "ceiling", _select, tolerance=None),
         *ours.narrow_and_weighted("auto"),
     ),
+    converted=_converted("auto", ("triton",)),
     variants=(),
     faster={"kernel": {"torch.mm": 1.5, "pyg": 2}},
     names={"torch.mm": "torch.sparse.mm (cuSPARSE)", "pyg": "PyG's scatter"},

@@ -12,12 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study.line_up import HOST_NAME, line_up
-from hpcgnn.study.problem import DIRECTIONS
+from hpcgnn.study.line_up import HOST_NAME
+from hpcgnn.study.studies import Subject
 
 Advance = Callable[[int], None]
 
@@ -30,8 +29,7 @@ class Place:
     the same allocator. Else everything is as users have it. ``environment`` is set beside that. ``device``: as torch calls it.
     """
 
-    graph: Path
-    width: int
+    subject: Subject
     threads: int
     warm: bool
     huge_pages: bool = True
@@ -42,7 +40,7 @@ class Place:
         """What starts it."""
         options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
         options += ["--device", self.device]
-        return [sys.executable, "-m", "hpcgnn.study.worker", str(self.graph), str(self.width), *options]
+        return [sys.executable, "-m", "hpcgnn.study.worker", self.subject.study, *self.subject.words, *options]
 
     def variables(self) -> dict[str, str]:
         """Its environment."""
@@ -91,9 +89,10 @@ class Worker:
 
 @dataclass
 class Timing:
-    """Seconds of one contender, one value a round: the median of that round's calls."""
+    """Seconds of one contender, one value a round: the median of that round's calls. multiply_adds: of a call, if known."""
 
     rounds: list[float] = field(default_factory=list)
+    multiply_adds: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -107,7 +106,8 @@ class Timing:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds}
+        counted = {} if self.multiply_adds is None else {"multiply_adds": self.multiply_adds}
+        return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds, **counted}
 
 
 @dataclass(frozen=True)
@@ -135,21 +135,28 @@ class Outcome:
         }
 
 
-def interleave(entries: list[Entry], rounds: int, advance: Advance) -> dict[str, Outcome]:
-    """Time ``entries`` forward, then backward; ``advance`` counts ``len(entries) * (rounds + 1)`` steps for each.
+def interleave(
+    entries: list[Entry], rounds: int, advance: Advance, directions: tuple[str, ...] = ()
+) -> dict[str, Outcome]:
+    """Time ``entries`` in each of ``directions`` (all of their study: forward, then backward); see :func:`steps`.
 
-    A contender that fails is missing, and so is one whose results are not those of the first one on the same graph.
+    A contender that fails is missing, and so is one whose results are not those of the first one with the same subject.
     """
+    directions = directions or entries[0].place.subject.of_study.directions
     with _workers(entries) as workers:
-        return {direction: _interleave(entries, workers, direction, rounds, advance) for direction in DIRECTIONS}
+        return {direction: _interleave(entries, workers, direction, rounds, advance) for direction in directions}
+
+
+def steps(entries: list[Entry], rounds: int, directions: int) -> int:
+    """How often :func:`interleave` counts with ``advance``."""
+    return directions * len(entries) * (rounds + 1)
 
 
 def _interleave(
     entries: list[Entry], workers: dict[str, Worker], direction: str, rounds: int, advance: Advance
 ) -> Outcome:
-    outcome = Outcome(missing=_prepare(entries, workers, direction, advance))
-    ready = [entry for entry in entries if entry.key not in outcome.missing]
-    outcome.timings = {entry.key: Timing() for entry in ready}
+    outcome = _prepare(entries, workers, direction, advance)
+    ready = [entry for entry in entries if entry.key in outcome.timings]
     advance(len(outcome.missing) * rounds)
     for turn in range(rounds):
         first = turn % max(len(ready), 1)  # nobody always follows the same one
@@ -165,26 +172,29 @@ def _interleave(
     return outcome
 
 
-def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, advance: Advance) -> dict[str, str]:
-    """Get everything ready and compare the results; returns why entries are missing, by key."""
-    missing: dict[str, str] = {}
-    expected: dict[Path, list[float]] = {}
+def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, advance: Advance) -> Outcome:
+    """Get everything ready and compare the results: timings without rounds yet, and why entries are missing."""
+    outcome = Outcome()
+    expected: dict[Subject, list[float]] = {}
     for entry in entries:
-        contender = line_up(entry.place.device).by_name[entry.contender]
+        contender = entry.place.subject.contender(entry.contender, entry.place.device)
         if direction not in contender.directions:
             answer: dict[str, Any] = {"missing": f"has no {direction} of its own"}
         else:
             answer = workers[entry.key].ask(do="prepare", contender=entry.contender, direction=direction)
         if "missing" in answer:
-            missing[entry.key] = answer["missing"]
-        elif answer["fingerprint"] is not None:
-            first = expected.setdefault(entry.place.graph, answer["fingerprint"])
+            outcome.missing[entry.key] = answer["missing"]
+        else:
+            outcome.timings[entry.key] = Timing(multiply_adds=answer.get("multiply_adds"))
+        if answer.get("fingerprint") is not None:
+            first = expected.setdefault(entry.place.subject, answer["fingerprint"])
             try:
                 compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
             except HpcgnnError as error:
-                missing[entry.key] = str(error)
+                del outcome.timings[entry.key]
+                outcome.missing[entry.key] = str(error)
         advance(1)
-    return missing
+    return outcome
 
 
 @contextmanager
@@ -205,6 +215,7 @@ def _workers(entries: list[Entry]) -> Iterator[dict[str, Worker]]:
 
 
 def compare(entry: Entry, tolerance: float, found: list[float], expected: list[float]) -> None:
-    """Raises unless two fingerprints are of the same result."""
-    if not abs(found[0] - expected[0]) <= tolerance * expected[1] * 3:  # a NaN is not equal either
-        raise HpcgnnError(f"{entry.contender} computes something else than ours: {found[0]:.6g}, not {expected[0]:.6g}")
+    """Raises unless two fingerprints are of the same results."""
+    for value, wanted, size in zip(found[::2], expected[::2], expected[1::2], strict=True):
+        if not abs(value - wanted) <= tolerance * size * 3:  # a NaN is not equal either
+            raise HpcgnnError(f"{entry.contender} computes something else than ours: {value:.6g}, not {wanted:.6g}")

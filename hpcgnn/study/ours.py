@@ -10,11 +10,13 @@ import torch
 
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.buffers import BufferPool
+from hpcgnn.kernels.int8 import quantize_rows
 from hpcgnn.kernels.native import spmm as native
 from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
 from hpcgnn.study.ceilings import copy_call, gather_call
 from hpcgnn.study.problem import Call, Contender, Prepare, Problem, autograd_call
 
+KEY = 1  # of the noise with which 8-bit integers are rounded, as in training
 # What "off" means where it is not 0 or the other boolean.
 _OFF = {"tile_bytes": 64, "tasks_a_thread": 1}
 
@@ -70,6 +72,40 @@ def narrow_and_weighted(backend: str) -> tuple[Contender, ...]:
         Contender("ours.bf16", "ours, bfloat16 storage", "ours.bf16", bfloat16, tolerance=2e-2),
         Contender("ours.int8", "ours, int8 storage", "ours.int8", int8, tolerance=5e-2),
     )
+
+
+def converted(backend: str) -> tuple[Contender, ...]:
+    """What is measured with ``--dtype int8``: all conversions are in the time."""
+
+    def int8(problem: Problem, direction: str) -> Call:
+        csr, x = problem.operand(direction)
+
+        def call() -> torch.Tensor:
+            rows = quantize_rows(x, key=KEY)
+            return spmm(csr, rows.codes, backend=backend, scale=rows.scale)
+
+        return call
+
+    def stored(problem: Problem, direction: str) -> Call:
+        """x is kept in 8 bits from forward to backward, and everything is added in float32."""
+        csr, x = problem.operand(direction)
+        kept = [quantize_rows(problem.x, key=KEY)]
+
+        def forward() -> torch.Tensor:
+            kept[0] = quantize_rows(x, key=KEY)
+            return spmm(csr, x, backend=backend)
+
+        def backward() -> torch.Tensor:
+            kept[0].float()
+            return spmm(csr, x, backend=backend)
+
+        return forward if direction == "forward" else backward
+
+    return (
+        Contender("ours.int8.counted", "ours int8, quantization counted", "ours.int8.counted", int8, tolerance=5e-2,
+                  dtype="int8", ceiling="ceiling.gather.int8"),
+        Contender("exact", "EXACT-like storage", "exact", stored, dtype="int8", ceiling="ceiling.gather"),
+    )  # fmt: skip
 
 
 def _huge_pages(problem: Problem, direction: str) -> Call:

@@ -12,7 +12,7 @@ from hpcgnn.study.aggregate import gathered_bytes
 from hpcgnn.study.line_up import line_up
 from hpcgnn.study.report import device_of
 
-_VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1}
+_VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1, "ours.int8.counted": 1}
 _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", "p", "h", "d")
 
 

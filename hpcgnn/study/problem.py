@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -13,9 +14,35 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 
 DIRECTIONS = ("forward", "backward")
+# What a call gives: several results where it computes several things.
+Result = torch.Tensor | tuple[torch.Tensor, ...]
 # A product ready to run: everything that can be made in advance has been. Each call gives a fresh result.
-Call = Callable[[], torch.Tensor]
-Prepare = Callable[["Problem", str], Call]
+Call = Callable[[], Result]
+Prepare = Callable[[Any, str], Call]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A call whose result is compared with ours after ``finish``, which is not timed."""
+
+    call: Call
+    finish: Callable[[Any], Result]
+
+    def __call__(self) -> Result:
+        """What is timed."""
+        return self.call()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A call that does so many multiply-adds."""
+
+    call: Call
+    multiply_adds: float
+
+    def __call__(self) -> Result:
+        """What is timed."""
+        return self.call()
 
 
 class Problem:
@@ -62,11 +89,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to aggregate.
+    """One way to compute what is measured.
 
     ``prepare(problem, direction)`` gives the product to time. ``family`` groups ways that a requirement counts as one: the
     fastest of them stands for it. ``modules`` must be importable. ``tolerance`` is how far the result may lie from ours,
-    relative to its size; None where it is another quantity.
+    relative to its size; None where it is another quantity. ``dtype``: with which it is measured, where types are chosen.
+    ``ceiling``: the name of what it could reach at most.
     """
 
     name: str
@@ -76,6 +104,8 @@ class Contender:
     modules: tuple[str, ...] = ()
     directions: tuple[str, ...] = DIRECTIONS
     tolerance: float | None = 1e-4
+    dtype: str = "float32"
+    ceiling: str = ""
 
     def missing(self) -> str | None:
         """Why this machine cannot run it, or None."""

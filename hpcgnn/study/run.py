@@ -25,7 +25,8 @@ _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dg
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and where. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part."""
+    """What to measure, and where. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part; ``dtypes``:
+    beside float32."""
 
     sources: tuple[tuple[str, int], ...]
     threads: int
@@ -34,6 +35,7 @@ class Settings:
     parts: int = 2
     ablation: bool = False
     device: Device = CPU
+    dtypes: tuple[str, ...] = ()
 
 
 def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
         works = []
         for source, width in settings.sources:
             paths = [store.whole(source), *([store.part(source, settings.parts)] if settings.parts else [])]
-            common = (source, width, settings.threads, settings.rounds, str(settings.device.where))
+            common = (source, width, settings.threads, settings.rounds, str(settings.device.where), settings.dtypes)
             works += [Workload(path, *common) for path in paths]
             advance(1)
     results = [_measure(work, settings, progress) for work in works]

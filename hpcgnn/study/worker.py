@@ -1,4 +1,6 @@
-"""A process that measures: ``python -m hpcgnn.study.worker GRAPH_FOLDER WIDTH [--warm] [--no-huge-pages] [--device NAME]``.
+"""A process that measures: ``python -m hpcgnn.study.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``.
+
+STUDY and its WORDs are those of a :class:`hpcgnn.study.studies.Subject`, such as ``aggregate GRAPH_FOLDER WIDTH``.
 
 It answers one line of JSON on stdout for each line of JSON on stdin: ``{"do": "prepare" | "run", "contender": name, "direction":
 ...}``, until its input ends. Threads, instruction set and buffer pool are set by the environment that it is
@@ -12,16 +14,16 @@ import ctypes
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from hpcgnn.devices import device_of
+from hpcgnn.devices import Device, device_of
 from hpcgnn.memory import keep_freed_memory
-from hpcgnn.study import clock, graphs
-from hpcgnn.study.line_up import HOST_NAME, line_up
-from hpcgnn.study.problem import Call, Problem
+from hpcgnn.study import clock
+from hpcgnn.study.line_up import HOST_NAME
+from hpcgnn.study.problem import Call, Counted, Result, Unfinished
+from hpcgnn.study.studies import STUDIES, Subject
 
 # A call that is shorter than this is made once untimed before it is timed, so that it finds its own code and data.
 _LONG_SECONDS = 0.3
@@ -34,9 +36,9 @@ _PR_SET_THP_DISABLE = 41
 class Bench:
     """What one process holds: the problem and the products that are ready to run."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem, self._device = problem, problem.device
-        self._line_up = line_up(str(problem.device.where))
+    def __init__(self, subject: Subject, device: Device) -> None:
+        self._problem, self._device = subject.of_study.problem(subject.words, device), device
+        self._contenders = subject.of_study.contenders(str(device.where))
         self._direction = ""
         self._ready: dict[str, Call] = {}
 
@@ -50,14 +52,17 @@ class Bench:
         return self._prepare(name, request["direction"]) if request["do"] == "prepare" else self._run(name)
 
     def _prepare(self, name: str, direction: str) -> dict[str, Any]:
-        contender = self._line_up.by_name[name]
+        contender = self._contenders[name]
         missing = contender.missing()
         if missing:
             return {"missing": missing}
-        self._ready[name] = contender.prepare(self._problem, direction)
-        result = self._ready[name]()  # also warms what is made on first use
+        call = self._ready[name] = contender.prepare(self._problem, direction)
+        result = call()  # also warms what is made on first use
         self._device.synchronize()  # what fails there is to be this one's failure
-        return {"fingerprint": fingerprint(result) if contender.tolerance else None}
+        if isinstance(call, Unfinished):
+            result = call.finish(result)
+        counted = {"multiply_adds": call.multiply_adds} if isinstance(call, Counted) else {}
+        return {"fingerprint": fingerprint(result) if contender.tolerance else None, **counted}
 
     def _run(self, name: str) -> dict[str, Any]:
         call = self._ready[name]
@@ -70,8 +75,10 @@ class Bench:
         return {"seconds": seconds}
 
 
-def fingerprint(result: torch.Tensor) -> list[float]:
-    """Two numbers of a (rows, width) result, its product with fixed random vectors and its size, to compare results."""
+def fingerprint(result: Result) -> list[float]:
+    """Two numbers of each (rows, width) result, its product with fixed random vectors and its size, to compare results."""
+    if isinstance(result, tuple):
+        return [number for each in result for number in fingerprint(each)]
     draw = torch.Generator().manual_seed(7)
     columns = torch.mv(result, torch.randn(result.shape[1], generator=draw).to(result.device)).cpu().double()
     rows = torch.randn(result.shape[0], generator=draw).double()
@@ -81,8 +88,8 @@ def fingerprint(result: torch.Tensor) -> list[float]:
 def main() -> None:
     """Answer requests until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("graph", type=Path)
-    parser.add_argument("width", type=int)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("words", nargs="+", metavar="word")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--no-huge-pages", action="store_true")
     parser.add_argument("--device", default=HOST_NAME)
@@ -96,7 +103,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     device = device_of(torch.device(arguments.device))
     device.use()
-    bench = Bench(Problem(graphs.read_graph(arguments.graph), arguments.width, device=device))
+    bench = Bench(Subject(arguments.study, tuple(arguments.words)), device)
     for line in sys.stdin:
         try:
             answer = bench.answer(json.loads(line))

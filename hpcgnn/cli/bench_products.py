@@ -1,0 +1,151 @@
+"""``hpcgnn bench gemm`` and ``hpcgnn bench sddmm``: dense products, and products at edges, in float32 and in fewer bits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli import bench_shared as shared
+from hpcgnn.cli import console
+from hpcgnn.comm.devices import choose_device
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.devices import CPU
+from hpcgnn.study import gemm as products
+from hpcgnn.study import gemm_contenders, sddmm_contenders
+from hpcgnn.study import sddmm as at_edges
+from hpcgnn.study.problem import Contender
+
+_SDDMM_GRAPHS = (("rmat:scale=17,degree=28", shared.WIDTH),)
+
+
+class _Shape(click.ParamType):
+    """Rows, depth and width of a product."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
+        """From ``32768x256x256``."""
+        words = str(value).split("x")
+        if len(words) != 3 or not all(word.isdecimal() and int(word) > 0 for word in words):
+            self.fail(f"{value!r} is no shape: write ROWSxDEPTHxWIDTH, such as 32768x256x256", param, ctx)
+        rows, depth, width = map(int, words)
+        return rows, depth, width
+
+
+@click.command(
+    epilog="\b\nExample\n  hpcgnn bench gemm --shape 32768x256x256 --shape 131072x256x256 --dtype bf16 --dtype int8"
+)
+@click.option(
+    "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
+    show_default=True, help="x (ROWS, DEPTH) times a weight (DEPTH, WIDTH); repeat for more.",
+)  # fmt: skip
+@shared.dtypes(gemm_contenders.DTYPES, "all of them")
+@shared.threads
+@shared.rounds
+@shared.device
+@shared.as_json
+def gemm(
+    shapes: tuple[tuple[int, int, int], ...],
+    dtypes: tuple[str, ...],
+    threads: int | None,
+    rounds: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """A dense layer's products: ours, torch's and libraries' that quantize, beside the CPU's peak of multiply-adds.
+
+    y is x times the weight, dx and dW are its gradients, and layer is all three: conversions are in the time, but for those of
+    what y leaves for dW. product is y from operands that were converted before. Each result is compared with ours in float32.
+    """
+    chosen = choose_device(one_rank(), device)
+    settings = products.Settings(
+        shapes, threads or shared.cores(), rounds, shared.beside(dtypes or gemm_contenders.DTYPES), chosen
+    )
+    found = products.run(settings, functools.partial(console.progress, quiet=as_json))
+    if as_json:
+        print(json.dumps(found))
+        return
+    contenders = gemm_contenders.by_name(found["device"])
+    where = f"{found['threads']} threads" if chosen is CPU else chosen.name
+    for shape in found["shapes"]:
+        for direction, lines in shape["products"].items():
+            _show(f"{shape['name']}, {direction}, {where}", direction, lines, contenders)
+    shared.show_requirements(found["requirements"])
+
+
+@click.command(
+    epilog="\b\nExample\n  hpcgnn bench sddmm --graph rmat:scale=17,degree=28 --width 256 --heads 8 --dtype int8"
+)
+@shared.graphs("R-MAT of scale 17")
+@shared.widths(str(shared.WIDTH))
+@click.option(
+    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Groups of columns, a product each."
+)
+@click.option("--op", "ops", type=click.Choice(sddmm_contenders.DIRECTIONS), multiple=True, default=["dot"], show_default=True,
+              help="Products of both rows, or their sum (a row for each edge: mind the memory); repeat for both.")  # fmt: skip
+@shared.dtypes(sddmm_contenders.DTYPES, "all of them")
+@shared.folder
+@shared.threads
+@shared.rounds
+@shared.device
+@shared.as_json
+def sddmm(
+    sources: tuple[str, ...],
+    widths: tuple[int, ...],
+    heads: int,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    folder: Path | None,
+    threads: int | None,
+    rounds: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Products at the edges of a graph, as attention has them: ours, DGL's and torch's, beside gathering the rows.
+
+    Quantization of both operands is in the time, but in the line that says otherwise. Each result is compared with ours in
+    float32.
+    """
+    graphs, chosen = shared.paired(sources, widths, _SDDMM_GRAPHS), choose_device(one_rank(), device)
+    beside = shared.beside(dtypes or sddmm_contenders.DTYPES)
+    settings = at_edges.Settings(
+        graphs, heads, threads or shared.cores(), rounds, tuple(dict.fromkeys(ops)), beside, chosen
+    )
+    with contextlib.ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        found = at_edges.run(settings, place, functools.partial(console.progress, quiet=as_json))
+    if as_json:
+        print(json.dumps(found))
+        return
+    contenders = sddmm_contenders.by_name(found["device"])
+    where = f"{found['threads']} threads" if chosen is CPU else chosen.name
+    for graph in found["graphs"]:
+        for op, lines in graph["ops"].items():
+            about = f"{graph['heads']} heads" if op == "dot" else "sums"
+            _show(f"{graph['name']}, width {graph['width']}, {about}, {where}", op, lines, contenders)
+    shared.show_requirements(found["requirements"])
+
+
+def _show(title: str, direction: str, lines: dict[str, Any], contenders: dict[str, Contender]) -> None:
+    shown = shared.table(title, "", "ms", "spread", "10⁹ op/s", "x ours f32", "of ceiling")
+    reasons = []
+    for name, line in lines.items():
+        label = contenders[name].label
+        if "seconds" not in line:
+            reasons += [f"{label}: {line['missing']}"] * (direction in contenders[name].directions)
+            continue
+        ops, times, share = line["giga_ops"], line["times_ours"], line["of_ceiling"]
+        missing = "not measured" if contenders[name].ceiling else "-"
+        shown.add_row(
+            label, f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", "-" if ops is None else f"{ops:.1f}",
+            "-" if times is None else f"{times:.2f}", missing if share is None else f"{share:.0%}",
+        )  # fmt: skip
+    console.stdout().print(shown)
+    for reason in reasons:
+        console.stdout().print(f"  not measured: {reason}", style="dim", highlight=False)

@@ -1,0 +1,378 @@
+"""See :mod:`hpcgnn.kernels.int8`: the codes, scales and results of :mod:`hpcgnn.kernels.reference.int8`, bit for bit.
+
+Rows are quantized in a pass of their own, as a row's scale must be known before its codes. ``tl.dot`` then adds products of codes
+in int32, and the sums become float32 while they are in registers. ``torch._int_mm`` (cuBLASLt) would write them for another
+kernel to read, and it takes multiples of 8 columns alone. Which of the two is faster was not measured, as no GPU was at hand.
+Where rows are no multiple of 16 bytes, a thread reads fewer of them at once.
+
+Two columns, 16 apart, share a draw: the kernels that quantize hold such pairs (:mod:`hpcgnn.kernels.triton.quantize`).
+"""
+
+# mypy: disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hpcgnn.kernels import packing
+from hpcgnn.kernels.reference.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
+from hpcgnn.kernels.triton import keyed
+from hpcgnn.kernels.triton.int8_sddmm import sddmm
+from hpcgnn.kernels.triton.launch import launch
+from hpcgnn.kernels.triton.quantize import column_of, lanes
+from hpcgnn.kernels.triton.tasks import columns_of_a_program, vector
+from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
+
+__all__ = ["dot_products", "product", "quantize_rows", "sddmm", "weight_gradient"]
+
+_LARGEST = tl.constexpr(float(packing.LARGEST))
+_SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
+_FRACTION_BITS = tl.constexpr(packing.FRACTION_BITS)
+_ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
+_HALF = tl.constexpr(packing.HALF)
+_TOP = tl.constexpr(127.0)
+_INFINITY = tl.constexpr(0x7F800000)
+_GROUP = tl.constexpr(16)  # pairs of columns that follow each other
+_VALUES = 4 * WARP  # of a tile of rows that are quantized, as for messages
+_LONG, _SHORT, _LEAST = 128, 64, 16  # sides of a product's tile: with two long ones, a thread's registers would not do
+_DEPTH = 64  # terms that such a tile adds at a time
+_WORKSPACE = 1 << 26  # bytes
+_SEGMENTS_AT_ONCE = 8  # whose sums each thread has on their way
+
+
+def dot_products() -> bool:
+    """Whether the current GPU multiplies 8-bit integers by instructions of their own, and Triton makes them of ``tl.dot``.
+
+    That is so with NVIDIA's tensor cores from compute capability 8.0 on: older GPUs have such instructions, but Triton compiles
+    no ``tl.dot`` for them. It is so with AMD's matrix cores from MI100 (gfx908) and RDNA 3 (gfx11) on. Without a GPU it is not.
+    """
+    if not torch.cuda.is_available():
+        return False
+    if torch.version.hip is None:
+        return torch.cuda.get_device_capability() >= (8, 0)
+    return _has_matrix_cores(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName)
+
+
+def _has_matrix_cores(name: str) -> bool:
+    """Of an AMD GPU, such as ``gfx90a:sramecc+:xnack-``."""
+    digits = name.partition(":")[0].removeprefix("gfx")
+    family, chip = int(digits[:-2]), int(digits[-2:], 16)
+    return family > 10 or (family == 9 and chip >= 0x08)
+
+
+def _check_instructions(x: torch.Tensor) -> None:
+    """Raise ValueError where ``x`` lies on a GPU for which there is no ``tl.dot`` of 8-bit integers."""
+    if x.is_cuda and not dot_products():
+        raise ValueError(
+            "products of 8-bit integers need a GPU of NVIDIA from compute capability 8.0 on, or one of AMD from MI100 on: "
+            "use float32"
+        )
+
+
+def quantize_rows(
+    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
+) -> None:
+    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    rows, width = x.shape
+    wide = padded(lanes(width, 8, 2))
+    together = rows_of_tile(rows, 2 * wide, _VALUES)
+    units = vector(width, 1)
+    launch(
+        _quantize, triton.cdiv(rows, together), x, factor, key or 0, codes, scale, rows, width // units,
+        VECTOR=units, NEAREST=key is None, ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
+    )  # fmt: skip
+
+
+def product(
+    x: torch.Tensor | None,
+    key: int | None,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_key: int | None,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+    out: torch.Tensor,
+) -> None:
+    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
+    _check_instructions(codes)
+    if x is not None:
+        quantize_rows(x, None, key, codes, scale)
+    depth, width = weight.shape
+    columns, column_scale = codes.new_empty(width, depth), scale.new_empty(width)
+    quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)
+    side, units, out_units = _side(width, _SHORT), vector(depth, 1), vector(width, 4)
+    launch(
+        _multiply, triton.cdiv(out.shape[0], _LONG) * triton.cdiv(width, side),
+        codes, scale, columns, column_scale, bias, out, out.shape[0], depth // units, width // out_units,
+        VECTOR=units, OUT_VECTOR=out_units, ACCUMULATE=accumulate,
+        ROWS=_LONG, COLUMNS=side, DEPTH=_DEPTH, num_warps=_warps(_LONG, side),
+    )  # fmt: skip
+
+
+def weight_gradient(
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    dy: torch.Tensor,
+    key: int | None,
+    dweight: torch.Tensor,
+    sums: torch.Tensor | None,
+) -> None:
+    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns.
+
+    Sums of segments of rows go to a workspace, from which one kernel adds them in order: no atomics. It is at most 64 MiB, with
+    dy's codes, or what one segment takes: where all do not fit, some take their turn after others.
+    """
+    _check_instructions(codes)
+    (rows, depth), width = codes.shape, dy.shape[1]
+    if sums is not None:
+        torch.sum(dy, 0, out=sums)
+    dweight.zero_()
+    if codes.numel() == 0 or dy.numel() == 0:
+        return
+    segments, blocks_of_each = triton.cdiv(rows, ROWS_OF_A_SEGMENT), ROWS_OF_A_SEGMENT // ROWS_OF_A_BLOCK
+    bytes_of_each = width * (4 * depth + ROWS_OF_A_SEGMENT + 4 * blocks_of_each)
+    together = min(max(1, _WORKSPACE // bytes_of_each), segments)
+    partial = scale.new_empty(together, depth, width)
+    dy_codes = codes.new_empty(together * blocks_of_each, width, ROWS_OF_A_BLOCK)
+    dy_scale = scale.new_empty(together * blocks_of_each, width)
+    sides, units, dy_units = (_side(depth, _SHORT), _side(width, _LONG)), vector(depth, 1), vector(width, 4)
+    block = columns_of_a_program(dweight.numel(), 4)
+    for first in range(0, segments, together):
+        begin, count = first * ROWS_OF_A_SEGMENT, min(together, segments - first)
+        blocks = triton.cdiv(min(rows - begin, count * ROWS_OF_A_SEGMENT), ROWS_OF_A_BLOCK)
+        launch(
+            _quantize_columns, blocks * triton.cdiv(width, 2 * _GROUP.value),
+            dy, scale, key or 0, dy_codes, dy_scale, begin, rows, width // dy_units,
+            VECTOR=dy_units, NEAREST=key is None, ROWS=ROWS_OF_A_BLOCK, num_warps=8,
+        )  # fmt: skip
+        launch(
+            _contract, count * triton.cdiv(depth, sides[0]) * triton.cdiv(width, sides[1]),
+            codes, dy_codes, dy_scale, partial, begin, rows, blocks, depth // units, width // dy_units,
+            VECTOR=units, DY_VECTOR=dy_units, ROWS=ROWS_OF_A_BLOCK, BLOCKS=blocks_of_each, DEPTH=_DEPTH,
+            COLUMNS=sides[0], DY_COLUMNS=sides[1], num_warps=_warps(*sides),
+        )  # fmt: skip
+        launch(
+            _add_in_order, triton.cdiv(dweight.numel(), block), partial, dweight, count, dweight.numel(),
+            BLOCK=block, AT_ONCE=_SEGMENTS_AT_ONCE, num_warps=1,
+        )  # fmt: skip
+
+
+def _side(width: int, most: int) -> int:
+    """Of a product's tile, for so many columns."""
+    return max(_LEAST, min(most, padded(width)))
+
+
+def _warps(rows: int, columns: int) -> int:
+    """Of a program with such a tile: at most 32 sums a thread."""
+    return 8 if rows * columns > _LONG * _SHORT // 2 else 4
+
+
+@triton.jit
+def _magnitude(values):
+    """As int32 patterns: their order is that of the magnitudes, and a NaN is beyond infinity."""
+    return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _grid(most):
+    """The scale of rows of which these are the largest magnitudes; 2**17 divided by it; and whether all of a row is finite."""
+    finite = most < _INFINITY
+    largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), _LARGEST)
+    wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), _SMALLEST_SCALE)
+    up = (wanted.to(tl.uint32, bitcast=True) + 0xFFFF) & 0xFFFF0000  # to a number that bfloat16 holds
+    scale = tl.where(largest > 0, up.to(tl.float32, bitcast=True), 0.0)
+    per_step = tl.div_rn(tl.where(largest > 0, _ONE, 0.0), tl.where(largest > 0, scale, 1.0))
+    return tl.where(finite, scale, float("nan")), per_step, finite
+
+
+@triton.jit
+def _noise(key, number, pair, NEAREST: tl.constexpr):
+    """int32 noise, in 2**-17 of a code, for both columns of each pair: 16 bits of its draw and a half, or half a code."""
+    if NEAREST:
+        first = tl.full((1, 1), _HALF, tl.int32)
+        second = first
+    else:
+        low, high = keyed.row_hash(key, number)
+        random = keyed.draw(low, high, pair)
+        first = (((random << 1) & 0x1FFFF) | 1).to(tl.int32)
+        second = ((random >> 15) | 1).to(tl.int32)
+    return first, second
+
+
+@triton.jit
+def _codes(values, per_step, finite, noise):
+    steps = tl.where(finite, values, 0.0) * per_step
+    steps = tl.minimum(tl.maximum(steps, -_TOP * _ONE), _TOP * _ONE).to(tl.int32)
+    return tl.where(finite, (steps + noise) >> _FRACTION_BITS, 0).to(tl.int8)
+
+
+@triton.jit(do_not_specialize=["key", "count"])
+def _quantize(
+    x,
+    factor,
+    key: tl.uint64,
+    codes,
+    scale,
+    count,
+    vectors,
+    VECTOR: tl.constexpr,
+    NEAREST: tl.constexpr,
+    ROWS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
+    number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    pair = tl.arange(0, PADDED)[None, :]
+    first, second = column_of(pair, 0, 0, 2, _GROUP), column_of(pair, 1, 0, 2, _GROUP)
+    here, width, at = number < count, vectors * VECTOR, number * vectors * VECTOR
+    left = tl.load(x + at + first, mask=here & (first < width), other=0.0)
+    right = tl.load(x + at + second, mask=here & (second < width), other=0.0)
+    if factor is not None:
+        by = tl.load(factor + number, mask=here, other=0.0)
+        left *= by
+        right *= by
+    most = tl.max(tl.maximum(_magnitude(left), _magnitude(right)), axis=1, keep_dims=True)
+    of_row, per_step, finite = _grid(most)
+    of_first, of_second = _noise(key, number, pair, NEAREST)
+    tl.store(codes + at + first, _codes(left, per_step, finite, of_first), mask=here & (first < width))
+    tl.store(codes + at + second, _codes(right, per_step, finite, of_second), mask=here & (second < width))
+    tl.store(scale + number, of_row, mask=here)
+
+
+@triton.jit(do_not_specialize=["key", "begin", "count"])
+def _quantize_columns(
+    dy,
+    scale,
+    key: tl.uint64,
+    codes,
+    column_scale,
+    begin,
+    count,
+    vectors,
+    VECTOR: tl.constexpr,
+    NEAREST: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """A block of ROWS rows of ``dy``, from row ``begin`` on, times their ``scale``: 32 columns to ``codes`` (blocks, H, ROWS) and
+    ``column_scale`` (blocks, H). Rows from ``count`` on, which are not there, are zeros.
+    """
+    width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * _GROUP)
+    block = (tl.program_id(0) // tiles).to(tl.int64)
+    pair = (tl.program_id(0) % tiles) * _GROUP + tl.arange(0, _GROUP)[None, :]
+    row = tl.arange(0, ROWS)[:, None]
+    number = begin + block * ROWS + row
+    here = number < count
+    by = tl.load(scale + number, mask=here, other=0.0)
+    noise = _noise(key, number, pair, NEAREST)
+    for slot in tl.static_range(2):
+        column = column_of(pair, slot, 0, 2, _GROUP)
+        values = tl.load(dy + number * vectors * VECTOR + column, mask=here & (column < width), other=0.0) * by
+        of_column, per_step, finite = _grid(tl.max(_magnitude(values), axis=0, keep_dims=True))
+        place = block * width + column
+        tl.store(codes + place * ROWS + row, _codes(values, per_step, finite, noise[slot]), mask=column < width)
+        tl.store(column_scale + place, of_column, mask=column < width)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _multiply(
+    codes,
+    scale,
+    columns,
+    column_scale,
+    bias,
+    out,
+    count,
+    vectors,
+    out_vectors,
+    VECTOR: tl.constexpr,
+    OUT_VECTOR: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """ROWS by COLUMNS of the product of ``codes`` (n, F) with the transposed ``columns`` (H, F), to ``out``, or added to it."""
+    depth, width = vectors * VECTOR, out_vectors * OUT_VECTOR
+    tiles = tl.cdiv(width, COLUMNS)
+    row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    term = tl.arange(0, DEPTH)
+    left = codes + row * vectors * VECTOR + term[None, :]
+    right = columns + column.to(tl.int64) * vectors * VECTOR + term[:, None]
+    total = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for first in range(0, depth, DEPTH):
+        within = first + term < depth
+        a = tl.load(left + first, mask=(row < count) & within[None, :], other=0)
+        b = tl.load(right + first, mask=(column < width) & within[:, None], other=0)
+        total = tl.dot(a, b, total, out_dtype=tl.int32)
+    of_row = tl.load(scale + row, mask=row < count, other=0.0)
+    of_column = tl.load(column_scale + column, mask=column < width, other=0.0)
+    y = total.to(tl.float32) * (of_row * of_column)
+    if bias is not None:
+        y += tl.load(bias + column, mask=column < width, other=0.0)
+    to, exists = out + row * out_vectors * OUT_VECTOR + column, (row < count) & (column < width)
+    if ACCUMULATE:
+        y = tl.load(to, mask=exists, other=0.0) + y
+    tl.store(to, y, mask=exists)
+
+
+@triton.jit(do_not_specialize=["begin", "count", "blocks"])
+def _contract(
+    codes,
+    dy_codes,
+    dy_scale,
+    partial,
+    begin,
+    count,
+    blocks,
+    vectors,
+    dy_vectors,
+    VECTOR: tl.constexpr,
+    DY_VECTOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DY_COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Of one segment, BLOCKS of the ``blocks`` from row ``begin`` on: COLUMNS by DY_COLUMNS of its sum, to ``partial``.
+
+    In ``dy_codes`` the rows of a block follow each other, as tensor cores take what is summed over.
+    """
+    width, dy_width = vectors * VECTOR, dy_vectors * DY_VECTOR
+    tiles, dy_tiles = tl.cdiv(width, COLUMNS), tl.cdiv(dy_width, DY_COLUMNS)
+    segment = tl.program_id(0) // (tiles * dy_tiles)
+    column = (tl.program_id(0) // dy_tiles % tiles) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    dy_column = (tl.program_id(0) % dy_tiles) * DY_COLUMNS + tl.arange(0, DY_COLUMNS)[None, :]
+    term = tl.arange(0, DEPTH)
+    of_segment = tl.zeros((COLUMNS, DY_COLUMNS), tl.float32)
+    for block in range(segment * BLOCKS, tl.minimum(segment * BLOCKS + BLOCKS, blocks)):
+        place = tl.cast(block, tl.int64) * dy_width + dy_column
+        right = dy_codes + place * ROWS + term[:, None]
+        total = tl.zeros((COLUMNS, DY_COLUMNS), tl.int32)
+        for first in range(0, ROWS, DEPTH):
+            row = begin + tl.cast(block, tl.int64) * ROWS + first + term[None, :]
+            a = tl.load(codes + row * vectors * VECTOR + column, mask=(row < count) & (column < width), other=0)
+            b = tl.load(right + first, mask=dy_column < dy_width, other=0)
+            total = tl.dot(a, b, total, out_dtype=tl.int32)
+        of_segment += total.to(tl.float32) * tl.load(dy_scale + place, mask=dy_column < dy_width, other=0.0)
+    to = partial + (segment.to(tl.int64) * width + column) * dy_vectors * DY_VECTOR + dy_column
+    tl.store(to, of_segment, mask=(column < width) & (dy_column < dy_width))
+
+
+@triton.jit(do_not_specialize=["segments"])
+def _add_in_order(partial, out, segments, values, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
+    """``partial`` (segments, values) added to ``out`` (values,), one after the other."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    exists = at < values
+    total = tl.load(out + at, mask=exists, other=0.0)
+    end = tl.where(exists, segments, 0)
+    source = partial + at
+    for first in range(0, segments, AT_ONCE):
+        for k in tl.static_range(AT_ONCE):
+            total += tl.load(source, mask=first + k < end, other=0.0)
+            source += values
+    tl.store(out + at, total, mask=exists)

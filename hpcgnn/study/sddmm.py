@@ -1,0 +1,97 @@
+"""What ``hpcgnn bench sddmm`` measures: products at the edges of graphs, beside other libraries and gathering their rows.
+
+One process for a graph, in which all contenders take turns with warm memory; ours without its pool of buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.devices import CPU, Device
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.int8 import dot_products
+from hpcgnn.study import figures, graphs, studies
+from hpcgnn.study.ceilings import last_level_cache_bytes
+from hpcgnn.study.measure import Entry, Place, interleave, steps
+from hpcgnn.study.report import Requirement
+from hpcgnn.study.run import Progress, machine
+from hpcgnn.study.sddmm_contenders import DTYPES, by_name
+
+LEAST_TIMES_FLOAT32 = 1.5  # of dot products whose operands no cache holds; with dot products of 8-bit integers, and
+LEAST_WITHOUT_DOT_PRODUCTS = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, and where. sources: pairs of a graph's source and its width. ops: *dot*, *add*. dtypes: beside
+    float32, which is always measured."""
+
+    sources: tuple[tuple[str, int], ...]
+    heads: int
+    threads: int
+    rounds: int
+    ops: tuple[str, ...] = ("dot",)
+    dtypes: tuple[str, ...] = DTYPES
+    device: Device = CPU
+
+
+def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Measure everything; graphs are kept in ``folder``, and found there. Raises :class:`HpcgnnError`."""
+    for source, width in settings.sources:
+        if width % settings.heads:
+            raise HpcgnnError(
+                f"{settings.heads} heads do not divide the {width} columns of {source}: choose other --heads"
+            )
+    store = graphs.Graphs(folder)
+    with progress("making the graphs", len(settings.sources)) as advance:
+        stored = []
+        for source, width in settings.sources:
+            stored.append((store.whole(source), width))
+            advance(1)
+    found: dict[str, Any] = {
+        "machine": machine(settings.device),
+        "threads": settings.threads,
+        "rounds": settings.rounds,
+        "device": str(settings.device.where),
+        "dtypes": list(settings.dtypes),
+        "dot_products": dot_products(where=settings.device.where),
+    }
+    found["graphs"] = [_measure(path, width, settings, progress) for path, width in stored]
+    chosen = settings.device is CPU and "int8" in settings.dtypes
+    found["requirements"] = [
+        line.as_json() for graph in found["graphs"] if chosen for line in requirements(graph, found["dot_products"])
+    ]
+    return found
+
+
+def _measure(path: Path, width: int, settings: Settings, progress: Progress) -> dict[str, Any]:
+    device, facts = str(settings.device.where), graphs.facts(path)
+    contenders = by_name(device)
+    place = Place(studies.sddmm(path, width, settings.heads), settings.threads, warm=True, device=device)
+    names = [name for name, each in contenders.items() if each.dtype in ("float32", *settings.dtypes)]
+    entries = [Entry(name, name, place) for name in names]
+    with progress(facts["name"], steps(entries, settings.rounds, len(settings.ops))) as advance:
+        outcomes = interleave(entries, settings.rounds, advance, settings.ops)
+    multiply_adds = facts["entries"] * width
+    ops = {op: figures.lines(outcome, contenders, multiply_adds) for op, outcome in outcomes.items()}
+    feature_bytes = facts["nodes"] * width * 4
+    return facts | {
+        "width": width,
+        "heads": settings.heads,
+        "feature_bytes": feature_bytes,
+        "beyond_caches": feature_bytes > last_level_cache_bytes(device),
+        "multiply_adds": multiply_adds,
+        "ops": ops,
+    }
+
+
+def requirements(graph: dict[str, Any], has_dot_products: bool) -> list[Requirement]:
+    """Those that the measurements of one graph (see :func:`run`) answer: none where caches hold its rows."""
+    if not graph["beyond_caches"] or "dot" not in graph["ops"]:
+        return []
+    measured, note = figures.reached(graph["ops"]["dot"], "ours.int8", "times_ours")
+    least = LEAST_TIMES_FLOAT32 if has_dot_products else LEAST_WITHOUT_DOT_PRODUCTS
+    what = "times ours float32 by int8, quantization counted"
+    return [Requirement(what, graph["name"], "kernel", "dot", measured, least, note=note)]
