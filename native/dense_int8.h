@@ -53,9 +53,9 @@ inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Pane
     for (int64_t c = 0; c < stride; ++c) {
         const int8_t* column = codes + (first + c) * depth;
         const bool exists = c < panels.columns_of(p);
-        int32_t sum = 0;
-        for (int64_t k = 0; exists && k < depth; ++k) sum += column[k];
-        correction[first + c] = -Int8Arithmetic::kOffset * sum;
+        uint32_t sum = 0;  // unsigned: times kOffset it may wrap around, as the sums then do as well
+        for (int64_t k = 0; exists && k < depth; ++k) sum += static_cast<uint32_t>(column[k]);
+        correction[first + c] = static_cast<int32_t>(0U - Int8Arithmetic::kOffset * sum);
         for (int64_t step = 0; step < steps; ++step) {
             uint32_t number = 0;
             for (int t = 0; exists && t < kTermsOfInt8 && step * kTermsOfInt8 + t < depth; ++t)

@@ -8,6 +8,10 @@
 #include "dense_tile.h"
 #include "simd.h"
 
+#if defined(HPCGNN_DOT_PRODUCTS) && defined(__aarch64__) && !defined(__ARM_FEATURE_SVE)
+#include <arm_neon.h>
+#endif
+
 namespace {
 
 using Ints = Lanes<int32_t, kFloats>;

@@ -52,7 +52,8 @@ struct HeadLayout {
 
     HeadLayout(const int64_t width, const int64_t number)
         : heads(number), columns(width / number), shape(HeadShape::kUnknown), chunks(width / kInt8Chunk), lanes(0) {
-        if (columns > 0 && columns % kInt8Chunk == 0) shape = HeadShape::kChunks;
+        if (columns == 0) return;
+        if (columns % kInt8Chunk == 0) shape = HeadShape::kChunks;
         const int64_t own = columns / kTermsOfInt8;
         if (shape == HeadShape::kUnknown && width % kInt8Chunk == 0 && columns % kTermsOfInt8 == 0 &&
             (own & (own - 1)) == 0) {

@@ -207,6 +207,7 @@ def _make_trainer(
         strategy=config.strategy,
         seed=config.seed,
         compute=config.compute,
+        int8=config.int8,
         keep_input_aggregation=config.cache_input_aggregation,
     )
     log = None if str(config.replay) == "none" else config.replay

@@ -48,9 +48,9 @@ def spmm(
     check_tensors(weight=weight, out=out, scale=scale)
     weight = None if weight is None else weight.contiguous()
     stored = csr.weight if weight is None else None
-    if not _tracked(x, weight, stored, out, scale):
+    if not tracked(x, weight, stored, out, scale):
         return plain_spmm(csr, x, weight, reduce, out, backend, scale=scale, accumulate=accumulate)
-    if _tracked(stored):
+    if tracked(stored):
         raise ValueError("csr.weight is a constant: pass the weight that needs a gradient as weight")
     for name, value in (("out", out), ("scale", scale)):
         if value is not None:
@@ -62,7 +62,7 @@ def spmm(
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """:func:`hpcgnn.kernels.rows.gather_rows`, differentiable in ``x`` if that is float32 or float64."""
     check_given(x=x, index=index)
-    if not _tracked(x):
+    if not tracked(x):
         return plain_rows.gather_rows(x, index, backend)
     _check_differentiable("x", x)
     return _GatherRows.apply(x, index, backend)
@@ -72,7 +72,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
     check_given(index=index, src=src)
     check_whole("num_rows", num_rows)
-    if not _tracked(src):
+    if not tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
     return _ScatterRows.apply(src, index, num_rows, backend)
 
@@ -83,7 +83,7 @@ def sddmm(
     """:func:`hpcgnn.kernels.edges.sddmm`, differentiable in ``a`` and ``b``."""
     check_type("csr", csr, Csr)
     check_given(a=a, b=b)
-    if not _tracked(a, b):
+    if not tracked(a, b):
         return plain_edges.sddmm(csr, a, b, op, heads, backend)
     return _Sddmm.apply(a, b, csr, op, heads, backend)
 
@@ -103,8 +103,8 @@ def dense(
     """
     check_given(x=x, weight=weight)
     check_tensors(bias=bias, plus=plus)
-    if not _tracked(x, weight, bias, plus):
-        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), backend, compute)
+    if not tracked(x, weight, bias, plus):
+        return plain_dense.product(x, weight, bias, reused(plus, x.dtype), backend, compute)
     return _Dense.apply(x, weight, bias, plus, backend, compute)
 
 
@@ -112,7 +112,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
     """:func:`hpcgnn.kernels.edges.edge_softmax`, differentiable in ``scores``."""
     check_type("csr", csr, Csr)
     check_given(scores=scores)
-    if not _tracked(scores):
+    if not tracked(scores):
         return plain_edges.edge_softmax(csr, scores, backend)
     return _EdgeSoftmax.apply(scores, csr, backend)
 
@@ -121,7 +121,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     """:func:`hpcgnn.kernels.edges.edge_sum`, differentiable in ``values``."""
     check_type("csr", csr, Csr)
     check_given(values=values)
-    if not _tracked(values):
+    if not tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
     return _EdgeSum.apply(values, csr, backend)
 
@@ -140,12 +140,13 @@ def activation(
     check_type("norm", norm, Norm, type(None))
     check_type("mask", mask, DropoutMask, type(None))
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-    if not _tracked(x, weight, bias):
+    if not tracked(x, weight, bias):
         return activate(x, norm, mask, backend)[0]
     return _Activation.apply(x, weight, bias, eps, mask, backend)
 
 
-def _tracked(*tensors: torch.Tensor | None) -> bool:
+def tracked(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd is to know of what is made of these."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
@@ -277,7 +278,7 @@ class _Dense(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.arithmetic = {"backend": backend, "compute": compute}
-        return plain_dense.product(x, weight, bias, _reused(plus, x.dtype), **ctx.arithmetic)
+        return plain_dense.product(x, weight, bias, reused(plus, x.dtype), **ctx.arithmetic)
 
     @staticmethod
     @once_differentiable
@@ -294,7 +295,7 @@ class _Dense(torch.autograd.Function):
         return dx, dweight, dbias, dy if needs_plus else None, None, None
 
 
-def _reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """A tensor over the memory of ``plus`` that may be written to, of a copy where someone else reads it."""
     if plus is None or plus.dtype != dtype:
         return plus

@@ -188,10 +188,10 @@ def _new_rows(x: torch.Tensor) -> Int8Rows:
 
 def _check_operand(name: str, x: torch.Tensor | Int8Rows) -> None:
     if not isinstance(x, Int8Rows):
-        return _check_float(name, x)
-    if x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
+        _check_float(name, x)
+    elif x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
         raise ValueError(f"{name}.codes must be contiguous int8 of two dimensions, not {x.codes.dtype}")
-    if x.scale.shape != x.codes.shape[:1] or x.scale.dtype != torch.float32 or not x.scale.is_contiguous():
+    elif x.scale.shape != x.codes.shape[:1] or x.scale.dtype != torch.float32 or not x.scale.is_contiguous():
         raise ValueError(f"{name}.scale must be contiguous float32 of shape ({x.shape[0]},)")
 
 

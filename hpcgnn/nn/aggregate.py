@@ -19,7 +19,9 @@ from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.correction import Copies, Correction
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.channel import Channel
 
@@ -47,6 +49,7 @@ class Aggregator:
         self.right = right
         self.backend = backend
         self.correction = correction
+        self.int8: Int8 | None = None  # what is aggregated is quantized first, where that is faster
         exchange.boundary_nodes = self.correction.nodes.numel()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,36 +67,42 @@ class Aggregator:
     @cached_property
     def reverse(self) -> Aggregator:
         """The aggregator of the backward pass."""
-        return Aggregator(
+        reverse = Aggregator(
             self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse()
         )
+        reverse.int8 = self.int8
+        return reverse
+
+    def use_int8(self, int8: Int8 | None) -> None:
+        """From now on, forward and backward, in 8-bit integers; or, with None, in float32."""
+        self.int8 = self.reverse.int8 = int8
 
     def for_layer(self, layer: int) -> Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
         exchange = self.exchange.for_layer(layer)
         return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
 
-    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor, Message]:
+    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
         """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
 
         Returns what :meth:`finish_step` takes.
         """
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
-            x = (x if self.right is None else _scaled(x, self.right)).contiguous()
+            own = self._scaled(x)
         reused = exchange.reused(x.shape[1])
         if reused is not None:
-            return x, reused
+            return own, reused
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
         with measure("aggregation_seconds"):
-            spmm(self.plan.send, x, out=rows, backend=self.backend, accumulate=False)  # pre-aggregate
-        return x, exchange.start(rows)  # encode, start
+            self._multiply(self.plan.send, own, rows)  # pre-aggregate
+        return own, exchange.start(rows)  # encode, start
 
-    def finish_step(self, x: torch.Tensor, message: Message) -> torch.Tensor:
+    def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
         """The other half. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
-            z = spmm(self.plan.local, x, backend=self.backend)  # aggregate locally, while rows travel
+            z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
             sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
@@ -103,6 +112,23 @@ class Aggregator:
                 with measure("aggregation_seconds"):
                     self.correction.apply(z, sums, then)
         return z if self.left is None else z.mul_(self.left)
+
+    @cached_property
+    def _factor(self) -> torch.Tensor | None:
+        """Dr, (n,)."""
+        return None if self.right is None else self.right.view(-1)
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor | Int8Rows:
+        """``Dr x``, as 8-bit integers where it is aggregated as such."""
+        if self.int8 is not None and self.int8.aggregates(self.plan.local, x):
+            return self.int8.quantizer.rows(x, self._factor)
+        return (x if self.right is None else _scaled(x, self.right)).contiguous()
+
+    def _multiply(self, matrix: Csr, x: torch.Tensor | Int8Rows, out: torch.Tensor | None = None) -> torch.Tensor:
+        how: dict[str, Any] = {"out": out, "backend": self.backend, "accumulate": False}
+        if isinstance(x, Int8Rows):
+            return spmm(matrix, x.codes, scale=x.scale, **how)
+        return spmm(matrix, x, **how)
 
     # -- what policies ask ----------------------------------------------------------------------------------------------
 
@@ -180,7 +206,7 @@ class Passage:
 
     def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         self.aggregator = aggregator
-        self.under_way: tuple[torch.Tensor, Message] | None = None
+        self.under_way: tuple[torch.Tensor | Int8Rows, Message] | None = None
         self._begun: torch.Tensor | None = _Begin.apply(x, self)
 
     def finish(self) -> torch.Tensor:

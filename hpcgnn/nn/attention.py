@@ -6,16 +6,19 @@ travel: the scores of a neighbour are made of its row where that has come.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from hpcgnn.kernels import attention_weights, edge_softmax, sddmm, spmm
+from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
-from hpcgnn.nn.linear import Features, LabelledFeatures, matmul, operand
+from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
 from hpcgnn.nn.partial_attention import NEGATIVE_SLOPE, PartialPlan, partial_attention
 
 
@@ -36,15 +39,15 @@ class Neighbours:
     edges: AttentionEdges
     drop: KeyedDropout
 
-    def attend(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def attend(self, rows: torch.Tensor, weights: torch.Tensor, compute: Compute) -> torch.Tensor:
         """(m, H*C) rows to the (n, H*C) sums weighed by (e, H) weights, of which some are dropped."""
-        return spmm(self.edges.csr, rows, self.drop(weights), backend=self.halo.backend)
+        return spmm_in(compute)(self.edges.csr, rows, self.drop(weights), backend=self.halo.backend)
 
 
 class _Attention(torch.nn.Module):
     """What all kinds have in common."""
 
-    def __init__(self, heads: Heads, compute: str, backend: str) -> None:
+    def __init__(self, heads: Heads, compute: Compute, backend: str) -> None:
         super().__init__()
         self.heads, self.compute, self.backend = heads, compute, backend
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
@@ -62,7 +65,7 @@ class _Attention(torch.nn.Module):
 class _GAT(_Attention):
     """GAT's parameters (Veličković et al.); scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``."""
 
-    def __init__(self, in_width: int, heads: Heads, compute: str, backend: str) -> None:
+    def __init__(self, in_width: int, heads: Heads, compute: Compute, backend: str) -> None:
         super().__init__(heads, compute, backend)
         self.weight = torch.nn.Parameter(torch.empty(in_width, heads.count * heads.width))
         self.attend_source = torch.nn.Parameter(torch.empty(heads.count, heads.width))
@@ -78,7 +81,7 @@ class _GAT(_Attention):
 class GATLayer(_GAT):
     """GAT over the halo."""
 
-    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: str = "float32") -> None:
+    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
         super().__init__(in_width, heads, compute, neighbours.halo.backend)
         self.neighbours, self.drop = neighbours, neighbours.drop  # as a module, it learns when to drop nothing
 
@@ -86,11 +89,11 @@ class GATLayer(_GAT):
         """(n, F_in) to (n, H*C), or (n, C). Collective."""
         own, near = self.transformed(x), self.neighbours
         under_way = near.halo.begin(own)
-        target = _dots(own, self.attend_target)  # while rows travel
+        target = _dots(own, self.attend_target, self.compute)  # while rows travel
         rows = under_way.finish()
-        source = _dots(rows, self.attend_source)
+        source = _dots(rows, self.attend_source, self.compute)
         weights = attention_weights(near.edges.csr, target, source, NEGATIVE_SLOPE, self.backend)
-        return self.joined(near.attend(rows, weights))
+        return self.joined(near.attend(rows, weights, self.compute))
 
 
 class PartialGATLayer(_GAT):
@@ -102,7 +105,7 @@ class PartialGATLayer(_GAT):
         heads: Heads,
         plan: PartialPlan,
         drops: tuple[KeyedDropout, KeyedDropout],
-        compute: str = "float32",
+        compute: Compute = "float32",
     ) -> None:
         super().__init__(in_width, heads, compute, plan.rows.backend)
         self.plan, (self.send_drop, self.drop) = plan, drops
@@ -110,14 +113,18 @@ class PartialGATLayer(_GAT):
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, H*C), or (n, C). Collective."""
         own = self.transformed(x)
-        source, target = _dots(own, self.attend_source), _dots(own, self.attend_target)
-        return self.joined(partial_attention(self.plan, own, source, target, (self.send_drop, self.drop), self.backend))
+        source, target = _dots(own, self.attend_source, self.compute), _dots(own, self.attend_target, self.compute)
+        return self.joined(
+            partial_attention(
+                self.plan, own, source, target, (self.send_drop, self.drop), self.backend, spmm_in(self.compute)
+            )
+        )
 
 
 class GATv2Layer(_Attention):
     """Scores ``a · LeakyReLU(W_t x_i + W_s x_j)`` (Brody et al.); PyG's ``GATv2Conv``."""
 
-    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: str = "float32") -> None:
+    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
         super().__init__(heads, compute, neighbours.halo.backend)
         self.neighbours, self.drop = neighbours, neighbours.drop
         width = heads.count * heads.width
@@ -137,10 +144,21 @@ class GATv2Layer(_Attention):
         rows = under_way.finish()
         joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
         joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # of (e, H*C): the largest of all tensors here
-        weights = edge_softmax(near.edges.csr, _dots(joint, self.attend), backend=self.backend)
-        return self.joined(near.attend(rows, weights))
+        weights = edge_softmax(near.edges.csr, _dots(joint, self.attend, self.compute), backend=self.backend)
+        return self.joined(near.attend(rows, weights, self.compute))
 
 
-def _dots(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """(r, H*C) to (r, H): of each head with its vector (H, C). One product, with nothing of (r, H*C) in between."""
-    return rows @ torch.block_diag(*vectors[:, :, None])
+def spmm_in(compute: Compute) -> Callable[..., torch.Tensor]:
+    """:func:`hpcgnn.kernels.spmm` with weights, in an arithmetic."""
+    return compute.spmm if isinstance(compute, Int8) else spmm
+
+
+def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute) -> torch.Tensor:
+    """(r, H*C) to (r, H): of each head with its vector (H, C). One product, with nothing of (r, H*C) in between.
+
+    These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8): they are taken where that is wanted.
+    """
+    block = torch.block_diag(*vectors[:, :, None])
+    if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_on:
+        return integers.dense(rows, block, None, None, compute.quantizer)
+    return rows @ block

@@ -11,11 +11,12 @@ from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
-from hpcgnn.nn.compute import choose_compute
+from hpcgnn.nn.compute import FLOAT32, INT8, choose_compute
 from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.int8 import Int8Config, make_int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.plan import STRATEGIES
 
@@ -33,11 +34,12 @@ def build_model(
     dtype: torch.dtype = torch.float32,
     compute: str = "float32",
     keep_input_aggregation: bool = False,
+    int8: Int8Config | None = None,
 ) -> GraphModel:
     """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
 
     ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is. With
-    ``auto`` ranks agree on one: ``model.compute`` says which.
+    ``auto`` ranks agree on one: ``model.compute`` says which. int8: the rules of ``compute="int8"``.
     ``strategy`` is of no matter to attention over the halo, whose neighbours' rows travel as they are.
     """
     check_type("graph", graph, LocalGraph)
@@ -46,6 +48,7 @@ def build_model(
         check_type("messages", messages, Messages, type(None))
         check_type("dtype", dtype, torch.dtype)
         check_type("keep_input_aggregation", keep_input_aggregation, bool)
+        check_type("int8", int8, Int8Config, type(None))
         check_choice("strategy", strategy, STRATEGIES)
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
@@ -76,11 +79,14 @@ def build_model(
         connection,
         DropoutKeys(graph.original_ids.to(graph.device.where), seed),
         is_sparse=isinstance(graph.features, Csr),
-        compute=chosen,
+        compute=FLOAT32 if chosen == INT8 else chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
     model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
+    if chosen == INT8:
+        model.int8 = make_int8(int8 or Int8Config(), messages, backend)
+        model.use_compute(INT8 if model.int8.is_useful else FLOAT32)
     return model
 
 

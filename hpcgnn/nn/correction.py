@@ -27,6 +27,7 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.plan import AggregationPlan
 
 
@@ -92,13 +93,13 @@ class Correction:
             )
         return self._reverse
 
-    def sums(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    def sums(self, x: torch.Tensor | Int8Rows, z: torch.Tensor) -> torch.Tensor:
         """(b, F) what nodes at the boundary have of their neighbours here; x' (n, F) and z = L x'."""
         if self.copies is None:
             return z.index_select(0, self.nodes)
         if self._near is None:
-            self._near = self.copies.near().to(x.device)
-        return spmm(self._near, x, backend=self._backend)
+            self._near = self.copies.near().to(z.device)
+        return spmm(self._near, x if isinstance(x, torch.Tensor) else x.float(), backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
         """Add to ``z`` (n, F) what stale rows lack. now, then: (b, F) :meth:`sums` of this epoch and of that of the rows.

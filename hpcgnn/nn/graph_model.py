@@ -12,10 +12,12 @@ import torch
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator, make_aggregator
+from hpcgnn.nn.compute import FLOAT32, INT8
 from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.nn.layers import EndsWithBias
 from hpcgnn.nn.linear import Features
@@ -54,6 +56,19 @@ class Frame:
         return self.connection.aggregator
 
 
+# Of a model.
+Part = torch.nn.Module | Aggregator | KeptAggregator
+
+
+def _use_float32(part: Part) -> None:
+    """For a layer's products and its aggregation, or for one that is given."""
+    if isinstance(part, torch.nn.Module):
+        vars(part)["compute"] = FLOAT32
+    aggregator = getattr(part, "aggregator", None) if isinstance(part, torch.nn.Module) else part
+    if isinstance(aggregator, Aggregator):
+        aggregator.use_int8(None)
+
+
 class GraphModel(torch.nn.Module, ABC):
     """``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
 
@@ -65,7 +80,7 @@ class GraphModel(torch.nn.Module, ABC):
     summary: what it is, for the command's help. settings: dataclasses with what it can be set beside what all models have.
     aggregation: as :func:`hpcgnn.nn.aggregate.make_aggregator` takes it. begins_with_exchange: whether the first exchange of a
     pass is of the features, so that its result can be kept. has_dense_parameters: whether there are
-    :meth:`dense_parameters`.
+    :meth:`dense_parameters`. aggregates_in_integers: whether aggregators do with 8-bit integers, where the layers do.
     """
 
     summary: ClassVar[str] = ""
@@ -73,6 +88,8 @@ class GraphModel(torch.nn.Module, ABC):
     aggregation: ClassVar[str] = "gcn"
     begins_with_exchange: ClassVar[bool] = False
     has_dense_parameters: ClassVar[bool] = False
+    aggregates_in_integers: ClassVar[bool] = True
+    layers: torch.nn.ModuleList
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
@@ -99,6 +116,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.embed_labels: LabelEmbedding | None = None
         self.graph: LocalGraph | None = None  # what the model was built for
         self.asked_compute = frame.compute  # or auto, of which self.compute is what was chosen
+        self.int8: Int8 | None = None  # what layers share that compute in 8-bit integers
         self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
@@ -185,6 +203,8 @@ class GraphModel(torch.nn.Module, ABC):
         """What is drawn from now on, for dropout and for messages, is of this training step."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
+        if self.int8 is not None:
+            self.int8.begin_epoch(epoch)
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
         """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
@@ -192,10 +212,27 @@ class GraphModel(torch.nn.Module, ABC):
         return [channel for each in sending for channel in each.channels(degrees)]
 
     def use_compute(self, compute: str) -> None:
-        """Products are done in this arithmetic from now on, by all layers that have it as ``compute``."""
+        """Products are done in this arithmetic from now on, by all layers that have it as ``compute``.
+
+        In 8-bit integers, what is right before the softmax stays float32 (Tango §3.2), unless that is not wanted.
+        """
+        integers = self.int8 if compute == INT8 else None
+        self.compute = compute
         for module in self.modules():
-            if "compute" in vars(module):
-                vars(module)["compute"] = compute
+            if module is not self and "compute" in vars(module):
+                vars(module)["compute"] = integers or compute
+        for aggregator in self.aggregators:
+            if isinstance(aggregator, Aggregator):
+                aggregator.use_int8(integers if self.aggregates_in_integers else None)
+        if integers is None:
+            return
+        for part in () if integers.config.before_softmax else self.before_softmax():
+            _use_float32(part)
+        integers.watch_first_layer(self)
+
+    def before_softmax(self) -> list[Part]:
+        """Layers and aggregators whose results the softmax is of, or those of the decoder."""
+        return [self.layers[-1]]
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """Those that may have a weight decay of their own, as in the model's paper."""

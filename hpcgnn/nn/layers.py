@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.kernels import activation
 from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
-from hpcgnn.nn.linear import Features, LabelledFeatures, LateWeight, matmul, operand
+from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -42,7 +42,7 @@ class LinearLayer(torch.nn.Module, ABC):
         aggregator: Aggregator | KeptAggregator,
         *,
         transform_first: bool,
-        compute: str = "float32",
+        compute: Compute = "float32",
     ) -> None:
         super().__init__()
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
@@ -105,7 +105,7 @@ class SAGELayer(LinearLayer):
 class Dense(torch.nn.Module):
     """``x W + b``, in the arithmetic ``compute``; :class:`torch.nn.Linear` with W (F_in, F_out)."""
 
-    def __init__(self, in_width: int, out_width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+    def __init__(self, in_width: int, out_width: int, *, compute: Compute = "float32", backend: str = "auto") -> None:
         super().__init__()
         self.compute, self.backend = compute, backend
         self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
@@ -160,7 +160,14 @@ class GCNIILayer(torch.nn.Module):
     """
 
     def __init__(
-        self, width: int, aggregator: Aggregator, *, depth: int, alpha: float, theta: float, compute: str = "float32"
+        self,
+        width: int,
+        aggregator: Aggregator,
+        *,
+        depth: int,
+        alpha: float,
+        theta: float,
+        compute: Compute = "float32",
     ) -> None:
         super().__init__()
         self.aggregator, self.alpha, self.compute = aggregator, alpha, compute

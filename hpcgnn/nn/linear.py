@@ -9,6 +9,7 @@ import torch
 
 from hpcgnn.kernels import Csr, dense, dense_product, spmm
 from hpcgnn.nn.compute import FLOAT32, Rounded, sum_of
+from hpcgnn.nn.int8 import Int8, Int8Operand
 
 Features = torch.Tensor | Csr
 
@@ -25,15 +26,20 @@ class LabelledFeatures:
     embedding: torch.Tensor
 
 
-Operand = Features | LabelledFeatures | Rounded
+# What products are done in: one of :data:`hpcgnn.nn.compute.COMPUTES`, or 8-bit integers.
+Compute = str | Int8
+Narrow = Rounded | Int8Operand
+Operand = Features | LabelledFeatures | Narrow
 
 
 @overload
-def operand(x: torch.Tensor, compute: str) -> torch.Tensor | Rounded: ...
+def operand(x: torch.Tensor, compute: Compute) -> torch.Tensor | Narrow: ...
 @overload
-def operand(x: Features | LabelledFeatures, compute: str) -> Operand: ...
-def operand(x: Features | LabelledFeatures, compute: str) -> Operand:
+def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand: ...
+def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand:
     """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
+    if isinstance(compute, Int8):
+        return compute.operand(x) if isinstance(x, torch.Tensor) else x
     return Rounded(x, compute) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
 
 
@@ -51,7 +57,7 @@ def matmul(
     """
     if isinstance(x, torch.Tensor):
         return dense_product(x, weight, bias, plus, backend)
-    if isinstance(x, Rounded):
+    if isinstance(x, Narrow):
         return x.times(weight, bias, plus, backend)
     if isinstance(x, LabelledFeatures):
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
@@ -68,11 +74,11 @@ class LateWeight:
 
     def __init__(self, weight: torch.Tensor, backend: str = "auto") -> None:
         self.weight, self.backend = weight.detach(), backend
-        self.waiting: tuple[torch.Tensor | Rounded, torch.Tensor] | None = None
+        self.waiting: tuple[torch.Tensor | Narrow, torch.Tensor] | None = None
         self._made: torch.Tensor | None = _Made.apply(weight, self)
 
     def multiply(
-        self, x: torch.Tensor | Rounded, *, bias: torch.Tensor | None = None, plus: torch.Tensor | None = None
+        self, x: torch.Tensor | Narrow, *, bias: torch.Tensor | None = None, plus: torch.Tensor | None = None
     ) -> torch.Tensor:
         """``x @ weight + bias + plus``: :func:`matmul`, to be called once."""
         made, self._made = self._made, None  # autograd's nodes know this weight: a cycle would keep their memory
@@ -82,7 +88,7 @@ class LateWeight:
         """(F, H), once autograd has been where the product was."""
         assert self.waiting is not None, "the product's gradients come before its weight's"
         (x, dy), self.waiting = self.waiting, None
-        if isinstance(x, Rounded):
+        if isinstance(x, Narrow):
             return x.weight_gradient(dy, self.backend)
         return dense.weight_gradient(x, dy, backend=self.backend)[0]
 
@@ -105,10 +111,10 @@ class _Used(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y: torch.Tensor, made: torch.Tensor, late: LateWeight, x: torch.Tensor | Rounded
+        ctx: Any, y: torch.Tensor, made: torch.Tensor, late: LateWeight, x: torch.Tensor | Narrow
     ) -> torch.Tensor:
         ctx.late, ctx.rounded = late, None
-        if isinstance(x, Rounded):
+        if isinstance(x, Narrow):
             ctx.rounded = x
         else:
             ctx.save_for_backward(x.detach())

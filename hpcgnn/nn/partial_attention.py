@@ -106,24 +106,25 @@ def partial_attention(
     target: torch.Tensor,
     drops: tuple[Drop, Drop],
     backend: str = "auto",
+    weighed: Callable[..., torch.Tensor] = spmm,
 ) -> torch.Tensor:
     """The (n, H*C) sums of GAT, differentiable. Collective, forward and backward.
 
     rows: (n, H*C). source, target: (n, H) what a node's row adds to the scores of edges from, and to, it. drops: dropout of
-    the (entries, H) weights of S and of L beside R.
+    the (entries, H) weights of S and of L beside R. weighed: :func:`hpcgnn.kernels.spmm` for rows with weights.
     """
     width, send = rows.shape[1], plan.send
     told = plan.scores(spmm(plan.targets, target, backend=backend))
     of_row = spmm(plan.pre_rows, told, backend=backend)
     scores = _scores(send, plan.send_sources, source, of_row, plan.is_pre, backend)
     weights = edge_softmax(send, scores, backend)
-    values = spmm(send, rows, torch.where(plan.is_pre[:, None], drops[0](weights), weights), backend=backend)
+    values = weighed(send, rows, torch.where(plan.is_pre[:, None], drops[0](weights), weights), backend=backend)
     came = plan.rows(torch.cat((values, _log_sum_exp(send, scores, backend)), dim=1))
     sources = torch.cat((source, came[:, width:]))
     scores = _scores(plan.merge, plan.merge_sources, sources, target, ~plan.is_partial, backend)
     alpha = edge_softmax(plan.merge, scores, backend)
     alpha = torch.where(plan.is_partial[:, None], alpha, drops[1](alpha))
-    return spmm(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
+    return weighed(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
 
 
 def _scores(

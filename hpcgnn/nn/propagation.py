@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from hpcgnn.nn.config import LayerSettings, ModelConfig
-from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.settings import setting
@@ -47,6 +47,10 @@ class Propagation(GraphModel):
         self.norms = torch.nn.ModuleList(map(self.new_norm, widths[1:-1], self.dense))
         self.dropouts = torch.nn.ModuleList(self.new_dropout(config.dropout) for _ in self.norms)
         self.hops = [self.new_aggregator() for _ in range(config.num_hops)]
+
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`."""
+        return [self.dense[-1], self.hops[-1]]
 
     def transformed(self, x: Features) -> torch.Tensor:
         """(n, C), each node by itself."""

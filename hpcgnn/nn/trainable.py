@@ -14,6 +14,7 @@ from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.config import DistributedConfig, ModelConfig
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import GraphModel
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import Features
 from hpcgnn.policy.channel import Channel
 
@@ -23,6 +24,7 @@ class Trainable(Protocol):
 
     compute: str
     asked_compute: str
+    int8: Int8 | None
     keeps_input: bool
     messages: Messages
     keys: DropoutKeys

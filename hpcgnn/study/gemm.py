@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels.int8 import dot_products
+from hpcgnn.nn import int8 as training
 from hpcgnn.study import figures, studies
 from hpcgnn.study.gemm_contenders import DIRECTIONS, DTYPES, by_name
 from hpcgnn.study.measure import Entry, Place, interleave, steps
@@ -20,6 +23,7 @@ LEAST_TIMES_FLOAT32 = (
     1.8  # of products with at least so many multiply-adds, on CPUs with dot products of 8-bit integers
 )
 LEAST_OF_PEAK = 0.85
+LEAST_WHERE_TAKEN = 1.0  # of a layer, on CPUs without: where training takes integers, they are not slower
 LARGE = 32768 * 256 * 256
 
 
@@ -45,11 +49,18 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
         "dot_products": dot_products(where=settings.device.where),
     }
     found["shapes"] = [_measure(shape, settings, progress) for shape in settings.shapes]
-    chosen = settings.device is CPU and "int8" in settings.dtypes
-    found["requirements"] = [
-        line.as_json() for shape in found["shapes"] if chosen for line in requirements(shape, found["dot_products"])
-    ]
-    return found
+    if settings.device is CPU and "int8" in settings.dtypes:
+        found["training_takes_int8"] = _training_takes_int8(settings.threads)
+        some = [line for shape in found["shapes"] for line in requirements(shape, found)]
+    else:
+        some = []
+    return found | {"requirements": [line.as_json() for line in some]}
+
+
+def _training_takes_int8(threads: int) -> bool:
+    """Whether ``--compute int8`` multiplies large matrices in integers on this CPU, by the measurement that it makes."""
+    torch.set_num_threads(threads)
+    return training.measured().uses.products
 
 
 def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress) -> dict[str, Any]:
@@ -69,16 +80,19 @@ def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress
     return result | {"name": title, "products": products}
 
 
-def requirements(shape: dict[str, Any], has_dot_products: bool) -> list[Requirement]:
-    """Those that the measurements of one shape (see :func:`run`) answer: none of small ones, and of CPUs without dot products."""
-    if not has_dot_products or shape["multiply_adds"] < LARGE:
+def requirements(shape: dict[str, Any], found: dict[str, Any]) -> list[Requirement]:
+    """Those that the measurements of one shape answer. found: of :func:`run`, what it knows of the CPU."""
+
+    def line(what: str, direction: str, figure: str, least: float) -> Requirement:
+        measured, note = figures.reached(shape["products"][direction], "ours.int8", figure)
+        return Requirement(what, shape["name"], "kernel", direction, measured, least, note=note)
+
+    what = "times ours float32 by int8, quantization counted"
+    if not found["dot_products"]:
+        sizes = shape["rows"], shape["depth"], shape["width"]
+        is_taken = found["training_takes_int8"] and training.multiplies(*sizes)
+        return [line(what, "layer", "times_ours", LEAST_WHERE_TAKEN)] if is_taken else []
+    if shape["multiply_adds"] < LARGE:
         return []
-    found = []
-    for direction in ("y", "dx", "dW", "layer"):
-        measured, note = figures.reached(shape["products"][direction], "ours.int8", "times_ours")
-        what = "times ours float32 by int8, quantization counted"
-        found.append(Requirement(what, shape["name"], "kernel", direction, measured, LEAST_TIMES_FLOAT32, note=note))
-    measured, note = figures.reached(shape["products"]["product"], "ours.int8", "of_ceiling")
-    what = "of the peak of 8-bit multiply-adds"
-    found.append(Requirement(what, shape["name"], "kernel", "product", measured, LEAST_OF_PEAK, note=note))
-    return found
+    lines = [line(what, direction, "times_ours", LEAST_TIMES_FLOAT32) for direction in ("y", "dx", "dW", "layer")]
+    return [*lines, line("of the peak of 8-bit multiply-adds", "product", "of_ceiling", LEAST_OF_PEAK)]

@@ -11,8 +11,9 @@ from hpcgnn.comm import MessageConfig
 from hpcgnn.comm.devices import HOST, check_device
 from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
-from hpcgnn.nn.compute import COMPUTES
+from hpcgnn.nn.compute import COMPUTES, INT8
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
+from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
@@ -78,9 +79,12 @@ class RunConfig(Checked):
         "Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and add in float32; "
         "weights, optimiser and everything else stay float32, and so do checkpoints. auto: bf16 where every rank's CPU is "
         "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow. "
-        "tf32: 10 bits of mantissa, on GPUs of NVIDIA.",
+        "tf32: 10 bits of mantissa, on GPUs of NVIDIA. int8: products and aggregations in 8-bit integers where that is "
+        "faster, as in Tango; the layer before the softmax, weights and evaluations stay float32. int4 is refused: nothing here "
+        "multiplies it.",
         choices=COMPUTES,
     )
+    int8: Int8Config = field(default_factory=Int8Config)
     device: str = setting(
         "auto",
         "What a rank computes on: cpu; cuda, a GPU (AMD's too) of its own; or cuda:N. auto: GPUs where every rank has one of its "
@@ -108,7 +112,7 @@ class RunConfig(Checked):
         """
         super().check()
         check_device(self.device)
-        for part in (self.model, self.links, self.train):
+        for part in (self.model, self.links, self.train, self.int8):
             part.check()
         _check_delta(self)
         self.messages.check()
@@ -234,6 +238,9 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     if isinstance(model, ModelConfig) and not MODELS[model.model].uses_strategy(model):
         users = [name for name in MODELS if MODELS[name].uses_strategy(ModelConfig(name))]
         found["strategy"] = not_used("--strategy", f"{model.model}, whose neighbours' rows travel as they are", users)
+    if run.compute != INT8:
+        names = [str(each.name) for each in settings_of(Int8Config)]
+        found |= {name: f"{as_flag(name)} is for --compute int8: {run.compute} does not use it" for name in names}
     if run.device == HOST:
         found |= {
             name: f"{as_flag(name)} is for GPUs: --device cpu does not use it" for name in ("gpu_mpi", "ranks_per_gpu")
@@ -288,6 +295,7 @@ def settings_by_name() -> dict[str, Named]:
     for part, kind in (("labels", LabelPropagationConfig), ("train", TrainConfig), ("schedule", ScheduleConfig)):
         found |= _named(kind, part)
     found |= _named(RunConfig, "run") | {"bits": Named(_OF_BITS, "run")} | _named(MessageConfig, "messages")
+    found |= _named(Int8Config, "int8")
     return found | _composed(PolicyConfig, "policy")
 
 
@@ -315,6 +323,7 @@ def _parts(run: RunConfig) -> dict[str, Any]:
         "schedule": train.schedule,
         "labels": train.labels,
         "messages": run.messages,
+        "int8": run.int8,
         "policy": train.policy,
     }
 
@@ -340,6 +349,7 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
         model=ModelConfig.of_used(model),
         links=LinkConfig(**of_part.get("links", {})),
         train=TrainConfig(**of_part.get("train", {}), **how),
+        int8=Int8Config(**of_part.get("int8", {})),
         messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else SAFE_BITS),
         **of_run,
     )

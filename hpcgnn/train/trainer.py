@@ -16,7 +16,8 @@ from hpcgnn.comm import PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.nn.compute import resumed_compute
+from hpcgnn.nn.compute import INT8, resumed_compute
+from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
@@ -125,6 +126,7 @@ class Trainer:
             links=LinkConfig() if links is None else links.config,
             seed=model.keys.seed,
             compute=model.compute,
+            int8=Int8Config() if model.int8 is None or model.compute != INT8 else model.int8.config,
             cache_input_aggregation=model.keeps_input,
         )
 
@@ -291,7 +293,11 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
-            "compute": {"asked": self.model.asked_compute, "chosen": self.model.compute},
+            "compute": {
+                "asked": self.model.asked_compute,
+                "chosen": self.model.compute,
+                "int8": "" if self.model.int8 is None else str(self.model.int8.uses),
+            },
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
@@ -337,6 +343,8 @@ class Trainer:
     def _go_on_computing(self, before: dict[str, str] | None) -> None:
         """In the arithmetic that was chosen when the run began, if that was chosen. Collective."""
         model = self.model
+        if model.int8 is not None:
+            model.int8.go_on(before)
         model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def product(
     accumulate: bool,
     out: torch.Tensor,
 ) -> None:
-    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to ``codes`` and ``scale`` first."""
+    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
     _kernel("dense_int8")(
         rows=codes.shape[0],
         depth=codes.shape[1],

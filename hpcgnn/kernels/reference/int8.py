@@ -39,7 +39,7 @@ def product(
     accumulate: bool,
     out: torch.Tensor,
 ) -> None:
-    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to ``codes`` and ``scale`` first."""
+    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
     if x is not None:
         quantize_rows(x, None, key, codes, scale)
     columns = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame
+from hpcgnn.nn.graph_model import Frame, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.propagation import Propagation
@@ -20,6 +20,10 @@ class DAGNN(Propagation):
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__(config, frame)
         self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)
+
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`."""
+        return [*super().before_softmax(), self.gate]
 
     def scores(self, x: Features) -> torch.Tensor:
         """As :meth:`GraphModel.scores`."""

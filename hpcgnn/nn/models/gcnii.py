@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.config import LayerSettings, ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense, GCNIILayer
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.propagation import TeleportSettings
@@ -48,6 +48,10 @@ class GCNII(GraphModel):
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """As :meth:`GraphModel.dense_parameters`."""
         return [*self.first.parameters(), *self.last.parameters()]
+
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`."""
+        return [self.last]
 
     def scores(self, x: Features) -> torch.Tensor:
         """As :meth:`GraphModel.scores`."""

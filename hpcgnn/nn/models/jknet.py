@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame
+from hpcgnn.nn.graph_model import Frame, Part
 from hpcgnn.nn.layers import Dense, GCNLayer
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.stack import LinearStack
@@ -28,6 +28,10 @@ class JKNet(LinearStack):
     def widths(self, frame: Frame) -> list[int]:
         """All layers are hidden ones."""
         return [frame.in_width, *[self.config.hidden] * self.config.layers]
+
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`."""
+        return [self.final]
 
     def scores(self, x: Features) -> torch.Tensor:
         """As :meth:`GraphModel.scores`."""

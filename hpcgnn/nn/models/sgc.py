@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features, matmul, operand
 from hpcgnn.nn.propagation import HopSettings
@@ -41,12 +41,16 @@ class SGC(GraphModel):
         self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
         self.dense = Dense(frame.in_width, frame.out_width, compute=frame.compute, backend=self.backend)
 
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`."""
+        return [self.dense, self.hops[-1]]
+
     def scores(self, x: Features) -> torch.Tensor:
         """As :meth:`GraphModel.scores`."""
         if self.is_kept:
             assert isinstance(x, torch.Tensor)
             return self.dense(self._propagated(x))
-        transformed = matmul(operand(x, self.compute), self.dense.weight, self.backend)
+        transformed = matmul(operand(x, self.dense.compute), self.dense.weight, self.backend)
         return self._propagated(transformed) + self.dense.bias
 
     def _propagated(self, x: torch.Tensor) -> torch.Tensor:

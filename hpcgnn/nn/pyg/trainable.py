@@ -31,6 +31,7 @@ class TrainableModule:
         self.aggregator = self._of.bridge.halo
         rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
         self.compute = self.asked_compute = "float32"  # its layers are the user's own
+        self.int8 = None
         self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         weight = self.graph.edge_weight

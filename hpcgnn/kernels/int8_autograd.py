@@ -1,0 +1,123 @@
+"""Products in 8-bit integers with gradients (Tango §3.3): forward and backward by the same kernels.
+
+What is kept for a backward pass are the integers, a quarter of the bytes; weights, and gradients of everything, are float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hpcgnn.kernels import int8
+from hpcgnn.kernels import rows as plain_rows
+from hpcgnn.kernels.autograd import reused, tracked
+from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.quantizer import Quantizer
+from hpcgnn.kernels.spmm import spmm as plain_spmm
+
+
+def dense(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    plus: torch.Tensor | None,
+    quantizer: Quantizer,
+) -> torch.Tensor:
+    """``x @ weight + bias + plus``, (n, F) times (F, H), float32 and differentiable in all four.
+
+    ``plus`` as for :func:`hpcgnn.kernels.autograd.dense`: its memory may become the result's.
+    """
+    if not tracked(x, weight, bias, plus):
+        return product(x, weight, bias, reused(plus, x.dtype), quantizer)[0]
+    return _Dense.apply(x, weight, bias, plus, quantizer)
+
+
+def spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, quantizer: Quantizer) -> torch.Tensor:
+    """:func:`hpcgnn.kernels.spmm` of ``x`` (C, F) as 8-bit integers with float32 ``weight`` (entries,) or (entries, H).
+
+    Differentiable in both; the gradient of ``weight`` is an integer SDDMM. ``csr.weight`` is used where there is no ``weight``.
+    """
+    return _Spmm.apply(x, weight, csr, quantizer)
+
+
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None,
+    quantizer: Quantizer,
+) -> tuple[torch.Tensor, Int8Rows]:
+    """Not differentiable: ``out + x @ weight + bias``, and x, quantized while it is read unless the quantizer remembers it."""
+    known = quantizer.find(x)
+    key = None if known is not None else quantizer.next_key()
+    y, rows = int8.product(
+        known or x, weight, bias, out, key=key, weight_key=quantizer.next_key(), backend=quantizer.backend
+    )
+    if known is None:
+        quantizer.keep(x, rows)
+    return y, rows
+
+
+class _Dense(torch.autograd.Function):
+    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, each of integers; ``db`` sums the rows of ``dy``, which is ``dp``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        plus: torch.Tensor | None,
+        quantizer: Quantizer,
+    ) -> torch.Tensor:
+        y, rows = product(x, weight, bias, reused(plus, x.dtype), quantizer)
+        ctx.save_for_backward(rows.codes, rows.scale, weight)
+        ctx.quantizer = quantizer
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        codes, scale, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
+        dy, quantizer = dy.contiguous(), ctx.quantizer
+        dx = product(dy, weight.T, None, None, quantizer)[0] if needs_x else None
+        dweight = dbias = None
+        if needs_weight:
+            dweight, dbias = int8.weight_gradient(
+                Int8Rows(codes, scale), dy, key=quantizer.next_key(), sums=needs_bias, backend=quantizer.backend
+            )
+        elif needs_bias:
+            dbias = dy.sum(0)
+        return dx, dweight, dbias, dy if needs_plus else None, None
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, quantizer: Quantizer) -> torch.Tensor:
+        rows = quantizer.rows(x)
+        weight = None if weight is None else weight.contiguous()
+        ctx.save_for_backward(weight, *((rows.codes, rows.scale) if ctx.needs_input_grad[1] else ()))
+        ctx.csr, ctx.quantizer = csr, quantizer
+        return plain_spmm(csr, rows.codes, weight, scale=rows.scale, backend=quantizer.backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight, *kept = ctx.saved_tensors
+        csr, quantizer, backend = ctx.csr, ctx.quantizer, ctx.quantizer.backend
+        gradient = quantizer.rows(dz.contiguous())  # of both products: quantized once
+        dx = dweight = None
+        if ctx.needs_input_grad[0]:
+            transpose, values = csr.transpose(), None
+            if weight is not None:
+                transpose = csr.structure.transpose()
+                values = plain_rows.gather_rows(weight, csr.transpose_order, backend, check=False)
+            dx = plain_spmm(transpose, gradient.codes, values, scale=gradient.scale, backend=backend)
+        if ctx.needs_input_grad[1]:
+            heads = None if weight.dim() == 1 else weight.shape[1]
+            dweight = int8.sddmm(csr, gradient, Int8Rows(*kept), "dot", heads, backend)
+        return dx, dweight, None, None

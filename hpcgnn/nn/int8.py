@@ -1,0 +1,316 @@
+"""Training in 8-bit integers: where, and by which rules (Tango §3.2).
+
+- Products, aggregations and attention's weighted sums in training passes, where they are large enough to be faster for it
+  (:func:`multiplies`, :meth:`Int8.aggregates`) and this processor is faster at it, by a short measurement (:func:`measured`).
+- Weights, their gradients' sums and their update are float32 (Eq. 5, 6), and so is all between two layers.
+- The layer before the softmax is float32, and so are attention's scores (Eq. 7, 8).
+- A model whose first layer's output 8 bits do not hold (Eq. 4) goes on in float32.
+- Evaluations and predictions are float32: their results do not depend on what multiplied in training.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages, together
+from hpcgnn.devices import CPU, device_of
+from hpcgnn.kernels import Csr, dense, dense_product, int8, keyed, spmm
+from hpcgnn.kernels import int8_autograd as integers
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.quantizer import Quantizer
+from hpcgnn.kernels.spmm import spmm as plain_spmm
+from hpcgnn.settings import Checked, setting
+
+STOCHASTIC, NEAREST = "stochastic", "nearest"
+_LOG = logging.getLogger("hpcgnn")
+_NOISE = 0x18  # beside the words of other keys
+_FASTER = 1.1  # what a measurement must differ by to count
+# Below these, a product or an aggregation may be slower than in float32, quantization counted, by docs/compute.md; whatever
+# the number of threads, so that bits do not depend on it.
+_LEAST_MULTIPLICATIONS = 1 << 24
+_LEAST_WIDTH = 96
+_LEAST_DEPTH = 128
+_LEAST_ENTRIES_A_ROW = 8
+_LEAST_BYTES_AGGREGATED = 8 << 20
+_LEAST_WIDTH_AGGREGATED = 64
+_ROUNDS = 5
+_ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of what is timed
+
+
+@dataclass(frozen=True)
+class Int8Config(Checked):
+    """rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: of the
+    first layer's output (Tango Eq. 4), in [0, 1]."""
+
+    rounding: str = setting(
+        STOCHASTIC,
+        "With --compute int8: at random, so that the expected error is 0, or nearest.",
+        name="int8_rounding",
+        choices=(STOCHASTIC, NEAREST),
+    )
+    before_softmax: bool = setting(
+        False,
+        "With --compute int8: quantize the layer before the softmax and attention's scores as well, which costs accuracy.",
+        name="int8_before_softmax",
+    )
+    most_error: float = setting(
+        0.3,
+        "With --compute int8: go on in float32 where the relative error of the first layer's output in the first epoch is not "
+        "below this; 1 to go on in any case.",
+        name="int8_most_error",
+        least=0,
+        most=1,
+    )
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What is done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up."""
+
+    products: bool
+    sums: bool
+
+    def __str__(self) -> str:
+        """As a checkpoint has it."""
+        return " ".join(name for name in ("products", "sums") if getattr(self, name))
+
+    @classmethod
+    def of(cls, text: str) -> Uses:
+        """The inverse."""
+        return cls("products" in text, "sums" in text)
+
+
+class ComputesSomehow(Protocol):
+    """A model whose arithmetic can be another one: :class:`hpcgnn.nn.GraphModel`, say."""
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """As of a module."""
+        ...
+
+    def use_compute(self, compute: str) -> None:
+        """Another arithmetic from now on."""
+        ...
+
+
+class Int8:
+    """What the layers of a model share, in place of the name of an arithmetic."""
+
+    def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
+        self.config, self.uses, self.messages = config, uses, messages
+        self.quantizer = Quantizer(backend, is_stochastic=config.rounding == STOCHASTIC)
+        self.is_checked = False  # whether 8 bits hold what the first layer makes
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether anything is faster for it on these processors."""
+        return self.uses.products or self.uses.sums
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the present pass is one of training."""
+        return self.messages.present.is_training
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What is drawn from now on is of this training step."""
+        present = self.messages.present
+        self.quantizer.begin(keyed.derive_key(present.seed, epoch, self.messages.world.rank, _NOISE))
+
+    def multiplies(self, rows: int, in_width: int, out_width: int) -> bool:
+        """Whether the product (rows, in_width) x (in_width, out_width) and its gradients are done in integers, in this pass."""
+        return self.is_on and self.uses.products and multiplies(rows, in_width, out_width)
+
+    def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
+        """Whether ``csr @ x`` reads 8-bit integers, in this pass."""
+        return self.is_on and self.uses.sums and x.dtype == torch.float32 and aggregates(csr, x.shape[1])
+
+    def spmm(self, csr: Csr, x: torch.Tensor, weight: torch.Tensor, backend: str) -> torch.Tensor:
+        """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
+        if self.aggregates(csr, x):
+            return integers.spmm(csr, x, weight, self.quantizer)
+        return spmm(csr, x, weight, backend=backend)
+
+    def operand(self, x: torch.Tensor) -> Int8Operand:
+        """``x`` (n, F) for several products."""
+        return Int8Operand(x, self)
+
+    def go_on(self, before: dict[str, str] | None) -> None:
+        """As in the run that is continued, so that its bits are those of one that was not interrupted."""
+        if before is not None and before["asked"] == "int8":
+            self.uses, self.is_checked = Uses.of(before.get("int8", "")), True
+
+    # -- how many bits the model needs ----------------------------------------------------------------------------------
+
+    def watch_first_layer(self, model: ComputesSomehow) -> None:
+        """Look at the first layer's output in the first training pass. A collective will be in that pass."""
+        first = next((each for each in model.modules() if each is not model and "compute" in vars(each)), None)
+        if first is None or self.is_checked:
+            return
+
+        def look(module: torch.nn.Module, given: Any, output: torch.Tensor) -> None:
+            if self.is_on and not self.is_checked:
+                handle.remove()
+                self._check_bits(model, output)
+
+        handle = first.register_forward_hook(look)
+
+    def _check_bits(self, model: ComputesSomehow, output: torch.Tensor) -> None:
+        """Go on in float32 where 8 bits are too few. Collective."""
+        self.is_checked = True
+        world, most = self.messages.world, self.config.most_error
+        mine, count = errors(output)
+        total = world.allreduce(np.array([*mine, float(count)]), what="the error of 8-bit integers")
+        needed, error = bits_needed(total[:-1], total[-1], most)
+        if world.rank == 0:
+            enough = "8 bits are too few" if needed is None else f"{needed} bits are enough"
+            _LOG.info("int8: the first layer's output has a relative error of %.3f in 8 bits; %s", error, enough)
+        if needed is None and most < 1:
+            if world.rank == 0:
+                _LOG.warning(
+                    "8-bit integers are too coarse for this model: the relative error of its first layer's output is %.3f, and "
+                    "--int8-most-error is %g; training goes on in float32",
+                    error,
+                    most,
+                )
+            model.use_compute("float32")
+
+
+class Int8Operand:
+    """A float32 matrix (n, F) whose products are done in 8-bit integers where that is faster."""
+
+    def __init__(self, x: torch.Tensor, owner: Int8) -> None:
+        self.x, self._int8 = x, owner
+        self._rows: Int8Rows | None = None
+
+    def times(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        plus: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> torch.Tensor:
+        """As :meth:`hpcgnn.nn.compute.Rounded.times`."""
+        if not self._int8.multiplies(self.x.shape[0], *weight.shape):
+            return dense_product(self.x, weight, bias, plus, backend)
+        return integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
+
+    def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+        """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
+        if not self._int8.multiplies(*self.x.shape, dy.shape[1]):
+            return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
+        quantizer = self._int8.quantizer
+        rows = quantizer.rows(self.x)  # known, as the product was done before
+        return int8.weight_gradient(rows, dy.contiguous(), key=quantizer.next_key(), backend=backend)[0]
+
+
+# -- where it pays -----------------------------------------------------------------------------------------------------
+
+
+def multiplies(rows: int, in_width: int, out_width: int) -> bool:
+    """Whether a product and its two gradients are large enough for 8-bit integers, and small enough for sums of int32."""
+    narrowest, widest = min(in_width, out_width), max(in_width, out_width)
+    is_large = rows * in_width * out_width >= _LEAST_MULTIPLICATIONS
+    return is_large and narrowest >= _LEAST_WIDTH and widest >= _LEAST_DEPTH and widest <= int8.MOST_TERMS
+
+
+def aggregates(csr: Csr, width: int) -> bool:
+    """Whether a matrix names rows so often, and they are so many and wide, that quantizing them first pays."""
+    num_bytes = 4 * csr.num_cols * width
+    is_dense = csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
+    return is_dense and width >= _LEAST_WIDTH_AGGREGATED and num_bytes >= _LEAST_BYTES_AGGREGATED
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How many times as fast as in float32: a product and its gradients, and an aggregation; quantization counted."""
+
+    products: float
+    sums: float
+
+    @property
+    def uses(self) -> Uses:
+        """What is faster, beyond doubt."""
+        return Uses(self.products >= _FASTER, self.sums >= _FASTER)
+
+
+@functools.cache
+def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured:
+    """What integers are worth on a device, with the threads that torch has; some 300 ms for a process's first call."""
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn(_ROWS, _WIDTH, generator=generator).to(where) for _ in range(2))
+    weight = torch.randn(_WIDTH, _WIDTH, generator=generator).to(where)
+    indices = torch.randint(_ROWS, (_ROWS * _DEGREE,), dtype=torch.int32, generator=generator)
+    csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
+    rows = int8.quantize_rows(x, key=0, backend=backend)
+
+    def products() -> None:
+        int8.product(x, weight, key=0, weight_key=0, backend=backend)
+        int8.product(dy, weight.T, key=0, weight_key=0, backend=backend)
+        int8.weight_gradient(rows, dy, key=0, backend=backend)
+
+    def float_products() -> None:
+        dense.product(x, weight, backend=backend)
+        dense.product(dy, weight.T, backend=backend)
+        dense.weight_gradient(x, dy, backend=backend)
+
+    def sums() -> None:
+        own = int8.quantize_rows(x, key=0, backend=backend)
+        plain_spmm(csr, own.codes, scale=own.scale, backend=backend)
+
+    calls = (products, float_products, sums, lambda: plain_spmm(csr, x, backend=backend))
+    least = [float("inf")] * len(calls)
+    device = device_of(where)
+    for turn in range(1 + _ROUNDS):
+        for number, call in enumerate(calls):
+            started = device.mark()
+            call()
+            seconds = device.seconds_between(started, device.mark())
+            least[number] = min(least[number], seconds) if turn else least[number]  # the first one makes what is kept
+    return Measured(least[1] / least[0], least[3] / least[2])
+
+
+def make_int8(config: Int8Config, messages: Messages, backend: str = "auto") -> Int8:
+    """What the layers of a model share; for what it is used is the same on all ranks: what is faster on each. Collective."""
+    world = messages.world
+    with together(world, "measure products of 8-bit integers"):
+        config.check()
+        found = measured(backend, messages.device.where).uses
+    mine = torch.tensor([int(found.products), int(found.sums)])
+    products, sums = world.allreduce(mine, "min", "what is done in 8-bit integers").tolist()
+    made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)
+    if world.rank == 0 and not made.is_useful:
+        _LOG.warning("8-bit integers are not faster than float32 here: all is computed in float32")
+    elif world.rank == 0:
+        _LOG.info("int8: faster, and so done in 8-bit integers, are %s", " and ".join(str(made.uses).split()))
+    return made
+
+
+# -- how many bits a model needs ---------------------------------------------------------------------------------------
+
+BITS = (4, 5, 6, 7, 8)
+_EPSILON = 0.0005  # Tango's, of Eq. 4
+
+
+def errors(x: torch.Tensor) -> tuple[list[float], int]:
+    """The sum over the elements of ``x`` (n, F) of their relative errors (Tango Eq. 4), for each of :data:`BITS`; and how many
+    elements there are. Rounded to the nearest, with a scale for each row."""
+    x = x.detach().float()
+    largest = x.abs().amax(1, keepdim=True) if x.numel() else x
+    found = []
+    for bits in BITS:
+        step = (largest / (2 ** (bits - 1) - 1)).clamp(min=torch.finfo(torch.float32).tiny)
+        near = torch.round(x / step) * step
+        found.append(float(((x - near).abs() / ((x + near).abs() + _EPSILON)).double().sum()))
+    return found, x.numel()
+
+
+def bits_needed(totals: np.ndarray, count: float, most_error: float) -> tuple[int | None, float]:
+    """The fewest bits whose error is below ``most_error``, None where 8 are too few; and the error of 8 bits."""
+    means = totals / max(count, 1)
+    return next((bits for bits, mean in zip(BITS, means, strict=True) if mean < most_error), None), float(means[-1])
