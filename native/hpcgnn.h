@@ -272,6 +272,16 @@ HPCGNN_KERNEL(void, spmm_rows)(const hpcgnn_csr* csr, const float* weight, const
                                const int64_t* payload_at, const int64_t* params_at, int bits, int64_t width, float* out,
                                const hpcgnn_tuning* tuning, int threads);
 
+// Rows of 8-bit codes with a scale as rows of the buffer, of 8 bits, and back: 128 is added to the codes, and the
+// zero-point is -128 scales. Row rows[i] of codes (any number of rows, width) is row i of the buffer. They return how
+// many scales are NaN, and how many rows are of another form.
+HPCGNN_KERNEL(int64_t, encode_int8)(int64_t count, const int64_t* rows, int64_t width, const int8_t* codes,
+                                    const float* scale, uint8_t* buffer, const int64_t* payload_at,
+                                    const int64_t* params_at, int threads);
+HPCGNN_KERNEL(int64_t, decode_int8)(int64_t count, const int64_t* rows, int64_t width, const uint8_t* buffer,
+                                    const int64_t* payload_at, const int64_t* params_at, int8_t* codes, float* scale,
+                                    int threads);
+
 // `count` values, to the nearest, ties to even; every NaN becomes the same one. And back, exactly.
 HPCGNN_KERNEL(void, pack_bf16)(int64_t count, const float* x, hpcgnn_bfloat16* out, int threads);
 HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float* out, int threads);

@@ -121,8 +121,7 @@ struct Int8Row {
     void dot_simply(const int8_t* b, const float scale, float* out) const {
         for (int64_t h = 0; h < layout.heads; ++h) {
             const int8_t *left = codes + h * layout.columns, *right = b + h * layout.columns;
-            int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
+            int32_t sum = 0;  // without "omp simd reduction", of which GCC 12 makes wrong code for SVE
             for (int64_t c = 0; c < layout.columns; ++c) sum += left[c] * right[c];
             out[h] = static_cast<float>(sum) * scale;
         }

@@ -2,6 +2,7 @@
 
 from hpcgnn.comm.agreement import same_everywhere, together
 from hpcgnn.comm.buffer import Buffer
+from hpcgnn.comm.codecs import Codes
 from hpcgnn.comm.exchange import Exchange
 from hpcgnn.comm.links import choose_links
 from hpcgnn.comm.messages import MessageConfig, Messages
@@ -13,6 +14,7 @@ from hpcgnn.comm.world import World
 __all__ = [
     "PHASES",
     "Buffer",
+    "Codes",
     "Exchange",
     "MessageConfig",
     "Messages",

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.agreement import together
-from hpcgnn.comm.codecs import Codec, make_codec
+from hpcgnn.comm.codecs import Codec, Codes, make_codec
 from hpcgnn.comm.links import Links
 from hpcgnn.comm.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.comm.messages import Messages
@@ -170,10 +170,15 @@ class Exchange:
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
-    def start(self, rows: torch.Tensor) -> Message:
+    def takes_codes(self, width: int) -> bool:
+        """Whether rows of 8-bit integers can be sent as they are in the present pass. Collective where :meth:`start` is."""
+        return self._codec(width, torch.float32).takes_codes
+
+    def start(self, rows: torch.Tensor, given: Codes | None = None) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
 
-        Returns what to wait for and to add: where stale rows are to be used, the message of an epoch before.
+        given: those that are 8-bit integers already. Returns what to wait for and to add: where stale rows are to be used, the
+        message of an epoch before.
         """
         messages, slot = self.messages, self._slot(rows.shape[1])
         box = self._mailbox(slot)
@@ -184,7 +189,7 @@ class Exchange:
         message = self._new_message(rows, slot, box)
         call = messages.traffic.count_call(self.id)
         key = messages.present.noise_key(self.id, call, messages.world.rank)
-        trouble = message.codec.encode(rows, message.sent, key, message.differences)
+        trouble = message.codec.encode(rows, message.sent, key, message.differences, given)
         if self.ranges is not None and messages.present.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
         messages.traffic.started(self.id, message.sent.numel(), trouble)

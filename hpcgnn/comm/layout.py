@@ -26,6 +26,10 @@ class Group:
     payload_at: torch.Tensor
     params_at: torch.Tensor
 
+    def of(self, chosen: torch.Tensor) -> Group:
+        """Those of the rows for which ``chosen`` (n,) bool is set."""
+        return Group(self.bits, self.rows[chosen], self.payload_at[chosen], self.params_at[chosen])
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -243,6 +243,34 @@ class Int8Kernels(Protocol):
         ...
 
 
+class Int8MessageKernels(Protocol):
+    """See :mod:`hpcgnn.kernels.int8_messages`. The bytes are the same from every backend."""
+
+    def encode_codes(
+        self,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        rows: torch.Tensor,
+        buffer: torch.Tensor,
+        payload_at: torch.Tensor,
+        params_at: torch.Tensor,
+    ) -> Count:
+        """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+        ...
+
+    def decode_codes(
+        self,
+        buffer: torch.Tensor,
+        payload_at: torch.Tensor,
+        params_at: torch.Tensor,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> Count:
+        """The reverse; returns how many rows of ``buffer`` have another form, of which nothing useful was made."""
+        ...
+
+
 class NarrowKernels(Protocol):
     """See :mod:`hpcgnn.kernels.narrow`."""
 
@@ -268,6 +296,7 @@ class Operators:
     messages: MessageKernels | None = None
     narrow: NarrowKernels | None = None
     int8: Int8Kernels | None = None
+    int8_messages: Int8MessageKernels | None = None
 
 
 SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels)
@@ -278,5 +307,8 @@ DROPOUT: Operator[DropoutKernels] = Operator("dropout", DropoutKernels)
 MESSAGES: Operator[MessageKernels] = Operator("messages", MessageKernels)
 NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels)
 INT8: Operator[Int8Kernels] = Operator("int8", Int8Kernels, of_features=False)
-OPERATORS: tuple[Operator, ...] = (SPMM, EDGES, ROWS, DENSE, ACTIVATION, DROPOUT, MESSAGES, NARROW, INT8)
+INT8_MESSAGES: Operator[Int8MessageKernels] = Operator("int8_messages", Int8MessageKernels, of_features=False)
+OPERATORS: tuple[Operator, ...] = (
+    SPMM, EDGES, ROWS, DENSE, ACTIVATION, DROPOUT, MESSAGES, NARROW, INT8, INT8_MESSAGES,
+)  # fmt: skip
 assert [operator.name for operator in OPERATORS] == [field.name for field in fields(Operators)]

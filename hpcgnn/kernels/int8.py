@@ -105,7 +105,6 @@ def product(
     Raises:
         ValueError: naming the argument that is wrong, also where F is more than :data:`MOST_TERMS`.
     """
-    given = x if isinstance(x, Int8Rows) else None
     _check_operand("x", x)
     _check_weight(x, weight)
     _check_key("key", key)
@@ -120,7 +119,7 @@ def product(
     accumulate = out is not None
     if out is None:
         out = buffers.empty(*shape, torch.float32, weight.device)
-    rows = given or _new_rows(x)
+    rows = x if isinstance(x, Int8Rows) else _new_rows(x)
     bias = None if bias is None else bias.contiguous()
     kernels.product(values, key, rows.codes, rows.scale, weight, weight_key, bias, accumulate, out)
     return out, rows

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import Exchange, Messages, choose_links
+from hpcgnn.comm import Codes, Exchange, Messages, choose_links
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
@@ -94,9 +94,11 @@ class Aggregator:
         if reused is not None:
             return own, reused
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
+        given = self._codes_to_send(x, own)
         with measure("aggregation_seconds"):
-            self._multiply(self.plan.send, own, rows)  # pre-aggregate
-        return own, exchange.start(rows)  # encode, start
+            if given is None or self.single_sources[1]:
+                self._multiply(self.plan.send, own, rows)  # pre-aggregate
+        return own, exchange.start(rows, given)  # encode, start
 
     def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
         """The other half. Collective."""
@@ -106,12 +108,38 @@ class Aggregator:
             sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
+        if self.int8 is not None and self.is_halo:
+            self.int8.extend(x, message, z)
         if sums is not None:
             then = exchange.keep_sums(message, sums)
             if then is not None:
                 with measure("aggregation_seconds"):
                     self.correction.apply(z, sums, then)
         return z if self.left is None else z.mul_(self.left)
+
+    @property
+    def is_halo(self) -> bool:
+        """Whether rows are copied and not added up, see :mod:`hpcgnn.nn.halo`."""
+        return self.correction.copies is not None
+
+    @cached_property
+    def single_sources(self) -> tuple[torch.Tensor, bool]:
+        """(s,) int64: the row of x that a row sent is a copy of, -1 for the others; and whether there are others."""
+        send = self.plan.send
+        is_copy = send.indptr.diff() == 1
+        first = send.indptr[:-1].clamp(max=max(send.num_entries - 1, 0))
+        if send.weight is not None and send.num_entries:
+            is_copy &= send.weight[first] == 1
+        sources = send.indices[first].long() if send.num_entries else torch.zeros_like(first)
+        return torch.where(is_copy, sources, -1), not bool(is_copy.all())
+
+    def _codes_to_send(self, x: torch.Tensor, own: torch.Tensor | Int8Rows) -> Codes | None:
+        """What is sent as 8-bit integers because it is that already, where messages have 8 bits."""
+        if self.int8 is None or not self.int8.is_on or not self.exchange.takes_codes(x.shape[1]):
+            return None
+        if self.is_halo and isinstance(own, torch.Tensor):  # where rows have come, they are quantized in any case
+            own = self.int8.quantizer.rows(own)
+        return Codes(own, self.single_sources[0]) if isinstance(own, Int8Rows) else None
 
     @cached_property
     def _factor(self) -> torch.Tensor | None:
@@ -156,49 +184,6 @@ class Aggregator:
         mine = np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1])
         told, _ = exchange.messages.world.alltoallv(mine, exchange.receive_counts)
         return told
-
-
-class KeptAggregator:
-    """Aggregates features that never change: once, with float32 messages, and keeps the (n, F) result.
-
-    In place of an :class:`Aggregator` in a layer whose input needs no gradient.
-    """
-
-    def __init__(self, aggregator: Aggregator) -> None:
-        exchange = aggregator.exchange
-        shared = exchange.messages
-        self._messages = Messages(
-            shared.world, timings=shared.timings, device=shared.device, transport=shared.transport
-        )
-        counts = (exchange.send_counts, exchange.receive_counts)
-        exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
-        self._aggregator = Aggregator(
-            aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend, aggregator.correction
-        )
-        self.backend, self.exchange = aggregator.backend, exchange
-        self._features: torch.Tensor | None = None
-        self._kept: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, F) aggregated features. Collective when they are not those of the last call."""
-        return self.begin(x).finish()
-
-    def begin(self, x: torch.Tensor) -> KeptAggregator:
-        """As :meth:`Aggregator.begin`."""
-        if self._features is not x:
-            with torch.no_grad():
-                self._features, self._kept = x, self._aggregator(x)
-            traffic = self._messages.traffic
-            self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
-            traffic.bytes_sent.clear()
-            troubled = torch.tensor([float(traffic.rows_in_trouble())])
-            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
-        return self
-
-    def finish(self) -> torch.Tensor:
-        """As :meth:`Passage.finish`."""
-        assert self._kept is not None
-        return self._kept
 
 
 class Passage:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels import attention_weights, edge_softmax, sddmm, spmm
+from hpcgnn.kernels import attention_weights, dense_product, edge_softmax, sddmm, spmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.dropout import KeyedDropout
@@ -59,7 +59,7 @@ class _Attention(torch.nn.Module):
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """(n, H*C) to (n, H*C), or (n, C), with the bias."""
         heads = self.heads
-        return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)) + self.bias
+        return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)).add_(self.bias)
 
 
 class _GAT(_Attention):
@@ -89,9 +89,9 @@ class GATLayer(_GAT):
         """(n, F_in) to (n, H*C), or (n, C). Collective."""
         own, near = self.transformed(x), self.neighbours
         under_way = near.halo.begin(own)
-        target = _dots(own, self.attend_target, self.compute)  # while rows travel
+        target = _dots(own, self.attend_target, self.compute, self.backend)  # while rows travel
         rows = under_way.finish()
-        source = _dots(rows, self.attend_source, self.compute)
+        source = _dots(rows, self.attend_source, self.compute, self.backend)
         weights = attention_weights(near.edges.csr, target, source, NEGATIVE_SLOPE, self.backend)
         return self.joined(near.attend(rows, weights, self.compute))
 
@@ -113,7 +113,10 @@ class PartialGATLayer(_GAT):
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, H*C), or (n, C). Collective."""
         own = self.transformed(x)
-        source, target = _dots(own, self.attend_source, self.compute), _dots(own, self.attend_target, self.compute)
+        source, target = (
+            _dots(own, self.attend_source, self.compute, self.backend),
+            _dots(own, self.attend_target, self.compute, self.backend),
+        )
         return self.joined(
             partial_attention(
                 self.plan, own, source, target, (self.send_drop, self.drop), self.backend, spmm_in(self.compute)
@@ -144,7 +147,9 @@ class GATv2Layer(_Attention):
         rows = under_way.finish()
         joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
         joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # of (e, H*C): the largest of all tensors here
-        weights = edge_softmax(near.edges.csr, _dots(joint, self.attend, self.compute), backend=self.backend)
+        weights = edge_softmax(
+            near.edges.csr, _dots(joint, self.attend, self.compute, self.backend), backend=self.backend
+        )
         return self.joined(near.attend(rows, weights, self.compute))
 
 
@@ -153,7 +158,7 @@ def spmm_in(compute: Compute) -> Callable[..., torch.Tensor]:
     return compute.spmm if isinstance(compute, Int8) else spmm
 
 
-def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute) -> torch.Tensor:
+def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute, backend: str) -> torch.Tensor:
     """(r, H*C) to (r, H): of each head with its vector (H, C). One product, with nothing of (r, H*C) in between.
 
     These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8): they are taken where that is wanted.
@@ -161,4 +166,4 @@ def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute) -> torch.
     block = torch.block_diag(*vectors[:, :, None])
     if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_on:
         return integers.dense(rows, block, None, None, compute.quantizer)
-    return rows @ block
+    return dense_product(rows, block, backend=backend)

@@ -32,7 +32,6 @@ class AttentionStack(Stack):
 
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
     layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
-    aggregates_in_integers = False  # rows only travel: what is weighed is quantized behind that
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:

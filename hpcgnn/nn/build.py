@@ -11,7 +11,7 @@ from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
-from hpcgnn.nn.compute import FLOAT32, INT8, choose_compute
+from hpcgnn.nn.compute import FLOAT32, INT8_ALWAYS, INTEGERS, choose_compute
 from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
@@ -79,14 +79,14 @@ def build_model(
         connection,
         DropoutKeys(graph.original_ids.to(graph.device.where), seed),
         is_sparse=isinstance(graph.features, Csr),
-        compute=FLOAT32 if chosen == INT8 else chosen,
+        compute=FLOAT32 if chosen in INTEGERS else chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
     model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
-    if chosen == INT8:
-        model.int8 = make_int8(int8 or Int8Config(), messages, backend)
-        model.use_compute(INT8 if model.int8.is_useful else FLOAT32)
+    if chosen in INTEGERS:
+        model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
+        model.use_compute(chosen if model.int8.is_useful else FLOAT32)
     return model
 
 

@@ -9,7 +9,8 @@ square). :mod:`hpcgnn.nn.bfloat16` measures which of them is the faster one here
 - ``bf16``: refused where it is slower than float32.
 - ``bf16-emulated``: bfloat16 however slow it is, to see on any CPU what it makes of a training.
 - ``tf32``: operands of 10 bits of mantissa, on GPUs of NVIDIA, whose tensor cores take them as they are: no pass is added.
-- ``int8``: 8-bit integers, also for what is aggregated (:mod:`hpcgnn.nn.int8`). ``int4`` is refused: nothing that can be
+- ``int8``: 8-bit integers, also for what is aggregated (:mod:`hpcgnn.nn.int8`), where that is faster; ``int8-always`` however
+  slow it is, to see on any graph what it makes of a training. ``int4`` is refused: nothing that can be
   reached from here multiplies 4-bit integers.
 """
 
@@ -27,8 +28,10 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 
-AUTO, FLOAT32, BF16, EMULATED, TF32, INT8, INT4 = "auto", "float32", "bf16", "bf16-emulated", "tf32", "int8", "int4"
-COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, INT8, INT4)
+AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
+INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
+INTEGERS = (INT8, INT8_ALWAYS)
+COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
 _LOG = logging.getLogger("hpcgnn")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md: by
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
@@ -129,7 +132,7 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
         raise HpcgnnError(
             f"this {device.name} does not multiply 4-bit integers (of GPUs, only some old ones do): pass --compute int8"
         )
-    if compute == INT8:
+    if compute in INTEGERS:
         return
     if compute == TF32:
         if not dense.has_tf32(device.where):
@@ -171,9 +174,10 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
     """What a resumed run goes on with, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint. Collective.
 
     A choice of ``auto`` is kept as long as it can be, so that the whole run has one arithmetic; so is what a run with ``int8``
-    found that it needs. before: ``asked`` and ``chosen``; None in checkpoints that are older. The same on all ranks, as is what is returned.
+    found that it needs. before: ``asked`` and ``chosen``; None in checkpoints that are older. The same on all ranks, as is what
+    is returned.
     """
-    if before is not None and asked == before["asked"] == INT8:
+    if before is not None and asked == before["asked"] and asked in INTEGERS:
         return before["chosen"]
     if before is None or {asked, before["asked"]} != {AUTO}:
         return chosen

@@ -11,13 +11,14 @@ import torch
 
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
-from hpcgnn.nn.aggregate import Aggregator, KeptAggregator, make_aggregator
-from hpcgnn.nn.compute import FLOAT32, INT8
+from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.compute import FLOAT32, INTEGERS
 from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.nn.layers import EndsWithBias
 from hpcgnn.nn.linear import Features
@@ -80,7 +81,7 @@ class GraphModel(torch.nn.Module, ABC):
     summary: what it is, for the command's help. settings: dataclasses with what it can be set beside what all models have.
     aggregation: as :func:`hpcgnn.nn.aggregate.make_aggregator` takes it. begins_with_exchange: whether the first exchange of a
     pass is of the features, so that its result can be kept. has_dense_parameters: whether there are
-    :meth:`dense_parameters`. aggregates_in_integers: whether aggregators do with 8-bit integers, where the layers do.
+    :meth:`dense_parameters`.
     """
 
     summary: ClassVar[str] = ""
@@ -88,7 +89,6 @@ class GraphModel(torch.nn.Module, ABC):
     aggregation: ClassVar[str] = "gcn"
     begins_with_exchange: ClassVar[bool] = False
     has_dense_parameters: ClassVar[bool] = False
-    aggregates_in_integers: ClassVar[bool] = True
     layers: torch.nn.ModuleList
 
     @classmethod
@@ -216,14 +216,14 @@ class GraphModel(torch.nn.Module, ABC):
 
         In 8-bit integers, what is right before the softmax stays float32 (Tango §3.2), unless that is not wanted.
         """
-        integers = self.int8 if compute == INT8 else None
+        integers = self.int8 if compute in INTEGERS else None
         self.compute = compute
         for module in self.modules():
             if module is not self and "compute" in vars(module):
                 vars(module)["compute"] = integers or compute
         for aggregator in self.aggregators:
             if isinstance(aggregator, Aggregator):
-                aggregator.use_int8(integers if self.aggregates_in_integers else None)
+                aggregator.use_int8(integers)
         if integers is None:
             return
         for part in () if integers.config.before_softmax else self.before_softmax():

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import Messages, together
+from hpcgnn.comm.mailbox import Message
 from hpcgnn.devices import CPU, device_of
-from hpcgnn.kernels import Csr, dense, dense_product, int8, keyed, spmm
+from hpcgnn.kernels import Csr, buffers, dense, dense_product, int8, keyed, spmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
@@ -72,19 +73,21 @@ class Int8Config(Checked):
 
 @dataclass(frozen=True)
 class Uses:
-    """What is done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up."""
+    """What is done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up. always: also where
+    that is slower."""
 
     products: bool
     sums: bool
+    always: bool = False
 
     def __str__(self) -> str:
         """As a checkpoint has it."""
-        return " ".join(name for name in ("products", "sums") if getattr(self, name))
+        return " ".join(name for name in ("products", "sums", "always") if getattr(self, name))
 
     @classmethod
     def of(cls, text: str) -> Uses:
         """The inverse."""
-        return cls("products" in text, "sums" in text)
+        return cls("products" in text, "sums" in text, "always" in text)
 
 
 class ComputesSomehow(Protocol):
@@ -124,11 +127,28 @@ class Int8:
 
     def multiplies(self, rows: int, in_width: int, out_width: int) -> bool:
         """Whether the product (rows, in_width) x (in_width, out_width) and its gradients are done in integers, in this pass."""
-        return self.is_on and self.uses.products and multiplies(rows, in_width, out_width)
+        if not (self.is_on and self.uses.products):
+            return False
+        fits = 0 < in_width <= int8.MOST_TERMS and 0 < out_width <= int8.MOST_TERMS
+        return fits if self.uses.always else multiplies(rows, in_width, out_width)
 
     def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
         """Whether ``csr @ x`` reads 8-bit integers, in this pass."""
-        return self.is_on and self.uses.sums and x.dtype == torch.float32 and aggregates(csr, x.shape[1])
+        if not (self.is_on and self.uses.sums and x.dtype == torch.float32):
+            return False
+        return self.uses.always or aggregates(csr, x.shape[1])
+
+    def extend(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
+        """``extended`` (n + h, F) is known as 8-bit integers: ``x`` (n, F), and below it the rows that came as such."""
+        own = self.quantizer.find(x) if isinstance(x, torch.Tensor) else x
+        if not self.is_on or own is None:
+            return
+        width, where = extended.shape[1], extended.device
+        codes = buffers.empty(extended.shape[0], width, torch.int8, where)
+        rows = Int8Rows(codes, torch.empty(extended.shape[0], device=where))
+        if message.codec.received_codes(message.received, rows, own.shape[0]):
+            codes[: own.shape[0]], rows.scale[: own.shape[0]] = own.codes, own.scale
+            self.quantizer.keep(extended, rows)
 
     def spmm(self, csr: Csr, x: torch.Tensor, weight: torch.Tensor, backend: str) -> torch.Tensor:
         """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
@@ -142,7 +162,7 @@ class Int8:
 
     def go_on(self, before: dict[str, str] | None) -> None:
         """As in the run that is continued, so that its bits are those of one that was not interrupted."""
-        if before is not None and before["asked"] == "int8":
+        if before is not None and before["asked"].startswith("int8"):
             self.uses, self.is_checked = Uses.of(before.get("int8", "")), True
 
     # -- how many bits the model needs ----------------------------------------------------------------------------------
@@ -202,7 +222,7 @@ class Int8Operand:
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
-        if not self._int8.multiplies(*self.x.shape, dy.shape[1]):
+        if not self._int8.multiplies(self.x.shape[0], self.x.shape[1], dy.shape[1]):
             return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
         quantizer = self._int8.quantizer
         rows = quantizer.rows(self.x)  # known, as the product was done before
@@ -275,9 +295,11 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
     return Measured(least[1] / least[0], least[3] / least[2])
 
 
-def make_int8(config: Int8Config, messages: Messages, backend: str = "auto") -> Int8:
+def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
     """What the layers of a model share; for what it is used is the same on all ranks: what is faster on each. Collective."""
     world = messages.world
+    if always:
+        return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)
     with together(world, "measure products of 8-bit integers"):
         config.check()
         found = measured(backend, messages.device.where).uses

@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from hpcgnn.kernels import activation
-from hpcgnn.nn.aggregate import Aggregator, KeptAggregator
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 
 

@@ -11,7 +11,7 @@ from hpcgnn.comm import MessageConfig
 from hpcgnn.comm.devices import HOST, check_device
 from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
-from hpcgnn.nn.compute import COMPUTES, INT8
+from hpcgnn.nn.compute import COMPUTES, INTEGERS
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.node_order import METHODS
@@ -80,8 +80,8 @@ class RunConfig(Checked):
         "weights, optimiser and everything else stay float32, and so do checkpoints. auto: bf16 where every rank's CPU is "
         "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow. "
         "tf32: 10 bits of mantissa, on GPUs of NVIDIA. int8: products and aggregations in 8-bit integers where that is "
-        "faster, as in Tango; the layer before the softmax, weights and evaluations stay float32. int4 is refused: nothing here "
-        "multiplies it.",
+        "faster, as in Tango; the layer before the softmax, weights and evaluations stay float32. int8-always: everywhere, "
+        "however slow. int4 is refused: nothing here multiplies it.",
         choices=COMPUTES,
     )
     int8: Int8Config = field(default_factory=Int8Config)
@@ -238,7 +238,7 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     if isinstance(model, ModelConfig) and not MODELS[model.model].uses_strategy(model):
         users = [name for name in MODELS if MODELS[name].uses_strategy(ModelConfig(name))]
         found["strategy"] = not_used("--strategy", f"{model.model}, whose neighbours' rows travel as they are", users)
-    if run.compute != INT8:
+    if run.compute not in INTEGERS:
         names = [str(each.name) for each in settings_of(Int8Config)]
         found |= {name: f"{as_flag(name)} is for --compute int8: {run.compute} does not use it" for name in names}
     if run.device == HOST:

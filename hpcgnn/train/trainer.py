@@ -16,7 +16,7 @@ from hpcgnn.comm import PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.nn.compute import INT8, resumed_compute
+from hpcgnn.nn.compute import INTEGERS, resumed_compute
 from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
@@ -126,7 +126,7 @@ class Trainer:
             links=LinkConfig() if links is None else links.config,
             seed=model.keys.seed,
             compute=model.compute,
-            int8=Int8Config() if model.int8 is None or model.compute != INT8 else model.int8.config,
+            int8=Int8Config() if model.int8 is None or model.compute not in INTEGERS else model.int8.config,
             cache_input_aggregation=model.keeps_input,
         )
 

@@ -1,6 +1,6 @@
 """Rows of floats as the bytes that travel, and back: a module for each way, one factory that chooses."""
 
-from hpcgnn.comm.codecs.base import Codec, Differences
+from hpcgnn.comm.codecs.base import Codec, Codes, Differences
 from hpcgnn.comm.codecs.choice import CodecTools, make_codec, restored
 
-__all__ = ["Codec", "CodecTools", "Differences", "make_codec", "restored"]
+__all__ = ["Codec", "CodecTools", "Codes", "Differences", "make_codec", "restored"]

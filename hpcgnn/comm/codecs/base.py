@@ -17,6 +17,7 @@ from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.int8 import Int8Rows
 
 
 @dataclass(eq=False)
@@ -26,6 +27,14 @@ class Differences:
 
     sent: torch.Tensor
     received: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64, which of them a row to send is; -1: a sum."""
+
+    rows: Int8Rows
+    sources: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class Codec(Protocol):
     """One way from rows to wires.
 
     sends_rows_as_they_are: the wire is the memory of the rows themselves, which are aggregated into it.
-    send_counts, receive_counts: (P,) int64 items to and from each rank, which is what MPI counts; each of ``item_bytes``.
+    send_counts, receive_counts: (P,) int64 items to and from
+    each rank, which is what MPI counts; each of ``item_bytes``.
     """
 
     sends_rows_as_they_are: bool
@@ -49,8 +59,27 @@ class Codec(Protocol):
     receive_counts: np.ndarray
     item_bytes: int
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
-        """Fill ``wire`` from ``rows`` (s, F), rounded under ``key``; returns how many rows hold a NaN or an infinity."""
+    @property
+    def takes_codes(self) -> bool:
+        """Whether a row of 8-bit integers can be sent as it is."""
+        ...
+
+    def encode(
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: Codes | None = None,
+    ) -> Count:
+        """Fill ``wire`` from ``rows`` (s, F), rounded under ``key``; returns how many rows hold a NaN or an infinity.
+
+        given: rows that go as they are where a codec takes such.
+        """
+        ...
+
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+        """Write the rows in ``wire`` to ``out``, from row ``first`` on; False if some have another form than its rows."""
         ...
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:

@@ -6,11 +6,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from hpcgnn.comm.codecs.base import Differences
+from hpcgnn.comm.codecs.base import Codes, Differences
 from hpcgnn.comm.codecs.packed import PackedCodec
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.int8 import Int8Rows
 
 
 class DeltaCodec:
@@ -21,13 +22,25 @@ class DeltaCodec:
     """
 
     sends_rows_as_they_are = False
+    takes_codes = False
 
     def __init__(self, packed: PackedCodec) -> None:
         self._packed = packed
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
         self.item_bytes = packed.item_bytes
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+        """There are none: what has come is a difference."""
+        return False
+
+    def encode(
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: Codes | None = None,
+    ) -> Count:
         """Overwrites ``rows`` with the differences; then takes them as the receivers will.
 
         Without noise: at random, a value moves by up to a step of its row's grid, and at 1 bit that is the row's whole

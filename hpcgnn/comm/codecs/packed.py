@@ -6,15 +6,18 @@ from typing import Any
 
 import torch
 
-from hpcgnn.comm.codecs.base import CodecTools, Differences
-from hpcgnn.comm.layout import BLOCK_BYTES, Layout
+from hpcgnn.comm.codecs.base import CodecTools, Codes, Differences
+from hpcgnn.comm.layout import BLOCK_BYTES, Group, Layout
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 
 _CACHED_BYTES = 8 << 20
+INT8_BITS = 8
 
 
 class PackedCodec:
@@ -29,20 +32,72 @@ class PackedCodec:
     def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
         self.layouts, self.width, self.tools = layouts, width, tools
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
+        self._split: tuple[torch.Tensor, list[tuple[Group, bool]]] | None = None
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int | None, differences: Differences | None) -> Count:
+    @property
+    def takes_codes(self) -> bool:
+        """Where rows have 8 bits."""
+        return any(group.bits == INT8_BITS for group in self.layouts[0].groups)
+
+    def encode(
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int | None,
+        differences: Differences | None,
+        given: Codes | None = None,
+    ) -> Count:
         """The noise of a row is a function of ``key``, its number among all rows sent, and the column; None: no noise."""
         flat = wire.view(-1)
         trouble: Count = 0
         with self.tools.timings.measure("quantization_seconds"):
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
-            for group in self.layouts[0].groups:
+            for group, is_given in self._groups(given):
+                places = flat, group.payload_at, group.params_at
+                if is_given:
+                    assert given is not None
+                    trouble += encode_codes(given.rows, given.sources[group.rows], *places, backend=self.tools.backend)
+                    continue
                 trouble += encode_rows(
-                    rows, group.rows, group.bits, key, flat, group.payload_at, group.params_at,
-                    backend=self.tools.backend, check=False,
-                )  # fmt: skip
+                    rows, group.rows, group.bits, key, *places, backend=self.tools.backend, check=False
+                )
         return trouble
+
+    def _groups(self, given: Codes | None) -> list[tuple[Group, bool]]:
+        """Those of the rows to send, and whether a group's rows are given as 8-bit integers. The same ones are each time."""
+        groups = self.layouts[0].groups
+        if given is None:
+            return [(group, False) for group in groups]
+        if self._split is None or self._split[0] is not given.sources:
+            parts = []
+            for group in groups:
+                is_given = given.sources[group.rows] >= 0 if group.bits == INT8_BITS else None
+                if is_given is None:
+                    parts.append((group, False))
+                else:
+                    parts += [(group.of(chosen), mine) for chosen, mine in ((is_given, True), (~is_given, False))]
+            self._split = given.sources, [(group, mine) for group, mine in parts if group.rows.numel()]
+        return self._split[1]
+
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+        """Where all rows have 8 bits and were sent as they were."""
+        groups = self.layouts[1].groups
+        if any(group.bits != INT8_BITS for group in groups):
+            return False
+        for group in groups:
+            with self.tools.timings.measure("quantization_seconds"):
+                others = decode_codes(
+                    wire.view(-1),
+                    group.payload_at,
+                    group.params_at,
+                    out,
+                    group.rows + first,
+                    backend=self.tools.backend,
+                )
+            if isinstance(others, int) and others:  # a GPU would have to be waited for, and nothing else is sent there
+                return False
+        return True
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Decode and post-aggregate: in one go where that is faster."""

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.codecs.base import CodecTools, Differences
+from hpcgnn.comm.codecs.base import CodecTools, Codes, Differences
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.int8 import Int8Rows
 
 
 class PlainCodec:
@@ -20,6 +21,7 @@ class PlainCodec:
     """
 
     sends_rows_as_they_are = True
+    takes_codes = False
 
     def __init__(
         self, counts: tuple[np.ndarray, np.ndarray], width: int, dtype: torch.dtype, tools: CodecTools
@@ -28,7 +30,14 @@ class PlainCodec:
         self.item_bytes = width * dtype.itemsize
         self._width, self._dtype, self._tools = width, dtype, tools
 
-    def encode(self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None) -> Count:
+    def encode(
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: Codes | None = None,
+    ) -> Count:
         """Only looks at the rows, which are the wire; 1 stands for any number of rows."""
         if rows.numel() == 0:
             return 0
@@ -41,6 +50,10 @@ class PlainCodec:
         """Post-aggregate."""
         with self._tools.timings.measure("aggregation_seconds"):
             spmm(matrix, self.received_rows(wire).to(z.dtype), out=z, backend=self._tools.backend)
+
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+        """There are none."""
+        return False
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
         """The wire."""

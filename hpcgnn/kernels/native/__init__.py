@@ -6,9 +6,20 @@ from hpcgnn.kernels.native import library
 
 
 def _load() -> Operators:
-    from hpcgnn.kernels.native import activation, dense, dropout, edges, int8, messages, narrow, rows, spmm
+    from hpcgnn.kernels.native import (
+        activation,
+        dense,
+        dropout,
+        edges,
+        int8,
+        int8_messages,
+        messages,
+        narrow,
+        rows,
+        spmm,
+    )
 
-    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8)
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, int8_messages)
 
 
 BACKEND = Backend("native", _load, rank=2, missing=library.missing)

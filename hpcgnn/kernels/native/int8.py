@@ -44,6 +44,8 @@ def product(
     out: torch.Tensor,
 ) -> None:
     """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
+    if codes.shape[1] == 0:
+        scale.zero_()  # a tensor without elements is null to the kernel, as one that is not given
     _kernel("dense_int8")(
         rows=codes.shape[0],
         depth=codes.shape[1],

@@ -5,9 +5,20 @@ from hpcgnn.kernels.contract import Operators
 
 
 def _load() -> Operators:
-    from hpcgnn.kernels.reference import activation, dense, dropout, edges, int8, messages, narrow, rows, spmm
+    from hpcgnn.kernels.reference import (
+        activation,
+        dense,
+        dropout,
+        edges,
+        int8,
+        int8_messages,
+        messages,
+        narrow,
+        rows,
+        spmm,
+    )
 
-    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8)
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, int8_messages)
 
 
 BACKEND = Backend("reference", _load)

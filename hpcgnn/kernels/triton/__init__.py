@@ -12,9 +12,20 @@ from hpcgnn.kernels.triton import launch
 
 
 def _load() -> Operators:
-    from hpcgnn.kernels.triton import activation, dense, dropout, edges, int8, messages, narrow, rows, spmm
+    from hpcgnn.kernels.triton import (
+        activation,
+        dense,
+        dropout,
+        edges,
+        int8,
+        int8_messages,
+        messages,
+        narrow,
+        rows,
+        spmm,
+    )
 
-    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8)
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, int8_messages)
 
 
 BACKEND = Backend(

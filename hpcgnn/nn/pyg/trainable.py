@@ -12,6 +12,7 @@ import torch
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.dropout import KeyedDropout
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
 
@@ -31,7 +32,7 @@ class TrainableModule:
         self.aggregator = self._of.bridge.halo
         rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
         self.compute = self.asked_compute = "float32"  # its layers are the user's own
-        self.int8 = None
+        self.int8: Int8 | None = None
         self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         weight = self.graph.edge_weight

@@ -1,0 +1,52 @@
+"""See :mod:`hpcgnn.kernels.int8_messages`."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.native.library import function, threads
+
+
+def encode_codes(
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    rows: torch.Tensor,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor,
+) -> Count:
+    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+    return function("encode_int8")(
+        count=rows.numel(),
+        rows=rows,
+        width=codes.shape[1],
+        codes=codes,
+        scale=scale,
+        buffer=buffer,
+        payload_at=payload_at,
+        params_at=params_at,
+        threads=threads(),
+    )
+
+
+def decode_codes(
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    rows: torch.Tensor,
+) -> Count:
+    """The reverse; returns how many rows of ``buffer`` have another form."""
+    return function("decode_int8")(
+        count=rows.numel(),
+        rows=rows,
+        width=codes.shape[1],
+        buffer=buffer,
+        payload_at=payload_at,
+        params_at=params_at,
+        codes=codes,
+        scale=scale,
+        threads=threads(),
+    )

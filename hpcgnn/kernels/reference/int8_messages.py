@@ -1,0 +1,53 @@
+"""See :mod:`hpcgnn.kernels.int8_messages`; by torch's operations, for tensors of any device."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.packing import PARAMS_BYTES
+
+_MIDDLE = 128  # what is added to a code
+_ROWS_AT_ONCE = 1 << 14  # an index takes 8 times as many bytes as what it names
+
+
+def encode_codes(
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    rows: torch.Tensor,
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor,
+) -> Count:
+    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+    chosen = scale[rows]
+    params = torch.stack((-_MIDDLE * chosen, chosen), 1).bfloat16().view(torch.uint8)
+    buffer[_bytes(params_at, PARAMS_BYTES)] = params
+    for first in range(0, rows.numel(), _ROWS_AT_ONCE):
+        some = slice(first, first + _ROWS_AT_ONCE)
+        buffer[_bytes(payload_at[some], codes.shape[1])] = codes[rows[some]].view(torch.uint8) ^ _MIDDLE
+    trouble = chosen.isnan().sum()
+    return int(trouble) if trouble.is_cpu else trouble
+
+
+def decode_codes(
+    buffer: torch.Tensor,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    rows: torch.Tensor,
+) -> Count:
+    """The reverse; returns how many rows of ``buffer`` have another form."""
+    params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
+    scale[rows] = params[:, 1]
+    for first in range(0, rows.numel(), _ROWS_AT_ONCE):
+        some = slice(first, first + _ROWS_AT_ONCE)
+        codes[rows[some]] = (buffer[_bytes(payload_at[some], codes.shape[1])] ^ _MIDDLE).view(torch.int8)
+    others = ((params[:, 0] != -_MIDDLE * params[:, 1]) & ~params[:, 1].isnan()).sum()
+    return int(others) if others.is_cpu else others
+
+
+def _bytes(at: torch.Tensor, count: int) -> torch.Tensor:
+    """(n, count) positions of ``count`` bytes from each of ``at`` (n,) on."""
+    return at[:, None] + torch.arange(count, device=at.device)

@@ -1,0 +1,5 @@
+"""See :mod:`hpcgnn.kernels.int8_messages`; by torch on the device: bytes are moved."""
+
+from hpcgnn.kernels.reference.int8_messages import decode_codes, encode_codes
+
+__all__ = ["decode_codes", "encode_codes"]

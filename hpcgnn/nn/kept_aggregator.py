@@ -1,0 +1,51 @@
+"""Aggregation of what never changes, once."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.comm import Exchange, Messages
+from hpcgnn.nn.aggregate import Aggregator
+
+
+class KeptAggregator:
+    """Aggregates features that never change: once, with float32 messages, and keeps the (n, F) result.
+
+    In place of an :class:`Aggregator` in a layer whose input needs no gradient.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        exchange = aggregator.exchange
+        shared = exchange.messages
+        self._messages = Messages(
+            shared.world, timings=shared.timings, device=shared.device, transport=shared.transport
+        )
+        counts = (exchange.send_counts, exchange.receive_counts)
+        exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
+        self._aggregator = Aggregator(
+            aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend, aggregator.correction
+        )
+        self.backend, self.exchange = aggregator.backend, exchange
+        self._features: torch.Tensor | None = None
+        self._kept: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, F) aggregated features. Collective when they are not those of the last call."""
+        return self.begin(x).finish()
+
+    def begin(self, x: torch.Tensor) -> KeptAggregator:
+        """As :meth:`Aggregator.begin`."""
+        if self._features is not x:
+            with torch.no_grad():
+                self._features, self._kept = x, self._aggregator(x)
+            traffic = self._messages.traffic
+            self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
+            traffic.bytes_sent.clear()
+            troubled = torch.tensor([float(traffic.rows_in_trouble())])
+            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
+        return self
+
+    def finish(self) -> torch.Tensor:
+        """As :meth:`Passage.finish`."""
+        assert self._kept is not None
+        return self._kept
