@@ -165,7 +165,7 @@ def test_names_and_types_that_cannot_be_are_refused(monkeypatch):
         with pytest.raises(HpcgnnError, match="for models in float32"):
             check_compute(name, torch.float64)
     with pytest.raises(HpcgnnError, match="must be one of"):
-        check_compute("int4", torch.float32)
+        check_compute("int3", torch.float32)
     monkeypatch.setattr(compute, "_multiplies", lambda where: False)
     with pytest.raises(HpcgnnError, match="no bfloat16 products"):
         check_compute(EMULATED, torch.float32)

@@ -52,18 +52,7 @@ def build_model(
         check_choice("strategy", strategy, STRATEGIES)
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
-        _check_device(messages, graph)
-        if dtype not in (torch.float32, torch.float64):
-            raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
-        config.check()
-        check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
-        if keep_input_aggregation:
-            check_kept_input(config)
-            _check_dense(graph)
-        if graph.features is None:
-            raise HpcgnnError(
-                f"{graph.path} has no node features: convert the graph with --features degree:64 or another"
-            )
+        _check_fit(config, graph, messages, dtype, keep_input_aggregation)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
     messages = messages or Messages(graph.world, device=graph.device)
     seed = int(seed)  # not one of NumPy's, which overflow
@@ -85,9 +74,30 @@ def build_model(
     model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
-        model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
-        model.use_compute(chosen if model.int8.is_useful else FLOAT32)
+        _use_integers(model, chosen, int8 or Int8Config(), backend)
     return model
+
+
+def _check_fit(
+    config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype, keep_input_aggregation: bool
+) -> None:
+    """Raise HpcgnnError for what does not go together."""
+    _check_device(messages, graph)
+    if dtype not in (torch.float32, torch.float64):
+        raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
+    config.check()
+    check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
+    if keep_input_aggregation:
+        check_kept_input(config)
+        _check_dense(graph)
+    if graph.features is None:
+        raise HpcgnnError(f"{graph.path} has no node features: convert the graph with --features degree:64 or another")
+
+
+def _use_integers(model: GraphModel, compute: str, config: Int8Config, backend: str) -> None:
+    """Compute in 8-bit integers, where any of it is faster for that. Collective."""
+    model.int8 = make_int8(config, model.messages, backend, always=compute == INT8_ALWAYS)
+    model.use_compute(compute if model.int8.is_useful else FLOAT32)
 
 
 def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, seed: int) -> GraphModel:

@@ -228,7 +228,8 @@ class GraphModel(torch.nn.Module, ABC):
             return
         for part in () if integers.config.before_softmax else self.before_softmax():
             _use_float32(part)
-        integers.watch_first_layer(self)
+        first = next((each for each in self.modules() if each is not self and "compute" in vars(each)), None)
+        integers.watch(first, lambda: self.use_compute(FLOAT32))
 
     def before_softmax(self) -> list[Part]:
         """Layers and aggregators whose results the softmax is of, or those of the decoder."""

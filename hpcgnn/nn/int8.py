@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,18 +90,6 @@ class Uses:
         return cls("products" in text, "sums" in text, "always" in text)
 
 
-class ComputesSomehow(Protocol):
-    """A model whose arithmetic can be another one: :class:`hpcgnn.nn.GraphModel`, say."""
-
-    def modules(self) -> Iterator[torch.nn.Module]:
-        """As of a module."""
-        ...
-
-    def use_compute(self, compute: str) -> None:
-        """Another arithmetic from now on."""
-        ...
-
-
 class Int8:
     """What the layers of a model share, in place of the name of an arithmetic."""
 
@@ -160,6 +148,15 @@ class Int8:
         """``x`` (n, F) for several products."""
         return Int8Operand(x, self)
 
+    def record(self) -> dict[str, int]:
+        """What the quantizer did in an epoch on this rank: matrices quantized, found again, and the most bytes kept for that."""
+        counts = self.quantizer.take_counts()
+        return {
+            "int8_quantized": counts.quantized,
+            "int8_reused": counts.reused,
+            "int8_kept_bytes": counts.most_bytes,
+        }
+
     def go_on(self, before: dict[str, str] | None) -> None:
         """As in the run that is continued, so that its bits are those of one that was not interrupted."""
         if before is not None and before["asked"].startswith("int8"):
@@ -167,21 +164,23 @@ class Int8:
 
     # -- how many bits the model needs ----------------------------------------------------------------------------------
 
-    def watch_first_layer(self, model: ComputesSomehow) -> None:
-        """Look at the first layer's output in the first training pass. A collective will be in that pass."""
-        first = next((each for each in model.modules() if each is not model and "compute" in vars(each)), None)
-        if first is None or self.is_checked:
+    def watch(self, first_layer: torch.nn.Module | None, give_up: Callable[[], None]) -> None:
+        """Look at a layer's output in the first training pass, and ``give_up`` where 8 bits are too few for it.
+
+        A collective will be in that pass.
+        """
+        if first_layer is None or self.is_checked:
             return
 
         def look(module: torch.nn.Module, given: Any, output: torch.Tensor) -> None:
             if self.is_on and not self.is_checked:
                 handle.remove()
-                self._check_bits(model, output)
+                self._check_bits(output, give_up)
 
-        handle = first.register_forward_hook(look)
+        handle = first_layer.register_forward_hook(look)
 
-    def _check_bits(self, model: ComputesSomehow, output: torch.Tensor) -> None:
-        """Go on in float32 where 8 bits are too few. Collective."""
+    def _check_bits(self, output: torch.Tensor, give_up: Callable[[], None]) -> None:
+        """Collective."""
         self.is_checked = True
         world, most = self.messages.world, self.config.most_error
         mine, count = errors(output)
@@ -198,7 +197,7 @@ class Int8:
                     error,
                     most,
                 )
-            model.use_compute("float32")
+            give_up()
 
 
 class Int8Operand:

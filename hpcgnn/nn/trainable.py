@@ -22,13 +22,17 @@ from hpcgnn.policy.channel import Channel
 class Trainable(Protocol):
     """See :class:`hpcgnn.nn.GraphModel`."""
 
-    compute: str
     asked_compute: str
     int8: Int8 | None
     keeps_input: bool
     messages: Messages
     keys: DropoutKeys
     aggregator: Aggregator
+
+    @property
+    def compute(self) -> str:
+        """The arithmetic of its products."""
+        ...
 
     @property
     def config(self) -> ModelConfig | DistributedConfig:

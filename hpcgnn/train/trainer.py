@@ -172,6 +172,8 @@ class Trainer:
         record: dict[str, Any] = {"epoch": epoch, "loss": loss, "compute": self.model.compute} | breakdown
         if self._has_learned:
             self.policies.observe(epoch, agreed_loss, record["seconds"], policy_sums)
+        if self.model.int8 is not None:
+            record |= self.model.int8.record()
         record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()

@@ -21,9 +21,11 @@ from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregate import Aggregator, aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
+_HALO = "halo"
 
 
 class Bridge:
@@ -34,6 +36,8 @@ class Bridge:
     """
 
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str = "auto") -> None:
+        self.int8: Int8 | None = None  # in place of float32, where that is faster
+        self.float32_layers: set[int] = set()  # in any case, by their numbers
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.halo = make_halo(graph, messages=messages, backend=backend)
         self.num_extended = graph.num_nodes + int(self.halo.exchange.receive_counts.sum())
@@ -55,7 +59,7 @@ class Bridge:
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
         if x.is_floating_point():
-            wide = self._of_layer(layer, "halo", self.halo)(flat)
+            wide = self._of_layer(layer, _HALO, self.halo)(flat)
         else:  # what no gradient goes through
             wide = torch.cat((flat, self._fixed_rows(flat)))
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
@@ -158,4 +162,6 @@ class Bridge:
         key = layer, name
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
+        if name != _HALO:  # what is made of rows behind it is the layer's own code
+            self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
         return self.exchanges[key]

@@ -9,7 +9,9 @@ from hpcgnn.comm import MessageConfig, Messages, World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import backends
+from hpcgnn.nn.compute import FLOAT32, INTEGERS
 from hpcgnn.nn.config import check_differences
+from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
 from hpcgnn.nn.pyg.rehearsal import rehearse
 from hpcgnn.plan import STRATEGIES
@@ -24,6 +26,8 @@ def distribute(
     seed: int = 0,
     backend: str = "auto",
     check: bool = True,
+    compute: str = FLOAT32,
+    int8: Int8Config | None = None,
 ) -> M:
     """``model``, made of PyG's layers, for this rank's part of ``graph``: called as before, with the part's tensors. Collective.
 
@@ -40,6 +44,9 @@ def distribute(
         messages: bits and coding of what travels.
         seed: of dropout and of rounding.
         check: rehearse the model on a tiny graph first (:mod:`hpcgnn.nn.pyg.rehearsal`).
+        compute: ``float32``, or ``int8``: linear layers and convolutions in 8-bit integers in training passes, where that is
+            faster (:mod:`hpcgnn.nn.pyg.integers`); ``int8-always``: however slow it is.
+        int8: the rules of the latter two.
 
     Raises:
         HpcgnnError: naming what in the model cannot be distributed, and why; the same on every rank.
@@ -52,6 +59,8 @@ def distribute(
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
         check_type("check", check, bool)
+        check_type("int8", int8, Int8Config, type(None))
+        check_choice("compute", compute, (FLOAT32, *INTEGERS))
         _check_model(model)
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
         rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
@@ -61,7 +70,7 @@ def distribute(
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)
     given.reseed(int(seed))
-    return on_ranks(model, graph, given, strategy=strategy, backend=backend)
+    return on_ranks(model, graph, given, strategy=strategy, backend=backend, compute=compute, int8=int8)
 
 
 def _check_model(model: torch.nn.Module) -> None:

@@ -14,9 +14,12 @@ from torch_geometric.nn import BatchNorm, MessagePassing
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.compute import FLOAT32, INT8_ALWAYS, INTEGERS
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.nn.pyg import convolutions, norms
 from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.integers import use_integers
 from hpcgnn.nn.pyg.normalise import Normaliser
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -32,7 +35,18 @@ class Distribution:
         self.normaliser = Normaliser(self.bridge)
         self.keys = DropoutKeys(graph.original_ids.to(graph.device.where), messages.present.seed)
         self.has_trainer = False
+        self.int8: Int8 | None = None
+        self.asked_compute = FLOAT32
         self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def compute(self) -> str:
+        """In which arithmetic products are done, apart from the user's own: ``float32``, or one of 8-bit integers."""
+        return FLOAT32 if self.bridge.int8 is None else self.asked_compute
+
+    def use_compute(self, compute: str) -> None:
+        """Products are done in this arithmetic from now on."""
+        self.bridge.int8 = self.int8 if compute in INTEGERS else None
 
     def dense(self, value: Any) -> Any:
         """A sparse CSR tensor, as a graph's features may be, as a dense one: most of what a model does needs that."""
@@ -46,6 +60,8 @@ class Distribution:
         """What is drawn from now on, for dropout and for messages, is of this training step."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
+        if self.int8 is not None:
+            self.int8.begin_epoch(epoch)
 
     def begin_pass(self, *, training: bool) -> None:
         """The model is called. In a training loop without a trainer each such pass is a step."""
@@ -56,7 +72,16 @@ class Distribution:
         self.normaliser.begin_pass()
 
 
-def on_ranks(model: M, graph: LocalGraph, messages: Messages, *, strategy: str = "hybrid", backend: str = "auto") -> M:
+def on_ranks(
+    model: M,
+    graph: LocalGraph,
+    messages: Messages,
+    *,
+    strategy: str = "hybrid",
+    backend: str = "auto",
+    compute: str = FLOAT32,
+    int8: Int8Config | None = None,
+) -> M:
     """:func:`hpcgnn.distribute`, without a rehearsal. Collective."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)
@@ -72,6 +97,11 @@ def on_ranks(model: M, graph: LocalGraph, messages: Messages, *, strategy: str =
         else:
             norms.adapt(module, graph.world, described)
     _key_dropouts(twin, distribution.keys, backend)
+    if compute in INTEGERS:
+        distribution.asked_compute = compute
+        distribution.int8 = made = make_int8(int8 or Int8Config(), messages, backend, always=compute == INT8_ALWAYS)
+        if made.is_useful:
+            use_integers(twin, distribution.bridge, made)
     twin.forward = _with_passes(twin, twin.forward, distribution)
     object.__setattr__(twin, _ATTRIBUTE, distribution)
     return twin

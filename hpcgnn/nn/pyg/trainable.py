@@ -31,8 +31,8 @@ class TrainableModule:
         self.graph, self.messages, self.keys = self._of.graph, self._of.messages, self._of.keys
         self.aggregator = self._of.bridge.halo
         rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
-        self.compute = self.asked_compute = "float32"  # its layers are the user's own
-        self.int8: Int8 | None = None
+        self.int8: Int8 | None = self._of.int8
+        self.asked_compute = self._of.asked_compute
         self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         weight = self.graph.edge_weight
@@ -85,8 +85,14 @@ class TrainableModule:
         """As :meth:`hpcgnn.nn.GraphModel.channels`."""
         return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
 
+    @property
+    def compute(self) -> str:
+        """Of linear layers; what other layers do is the user's own."""
+        return self._of.compute
+
     def use_compute(self, compute: str) -> None:
-        """Nothing: products are those of the user's own layers."""
+        """As :meth:`hpcgnn.nn.GraphModel.use_compute`."""
+        self._of.use_compute(compute)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """As :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
