@@ -32,7 +32,7 @@ BENCHMARK = {
     "messages": ["post fp32", "hybrid fp32", "hybrid int2"],
     "label_propagation": [0.0],
     "overlap": ["on"],
-    "compute": ["float32", "bf16"],
+    "compute": ["float32", "bf16", "int8"],
 }
 NEVER = 1 << 30  # epochs between evaluations and checkpoints: there is one of each at the end
 
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--label-propagation", nargs="+", type=float, default=[0.0, 0.62], metavar="RATE")
     parser.add_argument("--overlap", nargs="+", choices=["on", "off"], default=["on", "off"])
-    parser.add_argument("--compute", nargs="+", choices=["float32", "bf16"], default=["float32"])
+    parser.add_argument("--compute", nargs="+", choices=["float32", "bf16", "int8"], default=["float32"])
     parser.add_argument("--model", default="sage")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=256)

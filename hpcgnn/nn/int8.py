@@ -33,11 +33,7 @@ STOCHASTIC, NEAREST = "stochastic", "nearest"
 _LOG = logging.getLogger("hpcgnn")
 _NOISE = 0x18  # beside the words of other keys
 _FASTER = 1.1  # what a measurement must differ by to count
-# Below these, a product or an aggregation may be slower than in float32, quantization counted, by docs/compute.md; whatever
-# the number of threads, so that bits do not depend on it.
-_LEAST_MULTIPLICATIONS = 1 << 24
-_LEAST_WIDTH = 96
-_LEAST_DEPTH = 128
+# Below these, an aggregation may be slower than in float32, quantization counted, by docs/compute.md.
 _LEAST_ENTRIES_A_ROW = 8
 _LEAST_BYTES_AGGREGATED = 8 << 20
 _LEAST_WIDTH_AGGREGATED = 64
@@ -72,6 +68,20 @@ class Int8Config(Checked):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Below these a product and its gradients may be slower than in float32, quantization counted, by docs/compute.md; whatever
+    the number of threads, so that bits do not depend on it. multiplications: of the product. narrow, wide: its two widths."""
+
+    multiplications: int
+    narrow: int
+    wide: int
+
+
+# With instructions that add four products, and without.
+_LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
+
+
+@dataclass(frozen=True)
 class Uses:
     """What is done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up. always: also where
     that is slower."""
@@ -96,6 +106,7 @@ class Int8:
     def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
         self.config, self.uses, self.messages = config, uses, messages
         self.quantizer = Quantizer(backend, is_stochastic=config.rounding == STOCHASTIC)
+        self.limits = _LIMITS[int8.dot_products(backend, messages.device.where)]
         self.is_checked = False  # whether 8 bits hold what the first layer makes
 
     @property
@@ -118,7 +129,7 @@ class Int8:
         if not (self.is_on and self.uses.products):
             return False
         fits = 0 < in_width <= int8.MOST_TERMS and 0 < out_width <= int8.MOST_TERMS
-        return fits if self.uses.always else multiplies(rows, in_width, out_width)
+        return fits if self.uses.always else multiplies(rows, in_width, out_width, self.limits)
 
     def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
         """Whether ``csr @ x`` reads 8-bit integers, in this pass."""
@@ -231,11 +242,11 @@ class Int8Operand:
 # -- where it pays -----------------------------------------------------------------------------------------------------
 
 
-def multiplies(rows: int, in_width: int, out_width: int) -> bool:
+def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = _LIMITS[True]) -> bool:
     """Whether a product and its two gradients are large enough for 8-bit integers, and small enough for sums of int32."""
     narrowest, widest = min(in_width, out_width), max(in_width, out_width)
-    is_large = rows * in_width * out_width >= _LEAST_MULTIPLICATIONS
-    return is_large and narrowest >= _LEAST_WIDTH and widest >= _LEAST_DEPTH and widest <= int8.MOST_TERMS
+    is_large = rows * in_width * out_width >= limits.multiplications
+    return is_large and narrowest >= limits.narrow and limits.wide <= widest <= int8.MOST_TERMS
 
 
 def aggregates(csr: Csr, width: int) -> bool:
@@ -264,7 +275,8 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
     generator = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(_ROWS, _WIDTH, generator=generator).to(where) for _ in range(2))
     weight = torch.randn(_WIDTH, _WIDTH, generator=generator).to(where)
-    indices = torch.randint(_ROWS, (_ROWS * _DEGREE,), dtype=torch.int32, generator=generator)
+    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are named often
+    indices = (skewed * _ROWS).to(torch.int32)
     csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
     rows = int8.quantize_rows(x, key=0, backend=backend)
 
