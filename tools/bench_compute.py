@@ -1,14 +1,15 @@
 """Dense products in float32 and in bfloat16, and epochs under `--compute`, by turns. Writes docs/compute.json and .md.
 
-    python tools/bench_compute.py --threads 1 2         all of it: about 6 minutes on a quiet machine of two cores
-    python tools/bench_compute.py --only epochs         this part anew (products, gradients, epochs); the others stay
+    python tools/bench_compute.py --threads 1 2         all of it: about 10 minutes on a quiet machine of two cores
+    python tools/bench_compute.py --only epochs         this part anew (products, gradients, integers, epochs); the others stay
     python tools/bench_compute.py --only                the document again from its JSON
 
 A line of `products` is one product with a weight and its two gradients: alone, in float32 by torch.mm and by the native
 kernels, and in bfloat16 by either where the CPU does it; and as a layer does them in float32 and in bfloat16, conversions
 included. The rules in hpcgnn/kernels/native/dense.py and hpcgnn/nn/compute.py (both `pays`) follow from it; the last columns
-say what they choose. `gradients`: the native weight gradient beside torch's on AVX2, best of 30. `epochs`: a training on 2
-ranks under each choice, on this CPU as it is and kept to AVX2.
+say what they choose. `gradients`: the native weight gradient beside torch's on AVX2, best of 30. `integers`: 8-bit ones beside
+float32, by tools/bench_compute_int8.py. `epochs`: a training on 2 ranks under each choice. The last two on this CPU as it is and
+kept to AVX2.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from hpcgnn.kernels.native import dense
 from hpcgnn.nn import bfloat16, compute
 from hpcgnn.nn.linear import matmul, operand
 
-PARTS = ("products", "gradients", "epochs")
+PARTS = ("products", "gradients", "integers", "epochs")
 ROWS = (256, 4096, 32768)
 WIDTHS = ((8, 256), (16, 16), (32, 32), (64, 64), (256, 40), (128, 256), (256, 256), (602, 256))
 GRADIENTS = ((4096, 64, 64), (32768, 64, 64), (4096, 256, 256), (32768, 256, 256), (32768, 128, 256), (32768, 256, 40))
@@ -175,6 +176,14 @@ def measure_gradients(threads: list[int]) -> dict[str, Any]:
     return {"machine": measure.machine(), "cases": measure.run(command)["cases"]}
 
 
+def measure_integers(threads: list[int]) -> dict[str, Any]:
+    """Products and aggregations of 8-bit integers, in processes with fewer and fewer instructions."""
+    program = [sys.executable, str(Path(__file__).parent / "bench_compute_int8.py"), "--threads", *map(str, threads)]
+    kinds = {"as it is": {}, "without VNNI": {"HPCGNN_DOT_PRODUCTS": "off"}, "AVX2": AVX2}
+    cases = {name: measure.run(["env", *settings(variables), *program]) for name, variables in kinds.items()}
+    return {"machine": measure.machine(), "cases": cases}
+
+
 def measure_epochs() -> dict[str, Any]:
     """Epochs under each choice, on this CPU as it is and kept to AVX2."""
     tools, cases = Path(__file__).parent, []
@@ -211,6 +220,7 @@ def main() -> None:
     measures = {
         "products": lambda: measure_products(arguments.threads),
         "gradients": lambda: measure_gradients(arguments.threads),
+        "integers": lambda: measure_integers(arguments.threads),
         "epochs": measure_epochs,
     }
     for part in arguments.only:

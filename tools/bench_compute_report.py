@@ -14,7 +14,7 @@ COMMAND = "python tools/bench_compute.py --threads 1 2"
 def document(content: dict[str, Any]) -> str:
     """Those parts that have been measured."""
     lines = ["# Dense products", "", f"Made by `{COMMAND}`; figures in `compute.json`.", ""]
-    for part, write in (("epochs", epochs), ("gradients", gradients), ("products", products)):
+    for part, write in (("epochs", epochs), ("integers", integers), ("gradients", gradients), ("products", products)):
         if part in content:
             lines += [*write(content[part]), ""]
     return "\n".join(lines)
@@ -38,10 +38,11 @@ def epochs(found: dict[str, Any]) -> list[str]:
                 case["chosen"],
                 f"{ratio:.2f}",
                 "yes" if ratio <= LIMIT else "**no**",
+                *integer_cells(medians),
             ]
         )
     header = ["CPU", "model", "width", "float32, s (quartiles)", "bf16, s", "auto, s", "auto took", "auto / fastest",
-              f"at most {LIMIT:g}"]  # fmt: skip
+              f"at most {LIMIT:g}", "int8, s", "float32 / int8"]  # fmt: skip
     about = (
         f"Medians of {len(found['cases'][0]['seconds']['auto'])} by turns on {found['ranks']} ranks of 1 thread, 3 layers, "
         f"the other settings as in `hpcgnn train`, `{found['graph']}`, on {found['machine']}. *AVX2*: `HPCGNN_ISA`, "
@@ -52,7 +53,68 @@ def epochs(found: dict[str, Any]) -> list[str]:
 
 def overhead(medians: dict[str, float]) -> float:
     """The epoch under auto beside the fastest of the explicit choices."""
-    return medians["auto"] / min(seconds for choice, seconds in medians.items() if choice != "auto")
+    return medians["auto"] / min(seconds for choice, seconds in medians.items() if choice not in ("auto", "int8"))
+
+
+def integer_cells(medians: dict[str, float]) -> list[str]:
+    """The epoch under int8, and how many times as fast as float32 it is."""
+    if "int8" not in medians:
+        return ["-", "-"]
+    return [f"{medians['int8']:.4f}", f"{medians['float32'] / medians['int8']:.2f}"]
+
+
+def integers(found: dict[str, Any]) -> list[str]:
+    """8-bit integers beside float32, on this CPU and with fewer instructions."""
+    products, sums = [], []
+    for cpu, measured in found["cases"].items():
+        for case in measured["products"]:
+            ms, (rows, depth, width) = case["ms"], case["shape"]
+            whole = [ms[f"{kind} y"] + ms[f"{kind} gradients"] for kind in ("float32", "int8")]
+            products.append(
+                [
+                    cpu,
+                    str(case["threads"]),
+                    f"{rows} x {depth} x {width}",
+                    f"{ms['float32 y']:.3f} / {ms['int8 y']:.3f}",
+                    f"{ms['float32 gradients']:.3f} / {ms['int8 gradients']:.3f}",
+                    f"{whole[0] / whole[1]:.2f}",
+                    ", ".join(f"{100 * error:.2f}" for error in case["errors"]),
+                    "int8" if case["takes"] else "float32",
+                ]
+            )
+        for case in measured["sums"]:
+            ms = case["ms"]
+            ratios = [f"{ms[f'float32 {what}'] / ms[f'int8 {what}']:.2f}" for what in ("sums", "weighted", "edges")]
+            about = [cpu, f"`{case['graph']}`", str(case["width"]), f"{ms['float32 sums']:.1f} / {ms['int8 sums']:.1f}"]
+            sums.append([*about, *ratios, "int8" if case["takes"] else "float32"])
+    lines = [
+        "## 8-bit integers",
+        "",
+        f"Medians of turns beside float32, quantization with noise counted, on {found['machine']}; errors are root mean squares "
+        "relative to float64, of random matrices. *without VNNI*: `HPCGNN_DOT_PRODUCTS=off`. *takes*: what `--compute int8` does "
+        "in such a shape, by the sizes and by what a run measures when it starts.",
+        "",
+        *(
+            f"- {cpu}: by that measurement products are {measured['worth']['products']:.2f} and aggregations "
+            f"{measured['worth']['sums']:.2f} times as fast as in float32."
+            for cpu, measured in found["cases"].items()
+        ),
+        "",
+    ]
+    header = ["CPU", "threads", "rows x in x out", "y: float32 / int8 ms", "dx and dW: float32 / int8 ms", "speedup",
+              "errors of y, dx, dW in %", "takes"]  # fmt: skip
+    lines += [*measure.table(header, products), ""]
+    header = [
+        "CPU",
+        "graph",
+        "width",
+        "sums: float32 / int8 ms",
+        "sums",
+        "weighted, 8 heads",
+        "SDDMM, 8 heads",
+        "takes",
+    ]
+    return [*lines, *measure.table(header, sums)]
 
 
 def gradients(found: dict[str, Any]) -> list[str]:

@@ -19,8 +19,8 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import keep_freed_memory
 from hpcgnn.stop import StopRequest
 
-MODELS = ("gcn", "sage")
-CHOICES = ("float32", "bf16", "auto")
+MODELS = ("gcn", "sage", "gat")
+CHOICES = ("float32", "bf16", "auto", "int8")
 
 
 def main() -> None:

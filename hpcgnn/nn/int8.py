@@ -106,7 +106,7 @@ class Int8:
     def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
         self.config, self.uses, self.messages = config, uses, messages
         self.quantizer = Quantizer(backend, is_stochastic=config.rounding == STOCHASTIC)
-        self.limits = _LIMITS[int8.dot_products(backend, messages.device.where)]
+        self.limits = limits_of(backend, messages.device.where)
         self.is_checked = False  # whether 8 bits hold what the first layer makes
 
     @property
@@ -240,6 +240,11 @@ class Int8Operand:
 
 
 # -- where it pays -----------------------------------------------------------------------------------------------------
+
+
+def limits_of(backend: str = "auto", where: torch.device = CPU.where) -> Limits:
+    """Those of a device."""
+    return _LIMITS[int8.dot_products(backend, where)]
 
 
 def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = _LIMITS[True]) -> bool:
