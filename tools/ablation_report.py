@@ -29,6 +29,9 @@ GRAPH = "rmat:scale=17,degree=28,features=128,classes=40"
 REQUIRED_OF = {"model": "sage", "layers": 3, "hidden": 256, "ranks": 4}
 INT2_FASTER_THAN_POST_FP32 = {"100mbit": 10.0, "1gbit": 2.3}
 INT2_TO_FP32_UNLIMITED = 1.10
+# Of hybrid int2 at this rate: an epoch in the arithmetic named first over one in 8-bit integers, where the first is native.
+INT8_RATE = "1gbit"
+INT8_FASTER_THAN = {"bf16": 1.15, "float32": 1.5}
 FP32_TO_ITS_BOUND = 1.15
 
 Runs = list[dict[str, Any]]
@@ -158,7 +161,18 @@ def requirements(runs: Runs) -> list[Requirement]:
             what = "hybrid int2 / faster of both fp32"
             lines.append(Requirement(rate, compute, what, ratio, INT2_TO_FP32_UNLIMITED, at_most=True))
         lines += bounds(runs, found, rate, compute)
-    return lines
+    return lines + of_integers(found)
+
+
+def of_integers(found: Timings) -> list[Requirement]:
+    """8-bit integers beside bfloat16 where the CPU has that, else beside float32."""
+    int8, bf16, float32 = (found.get(Configuration(INT8_RATE, "hybrid int2", 0.0, "on", compute))
+                           for compute in ("int8", "bf16", "float32"))  # fmt: skip
+    other, name = (bf16, "bf16") if bf16 else (float32, "float32")
+    if int8 is None or other is None:
+        return []
+    ratio = other.seconds / int8.seconds
+    return [Requirement(INT8_RATE, "int8", f"hybrid int2: {name} / int8", ratio, INT8_FASTER_THAN[name], at_most=False)]
 
 
 def bounds(runs: Runs, found: Timings, rate: str, compute: str) -> Iterator[Requirement]:

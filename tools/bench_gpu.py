@@ -26,6 +26,7 @@ import measure
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import figures
 from hpcgnn.study.report import Requirement
 
 TOOLS = Path(__file__).parent
@@ -33,11 +34,15 @@ EPOCHS = [sys.executable, str(TOOLS / "bench_gpu_epochs.py")]
 AGGREGATION = ((19, 128), (17, 256))  # scale and width
 DEGREE, FEATURES, CLASSES = 28, 256, 40
 ROWS, BITS = 1 << 19, (1, 2, 4, 8, 16)
+HEADS = 8  # of products at edges
+INT8 = {"gemm": 2.2, "sddmm": 1.6}  # times as fast as ours in float32, which is without TF32
+INT8_EPOCHS = {"gcn": 1.2, "gat": 1.5}  # times as fast as our own epoch in float32
 EPOCH_SCALE, POLICY_SCALE = 17, 15
 MODELS = {"gcn": 2.0, "sage": 2.0, "gat": 1.5}  # times as fast as PyG
 MOST_MEMORY = {"gat": 0.5}  # of PyG's peak
 RATES = ("1gbit", "10gbit")
 LEAST_SCALE = 6  # with nodes for all classes
+_CONVERTED_BEFORE = ("product",)  # directions of gemm in which nothing is quantized
 
 
 class NotMeasured(Exception):
@@ -84,6 +89,16 @@ class Run:
         lines = self.output([*EPOCHS, *map(str, words), "--device", self.device]).splitlines()
         return json.loads(lines[-1])
 
+    @property
+    def rows(self) -> int:
+        """Of matrices without a graph."""
+        return max(ROWS >> self.smaller, 1 << LEAST_SCALE)
+
+    def graphs(self) -> list[object]:
+        """Words that ask for the graphs of :data:`AGGREGATION`, which are made once."""
+        asked = [word for scale, width in AGGREGATION for word in ("--graph", self.source(scale), "--width", width)]
+        return [*asked, "--folder", self.folder / "graphs"]
+
     def parts(self, scale: int, count: int) -> Path:
         """A graph with features in so many parts, made where it is asked for first."""
         path = self.folder / f"{scale}-{count}.h5"
@@ -99,22 +114,35 @@ class Run:
 
 
 def aggregation(run: Run) -> dict[str, Any]:
-    """Kernels beside other libraries and the device's ceilings."""
-    graphs = [word for scale, width in AGGREGATION for word in ("--graph", run.source(scale), "--width", width)]
-    return run.hpcgnn("bench", "aggregate", *graphs, "--parts", 0, "--rounds", 5, "--device", run.device)
+    """Kernels beside other libraries and the device's ceilings, and 8-bit integers, quantization counted."""
+    options = ("--parts", 0, "--dtype", "int8", "--rounds", 5, "--device", run.device)
+    return run.hpcgnn("bench", "aggregate", *run.graphs(), *options)
 
 
 def quantization(run: Run) -> dict[str, Any]:
     """Messages beside a copy."""
     bits = [word for number in BITS for word in ("--bits", number)]
-    rows = max(ROWS >> run.smaller, 1 << LEAST_SCALE)
-    return run.hpcgnn("bench", "quantize", "--rows", rows, *bits, "--rounds", 5, "--device", run.device)
+    return run.hpcgnn("bench", "quantize", "--rows", run.rows, *bits, "--rounds", 5, "--device", run.device)
+
+
+def gemm(run: Run) -> dict[str, Any]:
+    """A layer's products in float32, TF32, bfloat16 and 8-bit integers, conversions counted."""
+    shape = f"{run.rows}x{FEATURES}x{FEATURES}"
+    return run.hpcgnn("bench", "gemm", "--shape", shape, "--rounds", 5, "--device", run.device)
+
+
+def sddmm(run: Run) -> dict[str, Any]:
+    """Products at edges in float32 and 8-bit integers, quantization counted."""
+    return run.hpcgnn("bench", "sddmm", *run.graphs(), "--heads", HEADS, "--rounds", 5, "--device", run.device)
 
 
 def epochs(run: Run, model: str) -> dict[str, Any]:
-    """Ours and PyG's, a process each, so that each has its own peak of memory."""
+    """Ours, in 8-bit integers too where that is required, and PyG's; a process each, so that each has its own peak of memory."""
     parts = run.parts(EPOCH_SCALE, 1)
-    return {who: run.epochs(who, parts, "--model", model) for who in ("ours", "pyg")}
+    found = {who: run.epochs(who, parts, "--model", model) for who in ("ours", "pyg")}
+    if model in INT8_EPOCHS:
+        found["ours, int8"] = run.epochs("ours", parts, "--model", model, "--compute", "int8")
+    return found
 
 
 def policies(run: Run, rate: str) -> list[dict[str, Any]]:
@@ -141,6 +169,8 @@ def everything(run: Run) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {
         "aggregation": lambda: aggregation(run),
         "quantization": lambda: quantization(run),
+        "gemm": lambda: gemm(run),
+        "sddmm": lambda: sddmm(run),
     }
     found |= {f"epochs {model}": lambda model=model: epochs(run, model) for model in MODELS}
     return found | {f"policies {rate}": lambda rate=rate: policies(run, rate) for rate in RATES}
@@ -157,8 +187,24 @@ def requirements(run: Run) -> list[dict[str, Any]]:
             lines += run.found[part]["requirements"]
         elif part in run.missing:
             lines.append(Requirement(f"all of {part}", "-", "kernel", "-", None, 1, note=run.missing[part]).as_json())
+    for part, least in INT8.items():
+        lines += [line.as_json() for line in of_int8(run, part, least)]
     for model, least in MODELS.items():
         lines += [line.as_json() for line in of_epochs(run, model, least)]
+    return lines
+
+
+def of_int8(run: Run, part: str, least: float) -> list[Requirement]:
+    """Of a part's products of 8-bit integers."""
+    what = f"{part}: times float32 by int8, quantization counted"
+    if part not in run.found:
+        why = run.missing.get(part)
+        return [] if why is None else [Requirement(what, "-", "kernel", "-", None, least, note=why)]
+    lines = []
+    for name, timings in subjects(run.found[part]):
+        for direction in (direction for direction in timings if direction not in _CONVERTED_BEFORE):
+            times, why = figures.reached(timings[direction], "ours.int8", "times_ours")
+            lines.append(Requirement(what, name, "kernel", direction, times, least, note=why))
     return lines
 
 
@@ -175,6 +221,11 @@ def of_epochs(run: Run, model: str, least: float) -> list[Requirement]:
     if model in MOST_MEMORY:
         what = f"{model}: peak memory over PyG's"
         lines.append(Requirement(what, graph, "epoch", "both", share, MOST_MEMORY[model], at_most=True, note=why))
+    if model in INT8_EPOCHS:
+        integers = found.get("ours, int8") if found else None
+        times = found["ours"]["epoch_seconds"] / integers["epoch_seconds"] if found and integers else None
+        what = f"{model}: epoch in float32 over that with --compute int8"
+        lines.append(Requirement(what, graph, "epoch", "both", times, INT8_EPOCHS[model], note=why))
     return lines
 
 
@@ -205,7 +256,7 @@ def document(run: Run, about: dict[str, Any], lines: list[dict[str, Any]]) -> li
     if timed:
         text += ["", "## Epochs", "", *measure.table(["model", "by", "ms", "peak MiB"], timed)]
     text += ["", "## Policies of messages, 2 ranks on one GPU", "", *of_policies(run)]
-    for part in ("aggregation", "quantization"):
+    for part in ("aggregation", "quantization", "gemm", "sddmm"):
         if part in run.found:
             text += ["", f"## {part.capitalize()}", "", *kernels(run.found[part])]
     return [*text, ""]
@@ -251,12 +302,20 @@ def kernels(found: dict[str, Any]) -> list[str]:
         ]
         return measure.table(["kernel", "ms", "GB/s", "of a copy"], rows)
     rows = []
-    for graph in found["graphs"]:
-        for direction, timings in graph["kernel"].items():
-            for name, line in timings.items():
+    for about, timings in subjects(found):
+        for direction, lines in timings.items():
+            for name, line in lines.items():
                 said = f"{1e3 * line['seconds']:.3f}" if "seconds" in line else line["missing"].replace("|", "/")
-                rows.append([f"{graph['name']}, {graph['width']}", direction, name, said])
-    return measure.table(["graph", "direction", "contender", "ms"], rows)
+                rows.append([about, direction, name, said])
+    return measure.table(["graph or shape", "direction", "contender", "ms"], rows)
+
+
+def subjects(found: dict[str, Any]) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+    """Each graph or shape, with its contenders' figures by direction."""
+    graphs = [(f"{graph['name']}, {graph['width']}", graph) for graph in found.get("graphs", ())]
+    return [(name, graph["kernel" if "kernel" in graph else "ops"]) for name, graph in graphs] + [
+        (shape["name"], shape["products"]) for shape in found.get("shapes", ())
+    ]
 
 
 def mebibytes(count: int | None) -> str:

@@ -61,6 +61,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("parts")
     parser.add_argument("--model", choices=("gcn", "sage", "gat"), default="sage")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--compute", choices=("float32", "int8"), default="float32", help="of ours")
     for name, default in (("layers", 3), ("hidden", 256), ("heads", 8), ("epochs", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
@@ -91,7 +92,8 @@ def trainer_of(
         lr=LR,
         policy=PolicyConfig(**policy or {}),
     )
-    return hpcgnn.Trainer(hpcgnn.build_model(config, graph, messages=messages), graph, settings, stop=StopRequest())
+    model = hpcgnn.build_model(config, graph, messages=messages, compute=arguments.compute)
+    return hpcgnn.Trainer(model, graph, settings, stop=StopRequest())
 
 
 def of_ours(arguments: argparse.Namespace, graph: LocalGraph) -> dict[str, Any]:

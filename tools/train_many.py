@@ -5,9 +5,10 @@ usage: mpiexec.sh -n RANKS python train_many.py TRAININGS.json
 TRAININGS.json is a list of objects: `name` is given back, `parts` is the graph, `split` is as in `hpcgnn convert
 --split` and made anew for this training (without it the graph keeps its own), `seed` is of weights, dropout and
 messages, `strategy` and `compute` are as in `build_model`, and `model`, `messages`, `policy`, `labels`, `schedule`,
-`train` hold what differs from the defaults of ModelConfig, MessageConfig, PolicyConfig, LabelPropagationConfig,
-ScheduleConfig and TrainConfig. Rank 0 prints a line for each as it ends: its `name`, the content of `summary.json` and,
-where `records` is true, `records`: lists over epochs of those values of `metrics.jsonl` that RECORDED names.
+`train`, `int8` hold what differs from the defaults of ModelConfig, MessageConfig, PolicyConfig, LabelPropagationConfig,
+ScheduleConfig, TrainConfig and Int8Config. With `links`, which does so for LinkConfig, it learns links. Rank 0 prints a
+line for each as it ends: its `name`, the content of `summary.json` and, where `records` is true, `records`: lists over
+epochs of those values of `metrics.jsonl` that RECORDED names.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from hpcgnn.comm.threads import use_threads
 from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import keep_freed_memory
+from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts, measure_links
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.label_propagation import LabelPropagationConfig
+from hpcgnn.train.links import LinkConfig, LinkSplit, split_links
 from hpcgnn.train.schedule import ScheduleConfig
 
 TRIES = 3
+CHOSEN = {"strategy": "hybrid", "compute": "float32"}
 RECORDED = (
     "seconds",
     "eval_seconds",
@@ -59,9 +63,15 @@ def main() -> None:
     graphs = {parts: hpcgnn.load(parts, world) for parts in dict.fromkeys(training["parts"] for training in trainings)}
     keep_freed_memory()
     costs = functools.cache(functools.partial(link_costs, world))
+
+    @functools.lru_cache(maxsize=1)  # trainings that follow each other have the same more often than not
+    def learned(parts: str, split: str | None, links: LinkConfig | None) -> LocalGraph | LinkSplit:
+        graph = graphs[parts] if split is None else split_anew(graphs[parts], split)
+        return graph if links is None else split_links(graph, links)
+
     for training in trainings:
-        graph = graphs[training["parts"]]
-        summary = train(split_anew(graph, training["split"]) if "split" in training else graph, training, costs)
+        links = LinkConfig(**training["links"]) if "links" in training else None
+        summary = train(learned(training["parts"], training.get("split"), links), training, costs)
         if world.rank == 0:
             print(json.dumps({"name": training["name"]} | summary), flush=True)
 
@@ -87,17 +97,21 @@ def link_costs(world: World) -> LinkCosts | None:
     return None
 
 
-def train(graph: LocalGraph, training: dict[str, Any], measure_costs: Callable[[], LinkCosts | None]) -> dict[str, Any]:
+def train(
+    learned: LocalGraph | LinkSplit, training: dict[str, Any], measure_costs: Callable[[], LinkCosts | None]
+) -> dict[str, Any]:
     """One training from the start; returns the content of ``summary.json``, with ``records`` if wanted. Collective."""
+    graph = learned.train if isinstance(learned, LinkSplit) else learned
     labels = LabelPropagationConfig(**training.get("labels", {}))
     config = hpcgnn.ModelConfig(**training.get("model", {}), label_inputs=labels.rate > 0)
     messages = Messages(graph.world, MessageConfig(**training.get("messages", {})))
-    chosen = {"strategy": training.get("strategy", "hybrid"), "compute": training.get("compute", "float32")}
+    chosen: dict[str, Any] = {name: training.get(name, default) for name, default in CHOSEN.items()}
+    chosen["int8"] = Int8Config(**training.get("int8", {}))
     model = hpcgnn.build_model(config, graph, messages=messages, seed=training["seed"], **chosen)
     schedule = ScheduleConfig(**training.get("schedule", {}))
     policy = PolicyConfig(**training.get("policy", {}))
     settings = hpcgnn.TrainConfig(**training.get("train", {}), schedule=schedule, labels=labels, policy=policy)
-    trainer = hpcgnn.Trainer(model, graph, settings, stop=StopRequest(), measure_costs=measure_costs)
+    trainer = hpcgnn.Trainer(model, learned, settings, stop=StopRequest(), measure_costs=measure_costs)
     return trainer.fit() | ({"records": over_epochs(trainer.records)} if training.get("records") else {})
 
 
