@@ -67,13 +67,18 @@ class Quantizer:
         return found or self.keep(x, int8.quantize_rows(x, factor, key=self.next_key(), backend=self.backend), factor)
 
     def find(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows | None:
-        """As ``x`` was quantized before, if it was, and has not changed."""
+        """As ``x`` was quantized before, if it was, and has not changed; which is counted."""
+        rows = self.known(x, factor)
+        self.counts.reused += rows is not None
+        return rows
+
+    def known(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows | None:
+        """The same, not counted."""
         entry = self._known.get(id(x))
         if entry is None or entry.tensor() is not x or entry.version != x._version:
             return None
         if (None if entry.factor is None else entry.factor()) is not factor:
             return None
-        self.counts.reused += 1
         return entry.rows
 
     def keep(self, x: torch.Tensor, rows: Int8Rows, factor: torch.Tensor | None = None) -> Int8Rows:

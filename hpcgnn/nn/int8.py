@@ -228,15 +228,29 @@ class Int8Operand:
         """As :meth:`hpcgnn.nn.compute.Rounded.times`."""
         if not self._int8.multiplies(self.x.shape[0], *weight.shape):
             return dense_product(self.x, weight, bias, plus, backend)
-        return integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
+        y = integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
+        self._rows = self._int8.quantizer.known(self.x)
+        return y
+
+    def factor(self) -> Int8Operand | Int8Factor:
+        """What the gradient of a weight needs: of integers, these alone, so that the floats need not be kept."""
+        return self if self._rows is None else Int8Factor(self._rows, self._int8.quantizer)
+
+    def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+        """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`, where products are float32."""
+        return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
+
+
+@dataclass(frozen=True)
+class Int8Factor:
+    """The matrix (n, F) of a product that was one of integers."""
+
+    rows: Int8Rows
+    quantizer: Quantizer
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
-        if not self._int8.multiplies(self.x.shape[0], self.x.shape[1], dy.shape[1]):
-            return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
-        quantizer = self._int8.quantizer
-        rows = quantizer.rows(self.x)  # known, as the product was done before
-        return int8.weight_gradient(rows, dy.contiguous(), key=quantizer.next_key(), backend=backend)[0]
+        return int8.weight_gradient(self.rows, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
 
 
 # -- where it pays -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 
 from hpcgnn.kernels import Csr, dense, dense_product, spmm
 from hpcgnn.nn.compute import FLOAT32, Rounded, sum_of
-from hpcgnn.nn.int8 import Int8, Int8Operand
+from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
 
 Features = torch.Tensor | Csr
 
@@ -74,7 +74,7 @@ class LateWeight:
 
     def __init__(self, weight: torch.Tensor, backend: str = "auto") -> None:
         self.weight, self.backend = weight.detach(), backend
-        self.waiting: tuple[torch.Tensor | Narrow, torch.Tensor] | None = None
+        self.waiting: tuple[torch.Tensor | Rounded | Int8Operand | Int8Factor, torch.Tensor] | None = None
         self._made: torch.Tensor | None = _Made.apply(weight, self)
 
     def multiply(
@@ -88,9 +88,9 @@ class LateWeight:
         """(F, H), once autograd has been where the product was."""
         assert self.waiting is not None, "the product's gradients come before its weight's"
         (x, dy), self.waiting = self.waiting, None
-        if isinstance(x, Narrow):
-            return x.weight_gradient(dy, self.backend)
-        return dense.weight_gradient(x, dy, backend=self.backend)[0]
+        if isinstance(x, torch.Tensor):
+            return dense.weight_gradient(x, dy, backend=self.backend)[0]
+        return x.weight_gradient(dy, self.backend)
 
 
 class _Made(torch.autograd.Function):
@@ -115,7 +115,7 @@ class _Used(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.late, ctx.rounded = late, None
         if isinstance(x, Narrow):
-            ctx.rounded = x
+            ctx.rounded = x.factor() if isinstance(x, Int8Operand) else x
         else:
             ctx.save_for_backward(x.detach())
         return y.view_as(y)

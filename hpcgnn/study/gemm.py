@@ -19,12 +19,11 @@ from hpcgnn.study.measure import Entry, Place, interleave, steps
 from hpcgnn.study.report import Requirement
 from hpcgnn.study.run import Progress, machine
 
-LEAST_TIMES_FLOAT32 = (
-    1.8  # of products with at least so many multiply-adds, on CPUs with dot products of 8-bit integers
-)
-LEAST_OF_PEAK = 0.85
-LEAST_WHERE_TAKEN = 1.0  # of a layer, on CPUs without: where training takes integers, they are not slower
+# On CPUs with dot products of 8-bit integers, of products with at least so many multiply-adds.
+LEAST_TIMES_FLOAT32, LEAST_OF_PEAK = 1.8, 0.85
 LARGE = 32768 * 256 * 256
+# On others, of a layer: where training takes integers, they are not slower.
+LEAST_WHERE_TAKEN = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,18 +48,22 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
         "dot_products": dot_products(where=settings.device.where),
     }
     found["shapes"] = [_measure(shape, settings, progress) for shape in settings.shapes]
-    if settings.device is CPU and "int8" in settings.dtypes:
+    if settings.device is not CPU or "int8" not in settings.dtypes:
+        return found | {"requirements": []}
+    if not found["dot_products"]:
         found["training_takes_int8"] = _training_takes_int8(settings.threads)
-        some = [line for shape in found["shapes"] for line in requirements(shape, found)]
-    else:
-        some = []
-    return found | {"requirements": [line.as_json() for line in some]}
+    lines = [line for shape in found["shapes"] for line in requirements(shape, found)]
+    return found | {"requirements": [line.as_json() for line in lines]}
 
 
 def _training_takes_int8(threads: int) -> bool:
     """Whether ``--compute int8`` multiplies large matrices in integers on this CPU, by the measurement that it makes."""
+    usual = torch.get_num_threads()
     torch.set_num_threads(threads)
-    return training.measured().uses.products
+    try:
+        return training.measured().uses.products
+    finally:
+        torch.set_num_threads(usual)
 
 
 def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress) -> dict[str, Any]:

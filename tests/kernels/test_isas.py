@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow  # a process for each instruction set
 PROGRAM = """
 import hashlib, json, torch
 from hpcgnn import kernels
+from hpcgnn.kernels import int8
 from hpcgnn.kernels.native import library
 
 torch.manual_seed(0)
@@ -31,6 +32,13 @@ for width in (1, 19, 64):
         for reduce in ("sum", "mean"):
             results += [kernels.spmm(csr, x, w, reduce, backend="native") for w in (None, weight)]
             ran.add(library.last_isa())
+    x, out = torch.randn(60, width), torch.randn(60, 30)
+    b = int8.quantize_rows(torch.randn(50, width), key=3, backend="native")
+    y, a = int8.product(x, torch.randn(30, width).T, key=1, weight_key=2, backend="native")
+    results += [y, a.codes, a.scale, int8.weight_gradient(a, out, key=4, backend="native")[0]]
+    results += [int8.sddmm(csr, a, b, op, backend="native") for op in ("dot", "add")]
+    results += [kernels.spmm(csr, b.codes, scale=b.scale, backend="native")]
+    ran.add(library.last_isa())
 digest = hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest()
 print(json.dumps({"before": before, "ran": sorted(ran), "digest": digest}))
 """

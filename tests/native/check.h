@@ -216,4 +216,5 @@ void test_ceiling(std::vector<Isa>& isas);
 void test_rows(std::vector<Isa>& isas);
 void test_narrow(std::vector<Isa>& isas);
 void test_quantize(std::vector<Isa>& isas);
+void test_int8(std::vector<Isa>& isas);
 void test_messages(std::vector<Isa>& isas);

@@ -2,6 +2,7 @@
 // bit.
 //
 // usage: test_kernels LIBRARY [ISA ...]        (or HPCGNN_ISA=ISA; default: all that are usable)
+//        HPCGNN_PART=PART: this part alone
 //
 // Prints the usable instruction sets, and for each part and instruction set how many results there were and a digest of
 // their bits: it must be the same for all of them, on all machines. Exit code 1: a kernel is wrong; 2: it could not
@@ -19,6 +20,8 @@ std::vector<std::string> words(const std::string& text) {
 }
 
 void run_part(const char* name, void (*part)(std::vector<Isa>&), std::vector<Isa>& isas) {
+    const char* only = std::getenv("HPCGNN_PART");
+    if (only != nullptr && std::strcmp(only, name) != 0) return;
     part(isas);
     for (Isa& isa : isas) {
         std::printf("%s %s %lld %016llx\n", name, isa.name.c_str(), static_cast<long long>(isa.results),
@@ -55,6 +58,7 @@ int main(int count, char** arguments) {
     run_part("rows", test_rows, isas);
     run_part("narrow", test_narrow, isas);
     run_part("quantize", test_quantize, isas);
+    run_part("int8", test_int8, isas);
     run_part("messages", test_messages, isas);
     if (num_failures == 0) std::printf("all passed\n");
     return num_failures == 0 ? 0 : 1;

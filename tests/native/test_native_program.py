@@ -19,6 +19,7 @@ SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 ARM_ISAS = ("neon", "sve128", "sve512")
 NO_SVE = "cortex-a72"
+ONLY_NEON = "max,sve=off"  # of which there is all, SDOT among it
 FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles in less time
 
 
@@ -73,3 +74,11 @@ def test_arm_gives_the_same_bits_as_this_cpu(here, arm_build, cpu, isa):
     assert found.isas == {isa}
     for part, digests in here.digests.items():
         assert set(found.digests[part].values()) == set(digests.values())
+
+
+@pytest.mark.emulator
+def test_arm_multiplies_bytes_with_neon_where_it_has_instructions_for_it(here, arm_build):
+    emulator = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", ONLY_NEON]
+    found = native_program.run(*arm_build, ["neon"], emulator, HPCGNN_PART="int8")
+    assert set(found.digests) == {"int8"}
+    assert set(found.digests["int8"].values()) == set(here.digests["int8"].values())

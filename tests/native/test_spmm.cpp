@@ -22,7 +22,7 @@ constexpr hpcgnn_tuning kTunings[] = {
     {1 << 20, 1 << 20, 1000, 1, 1},  // more than there is of everything
 };
 constexpr int kThreads[] = {1, 2, 3};
-constexpr int64_t kWidths[] = {1, 3, 16, 40, 100, 256, 602};
+constexpr int64_t kWidths[] = {1, 3, 16, 40, 100, 128, 240, 256, 602};
 
 template <typename Value>
 Value stored_value(const Value x) {
@@ -83,16 +83,17 @@ struct Job {
     Job(const Graph& graph, int64_t width, Weight weight, bool accumulate, int64_t segment, bool packed,
         Random& random);
 
-    // What spmm adds for entry e in column c.
-    Value term(const int64_t e, const int64_t c) const {
+    // `total`, and what spmm adds for entry e in column c: of a row with a scale, rounded once.
+    Value add(const Value total, const int64_t e, const int64_t c) const {
         const int64_t source = order[e];
         const Value value = stored_value(x[source * width + c]);
         const Value* factor = weight.size() ? &weight[e * heads + c / (width / heads)] : nullptr;
-        if (!scale.size()) return factor ? value * *factor : value;
-        return value * (factor ? static_cast<Value>(scale[source]) * *factor : static_cast<Value>(scale[source]));
+        if (!scale.size()) return total + (factor ? value * *factor : value);
+        const Value of_row = static_cast<Value>(scale[source]);
+        return std::fma(value, factor ? of_row * *factor : of_row, total);
     }
     Value sum(Value total, int64_t begin, int64_t end, int64_t c) const {
-        for (int64_t e = begin; e < end; ++e) total += term(e, c);
+        for (int64_t e = begin; e < end; ++e) total = add(total, e, c);
         return total;
     }
     Value expected(int64_t row, int64_t c) const;
@@ -109,7 +110,11 @@ struct Job {
     std::vector<Value> before;  // what is in `out`
 };
 
+// Of 128, 240 and 256 columns the heads are of whole vectors, whatever their size: a tile of AVX-512's has all those of
+// 128, of 240 tiles end within heads, and of 256 there are two tiles of several heads.
 int64_t heads_for(const int64_t width) {
+    if (width == 240) return 5;
+    if (width == 256) return 8;
     return width % 4 == 0 ? 4 : width % 2 == 0 ? 2 : width;
 }
 
@@ -278,7 +283,7 @@ void test_type(std::vector<Isa>& isas, const char* name) {
     spmm.run_all(sparse, {40}, 0);
 
     const Graph heavy = make_graph({2, segment + 1, 0, 3, segment, 2 * segment + 5, 1}, 50, segment, random);
-    spmm.run_all(heavy, {3, 40, 144}, 2);
+    spmm.run_all(heavy, {3, 40, 128}, 2);
 
     // Enough work that each thread has several tasks.
     const Graph large = make_graph(random_lengths(1000, random), 300, segment, random);
