@@ -95,7 +95,7 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
         trainings = [training(name) | {"parts": str(parts[name[0]])} for name in missing]
         launcher = [str(pairs.TOOLS / "mpiexec.sh"), "-n", "1", "-t", "1"]
         for done, summary in enumerate(pairs.run_ranks(trainings, launcher, Path(folder)), 1):
-            found = {key: summary[key] for key in report.KEPT} | {"source": sources[summary["name"][0]]}
+            found = {key: summary[key] for key in report.KEPT} | {"source": without_folder(sources[summary["name"][0]])}
             study.add(dict(zip(report.KEYS, summary["name"], strict=True)) | found | {"machine": machine})
             reached = f"{100 * summary['test_metric_at_best_val']:.2f} %"
             print(f"{done}/{len(missing)}", *summary["name"], reached, summary["compute"], flush=True)
@@ -127,6 +127,12 @@ def training(name: list[Any]) -> dict[str, Any]:
         "train": {"epochs": epochs, "eval_every": EVAL_EVERY, "lr": about["lr"]},
         "schedule": SCHEDULE,
     } | chosen | held_out  # fmt: skip
+
+
+def without_folder(source: str) -> str:
+    """A source as a reader may know it: where its file was is of no matter."""
+    kind, _, file = source.partition(":")
+    return f"{kind}:{Path(file).name}"
 
 
 def prepare(name: str, source: str, folder: Path) -> Path:

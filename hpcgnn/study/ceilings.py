@@ -76,7 +76,11 @@ def multiply_call(dtype: str, multiply_adds: int) -> Counted:
     function, threads = library.function(name), library.threads()
     of_round = function(rounds=1, threads=threads)
     rounds = math.ceil(max(multiply_adds, _LEAST_MULTIPLY_ADDS) / of_round)
-    return Counted(lambda: torch.tensor([function(rounds=rounds, threads=threads)]), rounds * of_round)
+
+    def call() -> torch.Tensor:
+        return torch.tensor([function(rounds=rounds, threads=threads)], dtype=torch.float64)
+
+    return Counted(call, rounds * of_round)
 
 
 def copy_call(x: torch.Tensor) -> Call:

@@ -295,11 +295,7 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
-            "compute": {
-                "asked": self.model.asked_compute,
-                "chosen": self.model.compute,
-                "int8": "" if self.model.int8 is None else str(self.model.int8.uses),
-            },
+            "compute": self._arithmetic(),
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
@@ -341,6 +337,12 @@ class Trainer:
             checkpoint.check_weights(content["best_model"], weights, path)
         groups = [group["params"] for group in self._groups()]
         checkpoint.check_optimiser(content["optimiser"], groups, path)
+
+    def _arithmetic(self) -> dict[str, str]:
+        """What a run that goes on is to compute in."""
+        model = self.model
+        chosen = {"asked": model.asked_compute, "chosen": model.compute}
+        return chosen if model.int8 is None else chosen | {"int8": str(model.int8.uses)}
 
     def _go_on_computing(self, before: dict[str, str] | None) -> None:
         """In the arithmetic that was chosen when the run began, if that was chosen. Collective."""

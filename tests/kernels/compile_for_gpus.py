@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, keyed
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.kernels.triton import activation, dropout, edges, messages, narrow, rows, spmm
+from hpcgnn.kernels.triton import activation, dropout, edges, int8, messages, narrow, rows, spmm
 
 NODES, WIDTH, HEADS = 70, 128, 8
 SEEN: set[str] = set()
@@ -110,6 +110,19 @@ def dense_rows() -> None:
     narrow.unpack_bf16(x.bfloat16(), x)
 
 
+def integers(csr: Csr) -> None:
+    x, scale, codes = torch.zeros(NODES, WIDTH), torch.ones(NODES), torch.zeros(NODES, WIDTH, dtype=torch.int8)
+    weight, bias, out = torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH), torch.zeros(NODES, WIDTH)
+    for key, factor, accumulate in ((None, None, False), (7, scale, True)):
+        int8.quantize_rows(x, factor, key, codes, scale)
+        int8.product(x, key, codes, scale, weight, key, bias if accumulate else None, accumulate, out)
+        int8.weight_gradient(codes, scale, x, key, weight, bias)
+    of_heads = torch.zeros(csr.num_entries, HEADS)
+    int8.sddmm(csr, codes, scale, codes, scale, "dot", HEADS, of_heads)
+    narrow_codes = codes[:, :HEADS].contiguous()
+    int8.sddmm(csr, narrow_codes, scale, narrow_codes, scale, "add", 1, of_heads)
+
+
 def main(name: str) -> None:
     backend, arch = name.split(":")
     compile_in_place_of_running(
@@ -121,6 +134,7 @@ def main(name: str) -> None:
     sparse(csr)
     wires(csr)
     dense_rows()
+    integers(csr)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,18 @@ import hpcgnn
 from hpcgnn.comm import World
 from hpcgnn.devices import CPU
 from hpcgnn.kernels import Csr
-from hpcgnn.study import clock, exchange, quantize
+from hpcgnn.study import clock, exchange, gemm_contenders, quantize, sddmm_contenders
+from hpcgnn.study.gemm_contenders import GemmProblem
 from hpcgnn.study.line_up import DEVICE
-from hpcgnn.study.problem import Problem
+from hpcgnn.study.problem import Problem, Unfinished
+from hpcgnn.study.sddmm_contenders import SddmmProblem
 
-NODES, WIDTH = 60, 32
+NODES, WIDTH, HEADS = 60, 32, 4
+SHAPE = (64, 32, 16)
 # Each must run on some device: these do not know the stand-in, and are tried by the worker like all others.
 ELSEWHERE = {"torch.mm", "torch.mm.kept", "pyg.edge_index", "compiled"}
 if torch.cuda.is_available():  # Triton compiles there, for memory that it can reach
-    ELSEWHERE.add("ceiling.gather")
+    ELSEWHERE |= {"ceiling.gather", "ceiling.gather.int8"}
 HERE = [contender for name, contender in DEVICE.by_name.items() if name not in ELSEWHERE and not contender.missing()]
 
 
@@ -43,6 +46,28 @@ def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
             result = contender.prepare(problem, direction)()
             assert result.device == device.where
             found[contender.name, direction] = result.cpu()
+    return found
+
+
+def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | str]:
+    """What each contender of ``bench gemm`` and ``bench sddmm`` computes on the device, or why it does not."""
+    del world
+    device, found = standin(), {}
+    for study, problem in (
+        (gemm_contenders, GemmProblem(*SHAPE, device)),
+        (sddmm_contenders, SddmmProblem(matrix(), WIDTH, HEADS, device)),
+    ):
+        for name, contender in study.by_name(str(device.where)).items():
+            for direction in () if contender.missing() or name in ELSEWHERE else contender.directions:
+                try:
+                    call = contender.prepare(problem, direction)
+                    results = call.finish(call()) if isinstance(call, Unfinished) else call()
+                except (RuntimeError, ValueError) as error:  # what the stand-in does not have
+                    found[study.__name__, name, direction] = str(error)
+                    continue
+                results = results if isinstance(results, tuple) else (results,)
+                assert all(each.device == device.where for each in results)
+                found[study.__name__, name, direction] = [each.cpu() for each in results]
     return found
 
 

@@ -16,7 +16,7 @@ from requires import require_module
 
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import graphs, plot, report
+from hpcgnn.study import graphs, plot, report, studies
 from hpcgnn.study.line_up import HOST
 from hpcgnn.study.measure import Entry, Place, Timing, compare, interleave
 from hpcgnn.study.problem import Problem
@@ -92,9 +92,11 @@ def test_fingerprints_tell_results_apart():
 
 @pytest.mark.slow
 def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
-    place = Place(graph, WIDTH, 1, warm=True)
+    place = Place(studies.aggregation(graph, WIDTH), 1, warm=True)
     entries = [Entry(name, name, place) for name in ("ours", "torch.mm", "torch.mm.kept", "ceiling.gather")]
-    entries.append(Entry("alone", "ours", Place(graph, WIDTH, 1, warm=False, huge_pages=False), alone=True))
+    entries.append(
+        Entry("alone", "ours", Place(studies.aggregation(graph, WIDTH), 1, warm=False, huge_pages=False), alone=True)
+    )
     counted: list[int] = []
     outcomes = interleave(entries, 2, counted.append)
     assert sum(counted) == 2 * len(entries) * 3
@@ -108,7 +110,9 @@ def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
 def test_a_process_that_dies_is_one_sentence(graph):
     (graph / "indices.npy").unlink()
     with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
-        interleave([Entry("ours", "ours", Place(graph, WIDTH, 1, warm=False))], 1, lambda count: None)
+        interleave(
+            [Entry("ours", "ours", Place(studies.aggregation(graph, WIDTH), 1, warm=False))], 1, lambda count: None
+        )
 
 
 def test_the_median_of_rounds():
@@ -238,7 +242,7 @@ def test_quantization_beside_a_copy():
 
 @pytest.mark.parametrize("found", [[2.0, 1.0], [float("nan"), 1.0]])
 def test_a_contender_that_computes_something_else_is_refused(found):
-    entry = Entry("other", "other", Place(Path(), 1, 1, warm=True))
+    entry = Entry("other", "other", Place(studies.aggregation(Path(), 1), 1, warm=True))
     compare(entry, 1e-4, [1.0, 1.0], [1.0, 1.0])
     with pytest.raises(HpcgnnError, match="other computes something else"):
         compare(entry, 1e-4, found, [1.0, 1.0])

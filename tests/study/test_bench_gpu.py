@@ -46,7 +46,9 @@ def test_aggregation(tool, run, tmp_path, monkeypatch):
     found = run.found["aggregation"] = tool.aggregation(run)
     (graph,) = found["graphs"]
     assert (found["machine"]["device"], graph["device"]) == ("stand-in", "standin:0")
-    assert set(graph["kernel"]["forward"]) == {each.name for each in (*DEVICE.ours, *DEVICE.rivals, *DEVICE.beside)}
+    everyone = (*DEVICE.ours, *DEVICE.rivals, *DEVICE.beside, *DEVICE.converted)
+    assert set(graph["kernel"]["forward"]) == {each.name for each in everyone}
+    assert "seconds" in graph["kernel"]["forward"]["ours.int8.counted"]
     assert "seconds" in graph["kernel"]["backward"]["ours"]
     assert "standin" in graph["kernel"]["forward"]["compiled"]["missing"], "it says why, and the run goes on"
     labels = [label for label, _ in report.timing_rows(graph["kernel"], graph["device"])]
@@ -59,6 +61,27 @@ def test_aggregation(tool, run, tmp_path, monkeypatch):
     assert "not measured: Could not run" in text, "what the stand-in cannot do has its reason"
     plot.roofline(found, tmp_path / "roofline.svg")
     assert "<svg" in (tmp_path / "roofline.svg").read_text()
+
+
+@pytest.mark.slow
+def test_products_of_8_bit_integers(tool, run, tmp_path, monkeypatch):
+    require_module("triton")
+    monkeypatch.setattr(tool, "AGGREGATION", ((19, 32),))
+    run.found = {"gemm": tool.gemm(run), "sddmm": tool.sddmm(run)}
+    (shape,), (graph,) = run.found["gemm"]["shapes"], run.found["sddmm"]["graphs"]
+    assert (shape["rows"], shape["depth"], graph["heads"]) == (64, 256, 8)
+    lines = [line for line in tool.requirements(run) if "int8" in line["what"]]
+    wanted = [("y", 2.2), ("dx", 2.2), ("dW", 2.2), ("layer", 2.2), ("dot", 1.6)]
+    assert [(line["direction"], line["required"]) for line in lines] == wanted
+    timings = [*(shape["products"][direction] for direction, _ in wanted[:-1]), graph["ops"]["dot"]]
+    for line, of_direction in zip(lines, timings, strict=True):
+        times = of_direction["ours"]["seconds"] / of_direction["ours.int8"]["seconds"]
+        assert line["measured"] == pytest.approx(times)
+    tool.write(run, {"device": "stand-in", "command": "it"}, tmp_path / "out")
+    text = (tmp_path / "out.md").read_text()
+    for contender in ("ours", "ours.bf16", "ours.tf32", "ours.int8"):
+        assert f"| 64 x 256 x 256 | y | {contender} |" in text
+    assert "| dot | ours.int8 |" in text
 
 
 @pytest.mark.slow
@@ -82,7 +105,7 @@ def test_epochs(tool, run):
     (line,) = tool.of_epochs(run, "sage", 2.0)
     assert line.measured == found["pyg"]["epoch_seconds"] / found["ours"]["epoch_seconds"]
     run.found["epochs gat"] = found
-    *_, share = tool.of_epochs(run, "gat", 1.5)
+    _, share, *_ = tool.of_epochs(run, "gat", 1.5)
     assert share.measured == found["ours"]["peak_bytes"] / found["pyg"]["peak_bytes"]
     assert any(row.startswith("| sage | pyg |") for row in tool.document(run, {"device": "", "command": ""}, []))
 
@@ -132,10 +155,10 @@ def test_what_has_no_time_or_fails_is_not_measured(tool, tmp_path):
             run.output([sys.executable, "-c", script])
     run.missing = dict.fromkeys(tool.everything(run), "no GPU")
     lines = tool.requirements(run)
-    assert [line["reached"] for line in lines] == [None] * 6
+    assert [line["reached"] for line in lines] == [None] * 8
     tool.write(run, {"device": "none", "command": "it"}, tmp_path / "out")
     text = (tmp_path / "out.md").read_text()
-    assert text.count("not measured: no GPU") == 6 + 2
+    assert text.count("not measured: no GPU") == 8 + 2
 
 
 def test_a_machine_without_a_gpu_is_one_sentence():

@@ -13,8 +13,11 @@ from study.device_programs import HERE, WIDTH, matrix
 
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import gemm_contenders, sddmm_contenders
+from hpcgnn.study.gemm_contenders import GemmProblem
 from hpcgnn.study.line_up import DEVICE, HOST, line_up
 from hpcgnn.study.problem import Problem
+from hpcgnn.study.sddmm_contenders import SddmmProblem
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,26 @@ def test_every_contender_computes_what_the_host_does(results, contender, directi
         wanted = HOST.by_name[like].prepare(problem, direction)()
         tolerance = 3 * (contender.tolerance or 1e-4)
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
+def test_products_on_a_device_are_those_of_the_host(ranks):
+    (found,) = ranks(1).run(device_programs.products)
+    problems = {
+        gemm_contenders: GemmProblem(*device_programs.SHAPE),
+        sddmm_contenders: SddmmProblem(matrix(), WIDTH, device_programs.HEADS),
+    }
+    for study, problem in problems.items():
+        of_study = {key[1:]: value for key, value in found.items() if key[0] == study.__name__}
+        ran = {key: value for key, value in of_study.items() if not isinstance(value, str)}
+        for name in ("ours", "ours.int8", "exact", "torch"):
+            assert {direction for each, direction in ran if each == name} == set(study.by_name("cuda")[name].directions)
+        for (name, direction), results in ran.items():
+            contender = study.by_name("cuda")[name]
+            if contender.tolerance is None:
+                continue
+            wanted = study.by_name("cpu")["ours"].prepare(problem, direction)()
+            for each, expected in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+                assert (each - expected).norm() <= contender.tolerance * expected.norm()
 
 
 def test_the_host_and_a_device_are_described_alike():

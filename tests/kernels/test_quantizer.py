@@ -1,0 +1,320 @@
+"""What a step has quantized is found again, and products of it have the gradients of float32, but for noise of mean 0.
+
+Statistical tests draw with fixed keys, so that they give the same verdict every time.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from under_test import BACKENDS
+
+from hpcgnn.kernels import Csr, keyed, spmm
+from hpcgnn.kernels import int8_autograd as integers
+from hpcgnn.kernels.int8 import Int8Rows, quantize_rows
+from hpcgnn.kernels.quantizer import CacheCounts, Quantizer
+
+KEY = keyed.derive_key(8, 8)
+KEYS = 64  # so many runs are averaged: their noise is an eighth of one run's
+WEIGHTS = [None, "stored", "one", "heads"]
+HEADS = 4
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def quantizer():
+    """In the middle of a run."""
+    made = Quantizer("native")
+    made.begin(KEY)
+    return made
+
+
+def is_near(rows: Int8Rows, x: torch.Tensor) -> bool:
+    """Whether the rows are those of ``x``: a step of the grid is what rounding at random may take."""
+    return bool(((rows.float() - x).abs() <= rows.scale[:, None]).all())
+
+
+def assert_same(found: Int8Rows, expected: Int8Rows) -> None:
+    assert torch.equal(found.codes, expected.codes)
+    assert torch.equal(found.scale, expected.scale)
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_is_quantized_once(quantizer):
+    x, other = torch.randn(2, 20, 16)
+    rows = quantizer.rows(x)
+    assert quantizer.rows(x) is rows
+    assert quantizer.find(x) is rows
+    assert quantizer.find(other) is None
+    assert quantizer.find(x.clone()) is None
+    assert_same(rows, quantize_rows(x, key=keyed.derive_key(KEY, 1)))
+    assert is_near(quantizer.rows(other), other)
+    assert quantizer.rows(x) is rows
+    assert quantizer.take_counts() == CacheCounts(quantized=2, reused=3, most_bytes=2 * (20 * 16 + 4 * 20))
+    assert quantizer.take_counts() == CacheCounts()
+
+
+@pytest.mark.parametrize("how", ["in place", "through a view", "through what autograd detached"])
+def test_a_tensor_that_was_written_to_is_quantized_again(quantizer, how):
+    x = torch.randn(20, 16)
+    before = quantizer.rows(x)
+    if how == "in place":
+        x.mul_(-3)
+    elif how == "through a view":
+        x[4:, 2] = 50.0
+    else:
+        x.detach().add_(10)
+    assert quantizer.find(x) is None
+    after = quantizer.rows(x)
+    assert is_near(after, x)
+    assert not is_near(before, x)
+    assert quantizer.rows(x) is after
+    assert quantizer.counts.quantized == 2
+
+
+def test_another_factor_is_another_matrix(quantizer):
+    x, (one, two) = torch.randn(20, 16), torch.rand(2, 20) + 1
+    scaled = quantizer.rows(x, one)
+    assert quantizer.rows(x, one) is scaled
+    assert_same(scaled, quantize_rows(x, one, key=keyed.derive_key(KEY, 1)))
+    assert is_near(quantizer.rows(x, two), x * two[:, None])
+    assert is_near(quantizer.rows(x), x)
+    assert is_near(quantizer.rows(x, one), x * one[:, None])
+    assert quantizer.counts.quantized == 4
+
+
+def test_a_factor_that_is_gone_is_not_no_factor(quantizer):
+    x = torch.randn(20, 16)
+    quantizer.rows(x, torch.full((20,), 3.0))  # of which nobody keeps the factor
+    assert quantizer.find(x) is None
+    assert is_near(quantizer.rows(x), x)
+
+
+def test_an_entry_ends_with_its_tensor(quantizer):
+    """Without a collection of garbage: nothing here keeps the tensor, or is in a cycle with it."""
+    x, factor = torch.randn(200, 16), torch.rand(200)
+    gone, rows = weakref.ref(x), quantizer.rows(x, factor)
+    codes, factors = weakref.ref(rows.codes), weakref.ref(factor)
+    del rows, factor
+    assert factors() is None
+    assert codes() is not None
+    del x
+    assert gone() is None
+    assert codes() is None
+
+
+def test_memory_of_a_tensor_that_ended_is_counted_no_more(quantizer):
+    for _ in range(50):  # tensors that come to have the same address and id
+        x = torch.randn(20, 16)
+        assert quantizer.find(x) is None
+        assert is_near(quantizer.rows(x), x)
+    assert quantizer.counts.quantized == 50
+    assert quantizer.counts.most_bytes <= 2 * (20 * 16 + 4 * 20)  # the next one is there before its name is given
+
+
+def test_an_entry_that_is_replaced_is_counted_no_more(quantizer):
+    x = torch.randn(20, 16)
+    for _ in range(5):
+        quantizer.rows(x.mul_(2))
+    assert quantizer.counts.most_bytes == 20 * 16 + 4 * 20
+    kept = Int8Rows(torch.zeros(20, 16, dtype=torch.int8), torch.zeros(20))
+    assert quantizer.keep(x, kept) is kept
+    assert quantizer.rows(x) is kept
+    assert quantizer.counts.most_bytes == 20 * 16 + 4 * 20
+
+
+def test_another_step_knows_nothing_of_the_last_one(quantizer):
+    x = torch.randn(20, 16)
+    rows = quantizer.rows(x)
+    codes = weakref.ref(rows.codes)
+    quantizer.begin(KEY + 1)
+    assert quantizer.find(x) is None
+    del rows
+    assert codes() is None
+    assert not torch.equal(quantizer.rows(x).codes, quantize_rows(x, key=keyed.derive_key(KEY, 1)).codes)
+    del x  # after the table was emptied once, its first entry's end is nobody's business
+    assert quantizer.rows(torch.randn(20, 16)) is not None
+
+
+def test_noise_differs_from_call_to_call_and_repeats_with_the_step(quantizer):
+    keys = [quantizer.next_key() for _ in range(1000)]
+    assert len(set(keys)) == 1000
+    quantizer.begin(KEY)
+    assert [quantizer.next_key() for _ in range(1000)] == keys
+    quantizer.begin(KEY + 1)
+    assert not set(keys) & {quantizer.next_key() for _ in range(1000)}
+    same = torch.randn(20, 16)
+    assert not torch.equal(quantizer.rows(same).codes, quantizer.rows(same.clone()).codes)
+
+
+def test_to_the_nearest_there_is_no_noise():
+    quantizer, x = Quantizer("native", is_stochastic=False), torch.randn(20, 16)
+    for key in (1, 2):
+        quantizer.begin(key)
+        assert quantizer.next_key() is None
+        assert_same(quantizer.rows(x), quantize_rows(x))
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def off(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Relative to the norm."""
+    return float((found.double() - exact.double()).norm() / exact.double().norm())
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def some_csr(rows: int = 60, columns: int = 40, entries: int = 500) -> Csr:
+    """Not square, with duplicates, and empty rows and columns."""
+    rng = np.random.default_rng(3)
+    row = np.sort(rng.integers(1, rows, entries))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=rows))))
+    return Csr(indptr, rng.integers(0, columns - 1, entries), columns)
+
+
+def dense_results(quantizer: Quantizer | None) -> dict[str, torch.Tensor]:
+    """Of one product and its gradients; without a quantizer in float64."""
+    kind = torch.float32 if quantizer else torch.float64
+    shapes = {"x": (300, 96), "weight": (96, 40), "bias": (40,), "plus": (300, 40)}
+    given = {name: numbers(*shape, seed=n).to(kind) for n, (name, shape) in enumerate(shapes.items())}
+    leaves = {name: value.requires_grad_() for name, value in given.items()}
+    x, weight, bias, plus = leaves.values()
+    y = x @ weight + bias + plus if quantizer is None else integers.dense(x, weight, bias, plus, quantizer)
+    y.backward(numbers(300, 40, seed=9).to(kind))
+    return {"y": y.detach()} | {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def spmm_results(quantizer: Quantizer | None, weights: str | None = "heads") -> dict[str, torch.Tensor]:
+    """The same of an aggregation."""
+    kind = torch.float32 if quantizer else torch.float64
+    csr, x = some_csr(), numbers(40, 24 * HEADS).to(kind).requires_grad_()
+    shape = (csr.num_entries, HEADS) if weights == "heads" else (csr.num_entries,)
+    weight = numbers(*shape, seed=1).to(kind)
+    if weights == "stored":
+        csr = csr.with_weight(weight)
+    given = weight.requires_grad_() if weights in ("one", "heads") else None
+    z = integers.spmm(csr, x, given, quantizer) if quantizer else spmm(csr, x, given, backend="reference")
+    z.backward(numbers(60, 24 * HEADS, seed=9).to(kind))
+    return {"z": z.detach(), "x": x.grad} | ({} if given is None else {"weight": given.grad})
+
+
+def averages(results, count: int) -> dict[str, torch.Tensor]:
+    """Over so many steps, each with noise of its own."""
+    sums: dict[str, torch.Tensor] = {}
+    for key in range(count):
+        quantizer = Quantizer("native")
+        quantizer.begin(key)
+        for name, value in results(quantizer).items():
+            sums[name] = sums.get(name, 0) + value.double()
+    return {name: value / count for name, value in sums.items()}
+
+
+def test_products_and_gradients_are_near_those_of_float32(backend):
+    exact, found = dense_results(None), dense_results(Quantizer(backend))
+    errors = {name: off(found[name], exact[name]) for name in exact}
+    assert all(found[name].dtype == torch.float32 for name in exact)
+    assert 1e-4 < errors["y"] < 0.02
+    assert 1e-4 < errors["x"] < 0.02
+    assert 1e-4 < errors["weight"] < 0.02
+    assert max(errors["bias"], errors["plus"]) < 1e-6  # which are no products
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_aggregations_and_gradients_are_near_those_of_float32(backend, weights):
+    exact, found = spmm_results(None, weights), spmm_results(Quantizer(backend), weights)
+    assert found.keys() == exact.keys()
+    assert ("weight" in found) == (weights in ("one", "heads"))
+    for name in exact:
+        assert found[name].dtype == torch.float32
+        assert 1e-4 < off(found[name], exact[name]) < 0.02
+
+
+@pytest.mark.parametrize("results", [dense_results, spmm_results])
+def test_noise_has_mean_0(results):
+    exact, one, mean = results(None), averages(results, 1), averages(results, KEYS)
+    for name in exact.keys() - {"bias", "plus"}:
+        assert off(mean[name], exact[name]) < 1.3 * off(one[name], exact[name]) / KEYS**0.5
+
+
+@pytest.mark.parametrize("results", [dense_results, spmm_results])
+def test_the_same_step_has_the_same_bits(quantizer, results):
+    first = results(quantizer)
+    quantizer.begin(KEY)
+    again = results(quantizer)
+    quantizer.begin(KEY + 1)
+    other = results(quantizer)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first.keys() - {"bias", "plus"})
+
+
+def test_what_is_kept_for_the_gradients_is_integers_and_shared(quantizer):
+    x, weights = numbers(300, 96).requires_grad_(), numbers(2, 96, 40, seed=1).requires_grad_()
+    csr, edges = some_csr(50, 300), numbers(500, HEADS).requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        for weight in weights:
+            integers.dense(x, weight, None, None, quantizer)
+        integers.spmm(csr, x, edges, quantizer)
+    large = [tensor for tensor in kept if tensor.numel() >= x.numel()]
+    assert [tensor.dtype for tensor in large] == [torch.int8] * 3
+    assert len({tensor.data_ptr() for tensor in large}) == 1
+    assert quantizer.counts == CacheCounts(quantized=1, reused=2, most_bytes=300 * 96 + 4 * 300)
+
+
+def test_an_aggregation_with_constant_weights_keeps_nothing_of_its_rows(quantizer):
+    x, kept = numbers(300, 96).requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        integers.spmm(some_csr(50, 300), x, numbers(500), quantizer)
+    assert all(tensor.numel() < x.numel() for tensor in kept)
+
+
+def test_a_gradient_of_two_products_is_quantized_once(quantizer):
+    """Tango's other use of its cache: the gradients of an operator's inputs are all made from one of its result."""
+    x, weights = numbers(300, 96).requires_grad_(), numbers(2, 96, 40, seed=1).requires_grad_()
+    y = integers.dense(x, weights[0], None, None, quantizer) + integers.dense(x, weights[1], None, None, quantizer)
+    quantizer.take_counts()
+    y.backward(numbers(300, 40, seed=9))
+    found = quantizer.take_counts()
+    assert (found.quantized, found.reused) == (1, 1)
+    rows, edges = numbers(40, 24).requires_grad_(), numbers(500, HEADS).requires_grad_()
+    integers.spmm(some_csr(), rows, edges, quantizer).backward(numbers(60, 24))
+    assert quantizer.take_counts().quantized == 2  # its rows, and one gradient for two results
+
+
+def test_gradients_that_nobody_wants_are_not_computed(quantizer):
+    x, weight, bias = numbers(300, 96), numbers(96, 40, seed=1), numbers(40)
+    y = integers.dense(x, weight, bias.requires_grad_(), None, quantizer)
+    y.backward(torch.ones(300, 40))
+    assert bias.grad.tolist() == [300.0] * 40
+    assert (x.grad, weight.grad) == (None, None)
+    assert quantizer.counts.quantized == 1
+    quantizer.begin(KEY)
+    untracked = integers.dense(x, weight, bias.detach(), None, quantizer)
+    assert not untracked.requires_grad
+    assert torch.equal(untracked, y)
+
+
+def test_memory_of_what_is_added_is_used_again_unless_it_is_a_leaf(quantizer):
+    x, weight, added = numbers(300, 96), numbers(96, 40, seed=1).requires_grad_(), numbers(300, 40, seed=2)
+    leaf = added.clone().requires_grad_()
+    y = integers.dense(x, weight, None, leaf, quantizer)
+    assert y.data_ptr() != leaf.data_ptr()
+    assert torch.equal(leaf, added)
+    plus = leaf * 1
+    quantizer.rows(plus)
+    y = integers.dense(x, weight, None, plus, quantizer)
+    assert y.data_ptr() == plus.data_ptr()
+    assert off(y.detach(), (x @ weight).detach() + added) < 0.02
+    assert quantizer.find(plus) is None, "its memory holds something else now"

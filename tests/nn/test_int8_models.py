@@ -1,0 +1,474 @@
+"""Training in 8-bit integers on P ranks: near float32 for every model and policy, what travels, and the rules of Tango §3.2."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+from rank_pool import ThreadPool
+from ranks import int8 as programs
+from ranks.int8 import ALWAYS, CONFIGS, FLOAT32, LAST_LAYERS, How, Trained
+
+from hpcgnn.comm import MessageConfig, Messages
+from hpcgnn.comm.codecs import packed
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels import int8 as kernels
+from hpcgnn.kernels.quantizer import Quantizer
+from hpcgnn.nn import int8
+from hpcgnn.nn.compute import check_compute
+from hpcgnn.nn.config import MODELS
+from hpcgnn.nn.int8 import NEAREST, Int8, Int8Config, Limits, Measured, Uses, bits_needed, errors
+from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
+
+NODES, EDGES = 200, 2000
+LOSSES = 0.05  # how far from float32's, relative to them: gin's sums over hubs are the farthest
+GRADIENTS = 0.15  # and those of the first epoch, all parameters together
+FEW_BITS = {"losses": 0.1, "gradients": 1.1}  # of messages: another seed of their noise makes as much of a difference
+ATTENTION = ("gat", "gatv2", "gat, partial")
+OVER_THE_HALO = ("gat", "gatv2")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """The path of a graph in so many parts; of three, the last one may be empty."""
+    folder = tmp_path_factory.mktemp("int8")
+
+    @functools.cache
+    def written(ranks: int, empty: int | None = None):
+        path = folder / f"{ranks}-{empty}.h5"
+        part = small_graphs.random_parts(NODES, ranks, empty=empty)
+        small_graphs.write_parts(path, small_graphs.random_multigraph(nodes=NODES, edges=EDGES), part, ranks)
+        return path
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def trained(parts):
+    """What a training finds; of the same ones, once."""
+
+    def train(how: How, ranks: int = 2, empty: int | None = None) -> Trained:
+        return ThreadPool(ranks).run(programs.train, parts(ranks, empty), how)[0]
+
+    return functools.cache(train)
+
+
+def losses_error(found: Trained, exact: Trained) -> float:
+    """The largest of all epochs, relative."""
+    assert len(found.losses) == len(exact.losses) > 1
+    return float((np.abs(np.subtract(found.losses, exact.losses)) / exact.losses).max())
+
+
+def gradients_error(found: Trained, exact: Trained) -> float:
+    """Of the first epoch."""
+    assert found.gradients.keys() == exact.gradients.keys()
+    one, other = (torch.cat([value.flatten() for value in each.gradients.values()]) for each in (found, exact))
+    return float((one - other).norm() / other.norm())
+
+
+def assert_near(found: Trained, exact: Trained, losses: float = LOSSES, gradients: float = GRADIENTS) -> None:
+    assert found.losses != exact.losses, "there were no integers in it"
+    assert losses_error(found, exact) < losses  # a NaN is not below
+    assert gradients_error(found, exact) < gradients
+
+
+# -- every model -------------------------------------------------------------------------------------------------------
+
+
+def test_all_native_models_are_tried():
+    assert {name for name in MODELS if MODELS[name].__module__.startswith("hpcgnn.nn.models")} <= set(CONFIGS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_training_is_near_that_of_float32(trained, ranks, name):
+    assert_near(trained(How(name), ranks), trained(How(name, FLOAT32), ranks))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_repeats_bit_for_bit_with_any_number_of_threads(trained, parts, name):
+    how = How(name, messages=MessageConfig(8))
+    first, again = trained(how), trained(How(name, messages=MessageConfig(8), threads=2))
+    assert again.losses == first.losses
+    assert again.weights == first.weights
+    assert_near(first, trained(How(name, FLOAT32, MessageConfig(8))))
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", *ATTENTION])
+def test_a_rank_without_nodes(trained, name):
+    how = {"messages": MessageConfig(8), "steps": 2}
+    assert_near(trained(How(name, **how), 3, 2), trained(How(name, FLOAT32, **how), 3, 2))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_mpi_ranks_do_the_same(trained, parts, mpi_ranks, name):
+    how = How(name, messages=MessageConfig(8))
+    found = mpi_ranks(2).run(programs.train, parts(2), how)
+    assert found[0].losses == found[1].losses
+    assert found[0].weights == found[1].weights
+    assert found[0].losses == pytest.approx(trained(how).losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["quantize_rows", "product"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gin", "gat"])
+def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name, kernel):
+    """Of what is aggregated, or kept for a gradient: or what is compared here would prove nothing."""
+    call = getattr(kernels, kernel)
+
+    def without_scale(*arguments, **how):
+        found = call(*arguments, **how)
+        rows = found[1] if kernel == "product" else found
+        lost = kernels.Int8Rows(rows.codes, torch.ones_like(rows.scale))
+        return (found[0], lost) if kernel == "product" else lost
+
+    exact = trained(How(name, FLOAT32))
+    monkeypatch.setattr(kernels, kernel, without_scale)
+    found = ThreadPool(2).run(programs.train, parts(2), How(name))[0]
+    with pytest.raises(AssertionError):
+        assert_near(found, exact)
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_rows_of_the_halo_arrive_as_the_integers_that_they_are(parts, ranks):
+    ThreadPool(ranks).run(programs.rows_of_the_halo, parts(ranks))
+
+
+@pytest.mark.mpi
+def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
+    mpi_ranks(2).run(programs.rows_of_the_halo, parts(2))
+
+
+@pytest.mark.parametrize("name", OVER_THE_HALO)
+def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
+    def refused(*arguments, **how):
+        raise AssertionError("rows were rounded a second time")
+
+    how = How(name, messages=MessageConfig(8))
+    wanted = trained(how)
+    monkeypatch.setattr(packed, "encode_rows", refused)
+    assert ThreadPool(2).run(programs.train, parts(2), how)[0].losses == wanted.losses
+    with pytest.raises(AssertionError, match="a second time"):  # as gcn's sums are
+        ThreadPool(2).run(programs.train, parts(2), How("gcn", messages=MessageConfig(8)))
+
+
+@pytest.mark.parametrize("strategy", ["hybrid", "post", "pre"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_copies_go_as_they_are_and_sums_are_rounded(parts, ranks, strategy):
+    copies, sums = ThreadPool(ranks).run(programs.rows_of_gcn, parts(ranks), strategy)[0]
+    assert copies > 0
+    assert (sums > 0) == (strategy != "post")
+
+
+@pytest.mark.parametrize(("kind", "strategy"), [("halo", "post"), ("gcn", "post"), ("gcn", "hybrid"), ("sum", "post")])
+def test_rows_of_fewer_bits_are_rounded_beside_those_that_go_as_they_are(parts, kind, strategy):
+    """A policy may give each row its own bits."""
+    assert ThreadPool(2).run(programs.rows_of_several_bits, parts(2), kind, strategy)[0] < 1.2
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+PERIOD = {"adaqp": {"bits_period": 1, "group_rows": 5}, "uniform": {"bits_period": 1}, "sylvie": {"loss_window": 1}}
+MESSAGES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)} | {
+    f"{bits} bits, delta": (MessageConfig(bits, "delta"), PolicyConfig()) for bits in (8, 2)
+}
+POLICIES = {
+    name: (MessageConfig(8), PolicyConfig(name, **PERIOD.get(name, {}))) for name in BITS_POLICIES if name != FIXED
+}
+STALE = {
+    "pipeline": PolicyConfig(staleness="pipeline"),
+    "uncorrected": PolicyConfig(staleness="pipeline", stale_correction="none"),
+    "smoothed": PolicyConfig(staleness="pipeline", smoothing="both"),
+    "sylvie": PolicyConfig(staleness="sylvie", loss_window=1),
+    "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0),
+    "pipeqs, late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, bypass="late"),
+}
+
+
+def check_policy(trained, name: str, messages: MessageConfig, policy: PolicyConfig, few: bool = False) -> None:
+    """few: whether messages have so few bits that their noise is most of what is seen."""
+    how = {"messages": messages, "policy": policy, "steps": 3 if policy.is_off else 4}
+    found, exact = trained(How(name, **how)), trained(How(name, FLOAT32, **how))
+    assert np.isfinite(found.losses).all()
+    assert_near(found, exact, **(FEW_BITS if few else {}))
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_messages_of_any_bits(trained, name, case):
+    messages, policy = MESSAGES[case]
+    check_policy(trained, name, messages, policy, few=messages.bits <= 4)
+
+
+@pytest.mark.parametrize("case", POLICIES)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_policies_of_bits(trained, name, case):
+    check_policy(trained, name, *POLICIES[case], few=case in ("sylvie", "uniform"))
+
+
+def test_all_policies_of_staleness_are_tried():
+    assert {policy.staleness for policy in STALE.values()} == set(STALENESS_POLICIES) - {"off"}
+
+
+@pytest.mark.parametrize("case", STALE)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_stale_rows(trained, name, case):
+    check_policy(trained, name, MessageConfig(8), STALE[case])
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [("gat", "off"), *(("gat", case) for case in STALE), ("sage", "off"), ("sage", "pipeline")]
+)
+def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, name, case):
+    """Also where something was added to a tensor after its integers were known, as to stale rows what they lack."""
+    find, looked_at = Quantizer.find, []
+
+    def checked(self, x, factor=None):
+        rows = find(self, x, factor)
+        if rows is not None and x.numel():
+            wanted = x.detach() if factor is None else x.detach() * factor[:, None]
+            steps = ((rows.float() - wanted).abs() / (rows.scale[:, None] + 1e-30)).max()
+            looked_at.append(float(steps))
+        return rows
+
+    monkeypatch.setattr(Quantizer, "find", checked)
+    policy = STALE.get(case, PolicyConfig())
+    ThreadPool(2).run(programs.train, parts(2), How(name, messages=MessageConfig(8), policy=policy))
+    assert looked_at or case not in ("off", "pipeline")
+    assert max(looked_at, default=0.0) <= 1.001  # of a step: what rounding at random may take
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Names of kernels of integers, as they are called."""
+    found = []
+
+    def spied(name, kernel):
+        return lambda *arguments, **how: (found.append(name), kernel(*arguments, **how))[1]
+
+    for name in ("quantize_rows", "product", "weight_gradient", "sddmm"):
+        monkeypatch.setattr(kernels, name, spied(name, getattr(kernels, name)))
+    return found
+
+
+@pytest.mark.parametrize("name", LAST_LAYERS)
+def test_what_the_softmax_is_of_is_float32(parts, calls, name):
+    """Forward and backward, in products, aggregations and attention (Tango §3.2)."""
+    config = Int8Config()
+    assert ThreadPool(1).run(programs.last_layers_results, parts(1), name, config, calls)[0] == []
+
+
+@pytest.mark.parametrize("name", LAST_LAYERS)
+def test_what_the_softmax_is_of_is_integers_where_that_is_wanted(parts, calls, name):
+    config = Int8Config(before_softmax=True)
+    found = ThreadPool(1).run(programs.last_layers_results, parts(1), name, config, calls)[0]
+    assert "product" in found
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_scores_of_attention_are_float32(parts, monkeypatch, name):
+    """Wherever they are, also where they travel, alone or beside rows (Tango Eq. 7, 8)."""
+    quantize, product, widths = kernels.quantize_rows, kernels.product, set()
+    monkeypatch.setattr(
+        kernels, "quantize_rows", lambda x, *more, **how: (widths.add(x.shape[1]), quantize(x, *more, **how))[1]
+    )
+    monkeypatch.setattr(
+        kernels, "product", lambda x, *more, **how: (widths.add(x.shape[1]), product(x, *more, **how))[1]
+    )
+    ThreadPool(2).run(programs.train, parts(2), How(name, steps=1))
+    assert widths >= {9, 32}, "features and rows of hidden layers"
+    heads = CONFIGS[name].heads
+    assert not widths & {heads, 32 + heads}
+
+
+def test_to_the_nearest_nothing_depends_on_the_seed(trained):
+    nearest, stochastic = (
+        [trained(How("sage", int8=config, noise=noise)).losses for noise in (1, 2)]
+        for config in (Int8Config(rounding=NEAREST), Int8Config())
+    )
+    assert nearest[0] == nearest[1]
+    assert stochastic[0] != stochastic[1]
+    assert nearest[0] != stochastic[0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_evaluations_are_those_of_float32(parts, name):
+    ThreadPool(2).run(programs.scores_in_evaluation, parts(2), name, 8)
+
+
+def equation_4(x: np.ndarray, bits: int) -> float:
+    """The sum over elements, as the paper prints it, with a scale for each row."""
+    total = 0.0
+    for row in x:
+        largest = max(abs(float(value)) for value in row)
+        for value in map(float, row):
+            step = largest / (2 ** (bits - 1) - 1)
+            near = 0.0 if step == 0 else round(value / step) * step
+            total += abs(value - near) / (abs(value + near) + 0.0005)
+    return total
+
+
+def test_errors_are_those_of_equation_4():
+    x = torch.randn(30, 7) * 10.0 ** torch.linspace(-3, 3, 30)[:, None]
+    x[4], x[5, 1:] = 0, 0
+    found, count = errors(x)
+    assert count == 210
+    assert found == pytest.approx([equation_4(x.numpy(), bits) for bits in int8.BITS], rel=1e-3)
+    assert found == sorted(found, reverse=True)
+    assert errors(x.bfloat16().requires_grad_())[1] == 210
+    assert errors(torch.zeros(0, 7)) == ([0.0] * len(int8.BITS), 0)
+    assert np.isnan(errors(torch.full((2, 2), torch.nan))[0]).all()
+
+
+@pytest.mark.parametrize(("totals", "most", "needed"), [
+    ([5, 4, 3, 2, 1], 0.35, 6),
+    ([5, 4, 3, 2, 1], 1, 4),
+    ([5, 4, 3, 2, 1], 0.11, 8),
+    ([5, 4, 3, 2, 1], 0.1, None),  # below it, not as large
+    ([np.nan] * 5, 1, None),
+])  # fmt: skip
+def test_how_many_bits_are_needed(totals, most, needed):
+    found, error = bits_needed(np.array(totals, float), 10, most)
+    assert found == needed
+    assert error == pytest.approx(totals[-1] / 10, nan_ok=True)
+    assert bits_needed(np.zeros(5), 0, 0.3) == (4, 0.0)
+
+
+def warnings_in(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_model_that_needs_more_bits_goes_on_in_float32(parts, caplog):
+    ranks = ThreadPool(3).run(programs.too_few_bits, parts(3), 1e-6)
+    for found in ranks:
+        assert found["computes"] == [FLOAT32] * 3
+        assert found["quantized"][0] > 0, "the first layer's"
+        assert found["quantized"][1:] == [0, 0]
+        assert (found["summary"]["compute"], found["summary"]["compute_asked"]) == (FLOAT32, ALWAYS)
+    (sentence,) = warnings_in(caplog)
+    assert "--int8-most-error is 1e-06; training goes on in float32" in sentence
+    assert {found["quantized"][0] for found in ranks} == {ranks[0]["quantized"][0]}
+
+
+@pytest.mark.parametrize("most_error", [0.9, 1])
+def test_a_model_that_8_bits_hold_goes_on_in_them(parts, caplog, most_error):
+    for found in ThreadPool(2).run(programs.too_few_bits, parts(2), most_error):
+        assert found["computes"] == [ALWAYS] * 3
+        assert min(found["quantized"]) > 0
+        assert found["summary"]["compute"] == ALWAYS
+    assert warnings_in(caplog) == []
+
+
+def test_what_goes_on_in_float32_is_float32(parts):
+    gave_up, exact = ThreadPool(2).run(programs.go_on_alone, parts(2))[0]
+    assert gave_up == exact
+
+
+@pytest.mark.parametrize("bits", [32, 8, 2])
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_a_nan_ends_the_training_with_float32s_sentence(parts, name, bits):
+    """In the first epoch, before any weight has changed; layer and rank are named where they are with few bits."""
+    told = {}
+    for compute, most_error in ((FLOAT32, 0.3), (ALWAYS, 0.3), (ALWAYS, 1.0)):
+        how = How(name, compute, MessageConfig(bits), int8=Int8Config(most_error=most_error))
+        sentences = ThreadPool(2).run(programs.failure, parts(2), how)
+        assert len(set(sentences)) == 1
+        told[compute, most_error] = sentences[0]
+    assert len(set(told.values())) == 1, told
+    assert "layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0" in told[FLOAT32, 0.3]
+
+
+# -- where it pays -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch):
+    answers = [Measured(2.0, 2.0), Measured(2.0, 0.9), Measured(1.0, 2.0)]
+    monkeypatch.setattr(int8, "measured", lambda *device: answers.pop())
+    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
+    answers = [Measured(2.0, 2.0), Measured(2.0, 0.9)]
+    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("products", "int8")] * 2
+
+
+def test_a_user_is_told_that_nothing_is_faster(parts, monkeypatch, caplog):
+    monkeypatch.setattr(int8, "measured", lambda *device: Measured(1.05, 0.5))
+    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
+    assert warnings_in(caplog) == ["8-bit integers are not faster than float32 here: all is computed in float32"]
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+def test_where_everything_is_small_nothing_changes(parts, monkeypatch, name, bits):
+    monkeypatch.setattr(int8, "measured", lambda *device: Measured(2.0, 2.0))
+    found, exact = (
+        ThreadPool(2).run(programs.train, parts(2), How(name, compute, MessageConfig(bits)))[0]
+        for compute in ("int8", FLOAT32)
+    )
+    assert found.losses == exact.losses
+    assert found.weights == exact.weights
+
+
+@pytest.mark.parametrize("uses", [Uses(False, False), Uses(True, False), Uses(False, True), Uses(True, True, True)])
+def test_uses_are_read_back(uses):
+    assert Uses.of(str(uses)) == uses
+
+
+@pytest.mark.parametrize(("before", "uses"), [
+    ({"asked": "int8", "chosen": "int8", "int8": "sums"}, Uses(False, True)),
+    ({"asked": "int8", "chosen": FLOAT32, "int8": ""}, Uses(False, False)),
+    ({"asked": "auto", "chosen": "bf16"}, None),
+    (None, None),
+])  # fmt: skip
+def test_a_resumed_run_goes_on_with_what_was_faster_when_it_began(before, uses):
+    """None: as it is measured now, and its bits are looked at."""
+    measured = Uses(True, False)
+    found = Int8(Int8Config(), measured, Messages(one_rank()), "native")
+    found.go_on(before)
+    assert found.uses == (uses or measured)
+    assert found.is_checked == (uses is not None)
+
+
+def test_small_products_stay_float32():
+    assert int8.multiplies(100_000, 256, 256)
+    assert int8.multiplies(100_000, 100, 602)
+    for shape in ((0, 256, 256), (100, 256, 256), (10**6, 256, 47), (10**6, 16, 256), (10**6, 100, 100)):
+        assert not int8.multiplies(*shape)
+    assert not int8.multiplies(1000, 256, kernels.MOST_TERMS + 1), "int32 does not hold the sums"
+    least = Limits(multiplications=20_000, narrow=20, wide=40)
+    assert int8.multiplies(25, 20, 40, least)
+    assert int8.multiplies(25, 40, 20, least)
+    for shape in ((24, 20, 40), (100, 19, 40), (100, 30, 39)):
+        assert not int8.multiplies(*shape, least)
+
+
+@pytest.mark.parametrize(("rows", "entries_a_row", "width", "pays"), [
+    (1 << 15, 8, 64, True),
+    (1 << 15, 7, 64, False),
+    (1 << 15, 8, 63, False),
+    ((1 << 15) - 1, 8, 64, False),
+    (0, 8, 64, False),
+])  # fmt: skip
+def test_small_aggregations_stay_float32(rows, entries_a_row, width, pays):
+    entries = rows * entries_a_row
+    csr = Csr(torch.arange(0, entries + 1, entries_a_row), torch.zeros(entries), rows, check=False)
+    assert int8.aggregates(csr, width) == pays
+
+
+def test_integers_are_for_float32_and_4_bits_for_nobody():
+    for name in ("int8", ALWAYS):
+        check_compute(name, torch.float32)
+        with pytest.raises(HpcgnnError, match=f"compute {name} is for models in float32, not in torch.float64"):
+            check_compute(name, torch.float64)
+    with pytest.raises(HpcgnnError, match="does not multiply 4-bit integers"):
+        check_compute("int4", torch.float32)

@@ -1,0 +1,271 @@
+"""Programs of ranks: trainings in 8-bit integers, beside the same ones in float32, and what travels in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ranks import models, staleness
+
+import hpcgnn
+from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import int8_autograd
+from hpcgnn.nn import GraphModel, make_aggregator
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.halo import attention_edges, halo_ids, make_halo
+from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.stop import StopRequest
+
+ALWAYS, FLOAT32 = "int8-always", "float32"
+WIDTH = 24  # of rows that travel
+LR = 0.002  # little, so that what is seen of an error is not what training makes of it
+COSTS = {"seconds_per_byte": {"node": 1e-9}, "seconds_per_message": {"node": 1e-5}}
+NAMES = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "sgc", "appnp", "jknet")
+CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in NAMES} | {
+    "gat, partial": models.small("gat", hidden=32, heads=8, attention="partial")
+}
+# Of which the last layer is the only one; gcnii and jknet have one in front of it.
+LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in NAMES} | {
+    "gat, partial": models.small("gat", layers=1, attention="partial")
+}
+
+
+@dataclass(frozen=True)
+class How:
+    """What is trained, and how. noise: the seed of what is drawn for rounding."""
+
+    model: str = "gcn"
+    compute: str = ALWAYS
+    messages: MessageConfig = field(default_factory=MessageConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    int8: Int8Config = field(default_factory=Int8Config)
+    steps: int = 3
+    lr: float = LR
+    threads: int = 1
+    noise: int = 1
+
+
+@dataclass(frozen=True)
+class Trained:
+    """losses of each epoch. gradients: of the first one, of all ranks. weights: the bytes at the end."""
+
+    losses: list[float]
+    gradients: dict[str, torch.Tensor]
+    weights: bytes
+
+
+def built(graph: LocalGraph, how: How) -> GraphModel:
+    messages = Messages(graph.world, how.messages)
+    model = hpcgnn.build_model(CONFIGS[how.model], graph, messages=messages, seed=1, compute=how.compute, int8=how.int8)
+    messages.reseed(how.noise)
+    return model
+
+
+def trainer_of(graph: LocalGraph, how: How) -> hpcgnn.Trainer:
+    """With policies that see times that are made up."""
+    model = built(graph, how)
+    config = hpcgnn.TrainConfig(epochs=how.steps, lr=how.lr, policy=how.policy, eval_every=how.steps)
+    times = staleness.made_up_times(len(model.aggregators))
+    clock = Clock({epoch: seen | {"link_costs": COSTS} for epoch, seen in times.items()})
+    return hpcgnn.Trainer(model, graph, config, stop=StopRequest(), clock=clock)
+
+
+def train(world: World, path: Path, how: How) -> Trained:
+    torch.set_num_threads(how.threads)
+    trainer = trainer_of(hpcgnn.load(path, world), how)
+    losses, gradients = [], {}
+    for epoch in range(how.steps):
+        losses.append(trainer.run_epoch()["loss"])
+        if epoch == 0:
+            gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    trainer.model.messages.drain()
+    weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+    return Trained(losses, gradients, weights)
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def integers_of(aggregator: Aggregator) -> Int8:
+    """From now on ``aggregator`` is one of 8-bit integers."""
+    int8 = make_int8(Int8Config(), aggregator.exchange.messages, always=True)
+    int8.begin_epoch(0)
+    aggregator.use_int8(int8)
+    return int8
+
+
+def own_rows(graph: LocalGraph, width: int = WIDTH) -> torch.Tensor:
+    """Not around 0, so that a row between its least and its largest value has another grid."""
+    return torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(graph.world.rank)) + 2
+
+
+def everyones(graph: LocalGraph, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(N, F) sums over all ranks of (m, F) rows of nodes with these original ids. Collective."""
+    table = torch.zeros(graph.meta.num_nodes, rows.shape[1]).index_add_(0, ids, rows)
+    return torch.from_numpy(graph.world.allreduce(table.numpy()))
+
+
+def rows_of_the_halo(world: World, path: Path) -> None:
+    """A receiver has the sender's codes and scales, finds them again, and sends gradients in the same way."""
+    graph = hpcgnn.load(path, world)
+    halo = make_halo(graph, messages=Messages(world, MessageConfig(8)))
+    quantizer, x = integers_of(halo).quantizer, own_rows(graph).requires_grad_()
+    extended = halo(x)
+    own = quantizer.find(x)
+    assert own is not None
+    assert 0 < float((own.float() - x.detach()).abs().max()) < 0.1
+    ids = torch.cat((graph.original_ids, halo_ids(graph)))
+    assert torch.equal(extended, everyones(graph, own.float(), graph.original_ids)[ids])
+    known, before = quantizer.find(extended), quantizer.counts.quantized
+    assert known is not None
+    assert torch.equal(known.float(), extended)
+    assert torch.equal(known.codes[: graph.num_nodes], own.codes)
+    csr = attention_edges(graph).csr
+    weights = torch.ones(csr.num_entries, 2).requires_grad_()
+    y = int8_autograd.spmm(csr, extended, weights, quantizer)
+    assert quantizer.counts.quantized == before, "not once more"
+    torch.testing.assert_close(y, int8_autograd.plain_spmm(csr, extended.detach()), rtol=1e-5, atol=1e-4)
+    upstream = torch.randn(extended.shape, generator=torch.Generator().manual_seed(9 + world.rank)) + 1
+    extended.backward(upstream)
+    sent = quantizer.find(upstream)
+    assert sent is not None
+    wanted, plain = (everyones(graph, each, ids)[graph.original_ids] for each in (sent.float(), upstream))
+    torch.testing.assert_close(x.grad, wanted, rtol=1e-5, atol=1e-5)
+    assert float((wanted - plain).abs().max()) > 1e-3
+
+
+def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> float:
+    """The largest error of a row that came, in steps of 4 bits between its least and its largest value, where every other row
+    has 4 bits and the rest have 8."""
+    graph = hpcgnn.load(path, world)
+    messages = Messages(world, MessageConfig(8))
+    aggregator = (
+        make_halo(graph, messages=messages)
+        if kind == "halo"
+        else make_aggregator(graph, kind, strategy, messages=messages)
+    )
+    integers_of(aggregator)
+    exchange = aggregator.exchange
+    exchange.assign_bits(np.where(np.arange(exchange.send_counts.sum()) % 2, 4, 8))
+    own, message = aggregator.start_step(own_rows(graph))
+    exchange.wait(message)
+    wanted, _ = world.alltoallv(sums_sent(aggregator, own), exchange.send_counts)
+    found = message.codec.received_rows(message.received)
+    largest, least = (getattr(wanted, name)(1).values for name in ("max", "min"))
+    steps = ((found - wanted).abs().amax(1) / (largest - least) * 15).nan_to_num(torch.inf)
+    return float(world.allreduce(np.array([steps.max().item()]), "max")[0])
+
+
+def sums_sent(aggregator: Aggregator, own: Any) -> torch.Tensor:
+    """(s, F) in float32 what is to be sent of (n, F) integers."""
+    return int8_autograd.plain_spmm(aggregator.plan.send, own.float())
+
+
+def rows_of_gcn(world: World, path: Path, strategy: str) -> tuple[int, int]:
+    """Copies of a row go as they are, sums are rounded; how many of both came to all ranks."""
+    graph = hpcgnn.load(path, world)
+    aggregator = make_aggregator(graph, "gcn", strategy, messages=Messages(world, MessageConfig(8)))
+    integers_of(aggregator)
+    x, exchange = own_rows(graph), aggregator.exchange
+    own, message = aggregator.start_step(x)
+    exchange.wait(message)
+    found = message.codec.received_rows(message.received)
+    assert float((own.float() - x * aggregator.right).abs().max()) < 0.1, "integers of what was scaled"
+    wanted, _ = world.alltoallv(sums_sent(aggregator, own), exchange.send_counts)
+    is_copy, _ = world.alltoallv((aggregator.single_sources[0] >= 0).to(torch.uint8), exchange.send_counts)
+    is_copy = is_copy.bool()
+    assert bool(is_copy[torch.from_numpy(aggregator.plan.receive_from.is_post())].all())
+    assert torch.equal(found[is_copy], wanted[is_copy])
+    steps = (wanted.amax(1) - wanted.amin(1)) / 255
+    assert bool(((found - wanted).abs() <= 1.1 * steps[:, None]).all())
+    assert not bool((found == wanted)[~is_copy].all(1).any())
+    z = aggregator.finish_step(own, message)
+    exact = make_aggregator(graph, "gcn", strategy)(x)
+    assert float((z - exact).norm() / exact.norm()) < 0.01
+    counts = world.allreduce(np.array([int(is_copy.sum()), int((~is_copy).sum())]))
+    return int(counts[0]), int(counts[1])
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def last_layers_results(world: World, path: Path, name: str, config: Int8Config, calls: list[str]) -> list[str]:
+    """Kernels of integers that were called for what the softmax is of, in a step. calls: of all, as they happen."""
+    graph = hpcgnn.load(path, world)
+    model = hpcgnn.build_model(LAST_LAYERS[name], graph, seed=1, compute=ALWAYS, int8=config)
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=9), stop=StopRequest())
+    last = getattr(model, "final", getattr(model, "last", None))
+    begun: list[int] = []
+    within: list[str] = []
+    if last is not None:
+        last.register_forward_pre_hook(lambda *given: begun.append(len(calls)))
+        last.register_forward_hook(lambda *given: within.extend(calls[begun[0] :]))
+    calls.clear()
+    trainer.step(0)
+    return list(calls) if last is None else within
+
+
+def scores_in_evaluation(world: World, path: Path, name: str, bits: int) -> None:
+    """Those of the same weights in float32, bit for bit; in training they are others."""
+    graph = hpcgnn.load(path, world)
+    integers, floats = (built(graph, How(name, compute, MessageConfig(bits))) for compute in (ALWAYS, FLOAT32))
+    scores = {}
+    for training in (True, False):
+        for key, model in (("integers", integers), ("floats", floats)):
+            model.train(training)
+            model.begin_epoch(0)
+            with torch.no_grad():
+                scores[key] = model(graph.features)
+        same = torch.equal(scores["integers"], scores["floats"])
+        assert same == (not training), (
+            f"training {training}, largest {(scores['integers'] - scores['floats']).abs().max()}"
+        )
+
+
+def too_few_bits(world: World, path: Path, most_error: float) -> dict[str, Any]:
+    """What becomes of a run of which 8 bits hold too little. quantized: how many matrices in each epoch."""
+    trainer = trainer_of(hpcgnn.load(path, world), How("sage", int8=Int8Config(most_error=most_error)))
+    summary = trainer.fit()
+    names = {"computes": "compute", "quantized": "int8_quantized"}
+    return {"summary": summary} | {key: [each[name] for each in trainer.records] for key, name in names.items()}
+
+
+def go_on_alone(world: World, path: Path) -> list[float]:
+    """Losses of a run that gives up in its first epoch, and of one that goes on from there in float32."""
+    graph = hpcgnn.load(path, world)
+    gave_up = trainer_of(graph, How("sage", int8=Int8Config(most_error=1e-6)))
+    gave_up.step(0)
+    exact = trainer_of(graph, How("sage", FLOAT32))
+    exact.model.load_state_dict(gave_up.model.state_dict())
+    exact.optimiser.load_state_dict(gave_up.optimiser.state_dict())
+    return [each.step(1)[0] for each in (gave_up, exact)]
+
+
+def failure(world: World, path: Path, how: How) -> str:
+    """What a training on features with a NaN ends with."""
+    graph = hpcgnn.load(path, world)
+    if world.rank == world.size - 1:
+        graph.features[3, 2] = torch.nan
+    trainer = trainer_of(graph, how)
+    state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    try:
+        for epoch in range(how.steps):
+            trainer.step(epoch)
+    except HpcgnnError as error:
+        assert epoch == 0
+        assert all(torch.equal(state[name], value) for name, value in trainer.model.state_dict().items())
+        return str(error)
+    return "it trained on"
+
+
+def agreed_uses(world: World, path: Path) -> tuple[str, str]:
+    """For what integers are used, and what the model computes in."""
+    model = hpcgnn.build_model(CONFIGS["gcn"], hpcgnn.load(path, world), compute="int8")
+    return str(model.int8.uses), model.compute

@@ -1,0 +1,309 @@
+"""Dense products and products at edges: contenders compute the same, and what is said of them is what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from hpcgnn.cli.bench import bench
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.native import library
+from hpcgnn.nn import int8 as training
+from hpcgnn.study import aggregate, ceilings, figures, gemm, gemm_contenders, report, sddmm, sddmm_contenders, studies
+from hpcgnn.study.gemm_contenders import GemmProblem
+from hpcgnn.study.measure import Entry, Outcome, Place, Timing, compare
+from hpcgnn.study.problem import Counted, Unfinished
+from hpcgnn.study.sddmm_contenders import SddmmProblem
+from hpcgnn.study.worker import fingerprint
+
+NODES, WIDTH, HEADS = 60, 32, 4
+OF_GEMM, OF_SDDMM = (
+    {name: each for name, each in study.by_name("cpu").items() if not each.missing()}
+    for study in (gemm_contenders, sddmm_contenders)
+)
+
+
+def computed(contender, problem, direction):
+    """What is compared with ours, as tensors."""
+    try:
+        call = contender.prepare(problem, direction)
+        result = call.finish(call()) if isinstance(call, Unfinished) else call()
+    except (ValueError, HpcgnnError) as error:  # what this CPU has no arithmetic or no ceiling for
+        assert contender.name in ("ours.bf16", "torch.fbgemm", "torch.onednn") or contender.family == "ceiling"
+        pytest.skip(str(error))
+    return result if isinstance(result, tuple) else (result,)
+
+
+def check(contender, found, wanted):
+    for each, exact in zip(found, wanted, strict=True):
+        error = (each.double() - exact).norm() / exact.norm()
+        assert error <= contender.tolerance
+        if contender.dtype != "float32" and contender.name != "exact":
+            assert error > 1e-5, "it computes in what it says"
+
+
+@pytest.mark.parametrize("direction", gemm_contenders.DIRECTIONS)
+@pytest.mark.parametrize("name", OF_GEMM)
+def test_every_contender_multiplies_the_same_matrices(name, direction):
+    contender, problem = OF_GEMM[name], GemmProblem(200, 48, 24)
+    if direction not in contender.directions:
+        return
+    found = computed(contender, problem, direction)
+    if contender.tolerance is None:
+        return
+    x, weight, dy = (each.double() for each in (problem.x, problem.weight, problem.dy))
+    wanted = {"y": x @ weight, "dx": dy @ weight.T, "dW": x.T @ dy}
+    wanted |= {"product": wanted["y"]}
+    check(contender, found, tuple(wanted.values())[:3] if direction == "layer" else (wanted[direction],))
+
+
+@pytest.fixture
+def at_edges():
+    rng = np.random.default_rng(0)
+    rows = np.sort(np.concatenate((rng.integers(0, NODES - 5, 400), np.full(100, 3))))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NODES))))
+    return SddmmProblem(Csr(indptr, rng.integers(0, NODES, 500).astype(np.int32), NODES), WIDTH, HEADS)
+
+
+@pytest.mark.parametrize("op", sddmm_contenders.DIRECTIONS)
+@pytest.mark.parametrize("name", OF_SDDMM)
+def test_every_contender_joins_the_same_rows(at_edges, monkeypatch, name, op):
+    monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several, and a shorter last one
+    contender, problem = OF_SDDMM[name], at_edges
+    if op not in contender.directions:
+        return
+    (found,) = computed(contender, problem, op)
+    left, right = problem.a[problem.csr.entry_rows()].double(), problem.b[problem.csr.indices.long()].double()
+    if name == "ceiling.gather":
+        assert float(found) == pytest.approx(float(right.sum()), abs=1e-2)
+    elif contender.tolerance is not None:
+        wanted = left + right if op == "add" else (left * right).view(500, HEADS, -1).sum(2)
+        check(contender, (found,), (wanted,))
+
+
+def test_one_wrong_result_of_three_is_refused():
+    problem = GemmProblem(64, 16, 8)
+    right = gemm_contenders.by_name("cpu")["ours"].prepare(problem, "layer")()
+    entry = Entry("ours", "ours", Place(studies.gemm(64, 16, 8), 1, warm=True))
+    expected = fingerprint(right)
+    assert len(expected) == 6
+    compare(entry, 1e-4, expected, expected)
+    with pytest.raises(HpcgnnError, match="ours computes something else"):
+        compare(entry, 1e-4, fingerprint((right[0], right[1], right[2].flip(0))), expected)
+
+
+def of(milliseconds, multiply_adds=None):
+    return Timing([milliseconds / 1000], multiply_adds)
+
+
+def test_figures_follow_from_times_and_counts():
+    timings = {"ours": of(10.0), "ours.int8": of(4.0), "exact": of(12.0), "ceiling.copy": of(1.0)}
+    timings |= {"ceiling.float32": of(3.0, 50e6), "ceiling.int8": of(2.0, 200e6)}
+    found = figures.lines(Outcome(timings, {"torch": "broken"}), OF_GEMM, 100e6)
+    assert found["ours.int8"]["giga_ops"] == pytest.approx(2 * 0.1 / 4e-3)
+    assert found["ceiling.int8"]["giga_ops"] == pytest.approx(2 * 0.2 / 2e-3), "a ceiling counts its own"
+    assert found["ours.int8"]["times_ours"] == pytest.approx(2.5)
+    assert found["ours.int8"]["of_ceiling"] == pytest.approx(0.25), "100 at 100 a ms would take 1 ms of its 4"
+    assert found["ours"]["of_ceiling"] == pytest.approx(0.6), "each has the ceiling of its arithmetic"
+    assert found["exact"]["of_ceiling"] == pytest.approx(0.5)
+    assert found["ceiling.copy"]["giga_ops"] is found["ceiling.copy"]["times_ours"] is None
+    assert found["torch"] == {"missing": "broken"}
+    edges = {"ours": of(10.0), "ours.int8": of(4.0), "ceiling.gather": of(8.0), "ceiling.gather.int8": of(1.0)}
+    found = figures.lines(Outcome(edges), OF_SDDMM, 100e6)
+    assert found["ours"]["of_ceiling"] == pytest.approx(0.8)
+    assert found["ours.int8"]["of_ceiling"] == pytest.approx(0.25)
+
+
+def test_without_a_ceiling_the_share_is_not_measured():
+    outcome = Outcome({"ours": of(10.0), "ours.int8": of(4.0)}, {"ceiling.int8": "no native kernels"})
+    lines = figures.lines(outcome, OF_GEMM, 100e6)
+    assert lines["ours.int8"]["of_ceiling"] is None
+    assert figures.reached(lines, "ours.int8", "of_ceiling") == (None, "there is no ceiling for it here")
+    assert figures.reached(lines, "exact", "times_ours") == (None, "it was not asked for")
+    broken = figures.lines(Outcome({"ours": of(1.0)}, {"ours.int8": "it broke"}), OF_GEMM, 1.0)
+    assert figures.reached(broken, "ours.int8", "times_ours") == (None, "it broke")
+
+
+def shape(times: float, share: float | None, rows: int = 32768) -> dict:
+    lines = {"ours": {"seconds": 1.0}, "ours.int8": {"seconds": 1.0, "times_ours": times, "of_ceiling": share}}
+    products = dict.fromkeys(gemm_contenders.DIRECTIONS, lines)
+    sizes = {"rows": rows, "depth": 256, "width": 256, "multiply_adds": rows * 256 * 256}
+    return {"name": "s", "products": products} | sizes
+
+
+def cpu(*, dot_products: bool, takes: bool = True) -> dict:
+    return {"dot_products": dot_products, "training_takes_int8": takes}
+
+
+@pytest.mark.parametrize(
+    ("times", "share", "reached"),
+    [(1.8, 0.85, [True] * 5), (1.79, 0.85, [False] * 4 + [True]), (1.8, 0.84, [True] * 4 + [False])],
+)
+def test_what_is_required_of_products(times, share, reached):
+    lines = gemm.requirements(shape(times, share), cpu(dot_products=True))
+    assert [line.direction for line in lines] == ["y", "dx", "dW", "layer", "product"]
+    assert [line.reached for line in lines] == reached
+
+
+def test_what_is_not_required_of_products():
+    assert gemm.requirements(shape(1.0, 0.1, rows=32767), cpu(dot_products=True)) == []
+    assert gemm.requirements(shape(2.0, None), cpu(dot_products=True))[-1].reached is None
+
+
+def test_integers_are_not_slower_where_training_takes_them():
+    for times, reached in ((1.0, True), (0.99, False)):
+        (line,) = gemm.requirements(shape(times, 0.1), cpu(dot_products=False))
+        assert (line.direction, line.reached) == ("layer", reached)
+    assert gemm.requirements(shape(0.5, 0.1), cpu(dot_products=False, takes=False)) == []
+    assert gemm.requirements(shape(0.5, 0.1, rows=8), cpu(dot_products=False)) == [], "they are too small"
+
+
+def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
+    seen, usual = [], torch.get_num_threads()
+
+    def measured():
+        seen.append(torch.get_num_threads())
+        return training.Measured(products=1.2, sums=1.0)
+
+    monkeypatch.setattr(training, "measured", measured)
+    assert gemm._training_takes_int8(usual + 1)
+    assert (seen, torch.get_num_threads()) == ([usual + 1], usual)
+
+
+@pytest.mark.parametrize(
+    ("times", "has_dot_products", "reached"),
+    [(1.5, True, True), (1.49, True, False), (1.49, False, True), (0.99, False, False)],
+)
+def test_what_is_required_at_edges_and_of_aggregation(times, has_dot_products, reached):
+    lines = {"ours": {"seconds": 1.0}, "ours.int8": {"seconds": 1.0, "times_ours": times}}
+    graph = {"name": "g", "beyond_caches": True, "ops": {"dot": lines, "add": {}}}
+    (line,) = sddmm.requirements(graph, has_dot_products)
+    assert (line.direction, line.reached) == ("dot", reached)
+    assert sddmm.requirements(graph | {"beyond_caches": False}, has_dot_products) == []
+
+    seconds = {"ours": {"seconds": times}, "ours.int8": {"seconds": 1.0}, "ours.int8.counted": {"seconds": 1.0}}
+    graph = {"name": "g", "beyond_caches": True, "kernel": {"forward": seconds, "backward": seconds}}
+    what = "times float32 by int8, quantization counted"
+    assert what not in [line.what for line in report.requirements(graph)], "it is for those who ask for it"
+    graph |= {"dtypes": ["int8"], "dot_products": has_dot_products}
+    assert [line.reached for line in report.requirements(graph) if line.what == what] == [reached, reached]
+
+
+def test_aggregation_is_measured_as_before_without_types():
+    work = aggregate.Workload(Path("g"), "g", 8, 1, 1)
+    usual = [entry.key for entry in aggregate.kernel_entries(work)]
+    more = [
+        entry.key for entry in aggregate.kernel_entries(aggregate.Workload(Path("g"), "g", 8, 1, 1, dtypes=("int8",)))
+    ]
+    assert set(more) - set(usual) == {"ours.int8.counted", "exact", "ceiling.gather.int8"}
+    assert [key for key in more if key in usual] == usual
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_ceiling_of_arithmetic_counts_what_it_does(dtype, monkeypatch):
+    monkeypatch.setattr(ceilings, "_LEAST_MULTIPLY_ADDS", 1)
+    native = library.load()
+    if native is None or "multiply_ceiling_f32" not in native.interface.functions:
+        with pytest.raises(HpcgnnError, match="measured in C"):
+            ceilings.multiply_call(dtype, 1000)
+        return
+    counts = [1e6, 3e6]
+    calls = [ceilings.multiply_call(dtype, int(count)) for count in counts]
+    for call, count in zip(calls, counts, strict=True):
+        assert isinstance(call, Counted)
+        assert count <= call.multiply_adds <= 1.2 * count
+        assert float(call()) == call.multiply_adds
+
+
+@pytest.mark.parametrize(("has_dot_products", "of_int8"), [(True, "int8_dot"), (False, "int8")])
+def test_each_arithmetic_has_the_ceiling_of_its_instructions(monkeypatch, has_dot_products, of_int8):
+    names = {f"multiply_ceiling_{each}" for each in ("f32", "int8", "int8_dot")}
+    asked = []
+
+    def function(name):
+        asked.append(name)
+        return lambda rounds, threads: 100.0 * rounds
+
+    monkeypatch.setattr(library, "load", lambda: SimpleNamespace(interface=SimpleNamespace(functions=names)))
+    monkeypatch.setattr(library, "function", function)
+    monkeypatch.setattr(ceilings, "dot_products", lambda: has_dot_products)
+    for name in ("ceiling.float32", "ceiling.int8"):
+        call = gemm_contenders.by_name("cpu")[name].prepare(GemmProblem(8, 8, 8), "y")
+        assert float(call()) == call.multiply_adds >= ceilings._LEAST_MULTIPLY_ADDS
+    assert asked == ["multiply_ceiling_f32", f"multiply_ceiling_{of_int8}"]
+
+
+def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: None)
+    with pytest.raises(HpcgnnError, match="no native kernels"):
+        ceilings.multiply_call("int8", 1000)
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(bench, list(arguments), catch_exceptions=True)
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_the_command_for_products():
+    found = json.loads(
+        invoke("gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1", "--json")
+    )
+    assert found["requirements"] == []
+    (products,) = found["shapes"]
+    assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
+    assert list(products["products"]) == list(gemm_contenders.DIRECTIONS)
+    y, dx = products["products"]["y"], products["products"]["dx"]
+    assert {"ours", "ours.int8", "torch", "torch.int8", "torch.fbgemm", "exact", "ceiling.copy"} <= y.keys()
+    assert not {"ours.bf16", "torch.bf16"} & y.keys(), "it was not asked for"
+    assert y["ours"]["times_ours"] == 1
+    assert y["ours.int8"]["times_ours"] == pytest.approx(y["ours"]["seconds"] / y["ours.int8"]["seconds"])
+    assert dx["exact"] == {"missing": "has no dx of its own"}
+
+
+def test_the_command_for_edges_shows_a_table(monkeypatch):
+    monkeypatch.setattr(sddmm, "last_level_cache_bytes", lambda device: 0)
+    monkeypatch.setattr(sddmm, "LEAST_TIMES_FLOAT32", 1e9)
+    monkeypatch.setattr(sddmm, "LEAST_WITHOUT_DOT_PRODUCTS", 1e9)
+    options = ["--graph", "rmat:scale=6,degree=4", "--width", "16", "--heads", "2", "--rounds", "1", "--threads", "1"]
+    text = invoke("sddmm", *options, "--dtype", "int8")
+    assert "rmat:scale=6,degree=4, width 16, 2 heads, 1 threads" in text
+    for label in ("ours float32", "ours int8", "EXACT-like storage", "row-gather ceiling", "1.00"):
+        assert label in text
+    assert "NO" in text, "what was required is not reached"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gemm", "--shape", "8x8"], "write ROWSxDEPTHxWIDTH"),
+        (["gemm", "--shape", "8x0x8"], "is no shape"),
+        (["gemm", "--dtype", "int4"], "'int4' is not one of"),
+        (["sddmm", "--graph", "rmat:scale=5", "--width", "10", "--heads", "3"], "3 heads do not divide the 10 columns"),
+        (["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"], "2 --width for 1 graphs"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, said):
+    result = CliRunner().invoke(bench, arguments)
+    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # the latter is click's, after its message
+    message = result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
+    assert said in message
+    assert not result.stdout
+
+
+@pytest.mark.parametrize("name", ["gemm", "sddmm"])
+def test_help_has_an_example(name):
+    assert f"hpcgnn bench {name} --" in CliRunner().invoke(bench, [name, "--help"]).output
+
+
+def test_rows_of_8_bit_integers_are_a_quarter_as_long():
+    assert ceilings.int8_sized(torch.zeros(3, 256)).shape == (3, 64)
+    assert ceilings.int8_sized(torch.zeros(3, 10)).shape == (3, 3)
