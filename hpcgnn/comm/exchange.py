@@ -170,9 +170,13 @@ class Exchange:
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
-    def takes_codes(self, width: int) -> bool:
-        """Whether rows of 8-bit integers can be sent as they are in the present pass. Collective where :meth:`start` is."""
-        return self._codec(width, torch.float32).takes_codes
+    def takes(self, width: int) -> tuple[bool, bool]:
+        """In the present pass: whether some rows can be sent as 8-bit integers that they are, and whether some cannot.
+
+        Collective where :meth:`start` is.
+        """
+        codec = self._codec(width, torch.float32)
+        return codec.takes_codes, codec.takes_rows
 
     def start(self, rows: torch.Tensor, given: Codes | None = None) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.

@@ -77,9 +77,8 @@ class Quantizer:
         entry = self._known.get(id(x))
         if entry is None or entry.tensor() is not x or entry.version != x._version:
             return None
-        if (None if entry.factor is None else entry.factor()) is not factor:
-            return None
-        return entry.rows
+        is_same = factor is None if entry.factor is None else factor is not None and entry.factor() is factor
+        return entry.rows if is_same else None
 
     def keep(self, x: torch.Tensor, rows: Int8Rows, factor: torch.Tensor | None = None) -> Int8Rows:
         """Remember that ``x`` became ``rows``."""

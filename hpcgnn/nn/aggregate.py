@@ -50,6 +50,7 @@ class Aggregator:
         self.backend = backend
         self.correction = correction
         self.int8: Int8 | None = None  # what is aggregated is quantized first, where that is faster
+        self.moves_rows = False  # and adds none up
         exchange.boundary_nodes = self.correction.nodes.numel()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -70,7 +71,7 @@ class Aggregator:
         reverse = Aggregator(
             self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse()
         )
-        reverse.int8 = self.int8
+        reverse.int8, reverse.moves_rows = self.int8, self.moves_rows
         return reverse
 
     def use_int8(self, int8: Int8 | None) -> None:
@@ -80,7 +81,9 @@ class Aggregator:
     def for_layer(self, layer: int) -> Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
         exchange = self.exchange.for_layer(layer)
-        return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
+        own = Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
+        own.moves_rows = self.moves_rows
+        return own
 
     def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
         """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
@@ -94,9 +97,9 @@ class Aggregator:
         if reused is not None:
             return own, reused
         rows = exchange.rows_to_send(x.shape[1], x.dtype)
-        given = self._codes_to_send(x, own)
+        given, is_enough = self._codes_to_send(own)
         with measure("aggregation_seconds"):
-            if given is None or self.single_sources[1]:
+            if not is_enough:
                 self._multiply(self.plan.send, own, rows)  # pre-aggregate
         return own, exchange.start(rows, given)  # encode, start
 
@@ -108,13 +111,12 @@ class Aggregator:
             sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
-        if self.int8 is not None and self.is_halo:
+        then = None if sums is None else exchange.keep_sums(message, sums)
+        if sums is not None and then is not None:
+            with measure("aggregation_seconds"):
+                self.correction.apply(z, sums, then)
+        elif self.int8 is not None and self.is_halo:
             self.int8.extend(x, message, z)
-        if sums is not None:
-            then = exchange.keep_sums(message, sums)
-            if then is not None:
-                with measure("aggregation_seconds"):
-                    self.correction.apply(z, sums, then)
         return z if self.left is None else z.mul_(self.left)
 
     @property
@@ -133,13 +135,17 @@ class Aggregator:
         sources = send.indices[first].long() if send.num_entries else torch.zeros_like(first)
         return torch.where(is_copy, sources, -1), not bool(is_copy.all())
 
-    def _codes_to_send(self, x: torch.Tensor, own: torch.Tensor | Int8Rows) -> Codes | None:
-        """What is sent as 8-bit integers because it is that already, where messages have 8 bits."""
-        if self.int8 is None or not self.int8.is_on or not self.exchange.takes_codes(x.shape[1]):
-            return None
-        if self.is_halo and isinstance(own, torch.Tensor):  # where rows have come, they are quantized in any case
-            own = self.int8.quantizer.rows(own)
-        return Codes(own, self.single_sources[0]) if isinstance(own, Int8Rows) else None
+    def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
+        """What is sent as 8-bit integers because it is that already, where messages have 8 bits; and whether that is all."""
+        if self.int8 is None or not self.int8.is_on:
+            return None, False
+        takes_codes, takes_rows = self.exchange.takes(own.shape[1])
+        if takes_codes and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs(own):
+            own = self.int8.quantizer.rows(own)  # as it will be where it is weighed
+        if not (takes_codes and isinstance(own, Int8Rows)):
+            return None, False
+        sources, has_sums = self.single_sources
+        return Codes(own, sources), not (takes_rows or has_sums)
 
     @cached_property
     def _factor(self) -> torch.Tensor | None:
@@ -148,7 +154,7 @@ class Aggregator:
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor | Int8Rows:
         """``Dr x``, as 8-bit integers where it is aggregated as such."""
-        if self.int8 is not None and self.int8.aggregates(self.plan.local, x):
+        if self.int8 is not None and not self.moves_rows and self.int8.aggregates(self.plan.local, x):
             return self.int8.quantizer.rows(x, self._factor)
         return (x if self.right is None else _scaled(x, self.right)).contiguous()
 

@@ -10,9 +10,9 @@ import torch
 from hpcgnn.errors import WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours
+from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer
 from hpcgnn.nn.config import LayerSettings, ModelConfig
-from hpcgnn.nn.graph_model import Connection, Frame
+from hpcgnn.nn.graph_model import Connection, Frame, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.stack import Stack
 from hpcgnn.settings import setting
@@ -59,6 +59,14 @@ class AttentionStack(Stack):
         assert isinstance(halo, Aggregator)
         (drop,) = self.new_edge_dropouts(rate, edges.ids if rate else None)  # 8 bytes an edge
         return self.layer(width, self.heads(depth, next_width), Neighbours(halo, edges, drop), self.compute)
+
+    def before_softmax(self) -> list[Part]:
+        """As :meth:`GraphModel.before_softmax`: the last layer, and what its rows travel by."""
+        layer = self.layers[-1]
+        if isinstance(layer, PartialGATLayer):
+            return [layer, layer.plan.scores, layer.plan.rows]
+        assert isinstance(layer, GATLayer | GATv2Layer)
+        return [layer, layer.neighbours.halo]
 
     def heads(self, depth: int, next_width: int) -> Heads:
         """Those of the layer of this depth, whose result is ``next_width`` wide."""

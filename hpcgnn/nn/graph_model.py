@@ -62,9 +62,10 @@ Part = torch.nn.Module | Aggregator | KeptAggregator
 
 
 def _use_float32(part: Part) -> None:
-    """For a layer's products and its aggregation, or for one that is given."""
-    if isinstance(part, torch.nn.Module):
-        vars(part)["compute"] = FLOAT32
+    """For a layer's products, those of what it is made of, and its aggregation; or for one that is given."""
+    for module in part.modules() if isinstance(part, torch.nn.Module) else ():
+        if "compute" in vars(module):
+            vars(module)["compute"] = FLOAT32
     aggregator = getattr(part, "aggregator", None) if isinstance(part, torch.nn.Module) else part
     if isinstance(aggregator, Aggregator):
         aggregator.use_int8(None)

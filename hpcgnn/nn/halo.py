@@ -49,13 +49,15 @@ def make_halo(
         of_halo = torch.bincount(post.receive.indices, minlength=halo)
         return torch.cat((own if order is None else own[order], of_halo))[:, None]
 
-    return connected(
+    moved = connected(
         plan,
         messages=messages or Messages(graph.world, device=graph.device),
         backend=backend,
         row_bytes=row_bytes,
         copies=Copies(near, edges),
     )
+    moved.moves_rows = True
+    return moved
 
 
 def identity(size: int, above: int = 0, below: int = 0) -> Csr:

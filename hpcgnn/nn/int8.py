@@ -38,7 +38,8 @@ _LEAST_ENTRIES_A_ROW = 8
 _LEAST_BYTES_AGGREGATED = 8 << 20
 _LEAST_WIDTH_AGGREGATED = 64
 _ROUNDS = 5
-_ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of what is timed
+_ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of the aggregation that is timed, and
+_ROWS_MULTIPLIED = 1 << 13  # of the product
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ class Int8:
         if not (self.is_on and self.uses.sums and x.dtype == torch.float32):
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
+
+    def weighs(self, x: torch.Tensor) -> bool:
+        """Whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as can be told without its edges."""
+        is_large = 4 * x.numel() >= _LEAST_BYTES_AGGREGATED and x.shape[1] >= _LEAST_WIDTH_AGGREGATED
+        return self.is_on and self.uses.sums and (self.uses.always or is_large)
 
     def extend(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
         """``extended`` (n + h, F) is known as 8-bit integers: ``x`` (n, F), and below it the rows that came as such."""
@@ -290,24 +296,26 @@ class Measured:
 
 @functools.cache
 def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured:
-    """What integers are worth on a device, with the threads that torch has; some 300 ms for a process's first call."""
+    """What integers are worth on a device, with the threads that torch has; about half a second for a process's first
+    call."""
     generator = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(_ROWS, _WIDTH, generator=generator).to(where) for _ in range(2))
     weight = torch.randn(_WIDTH, _WIDTH, generator=generator).to(where)
     skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are named often
     indices = (skewed * _ROWS).to(torch.int32)
     csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
-    rows = int8.quantize_rows(x, key=0, backend=backend)
+    few, dy = x[:_ROWS_MULTIPLIED], dy[:_ROWS_MULTIPLIED]
+    rows = int8.quantize_rows(few, key=0, backend=backend)
 
     def products() -> None:
-        int8.product(x, weight, key=0, weight_key=0, backend=backend)
+        int8.product(few, weight, key=0, weight_key=0, backend=backend)
         int8.product(dy, weight.T, key=0, weight_key=0, backend=backend)
         int8.weight_gradient(rows, dy, key=0, backend=backend)
 
     def float_products() -> None:
-        dense.product(x, weight, backend=backend)
+        dense.product(few, weight, backend=backend)
         dense.product(dy, weight.T, backend=backend)
-        dense.weight_gradient(x, dy, backend=backend)
+        dense.weight_gradient(few, dy, backend=backend)
 
     def sums() -> None:
         own = int8.quantize_rows(x, key=0, backend=backend)

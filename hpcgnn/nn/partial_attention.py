@@ -170,4 +170,6 @@ def _mover(send_to: PeerRows, receive_from: PeerRows, messages: Messages, backen
     no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
     nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
     plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)
-    return connected(plan, messages=messages, backend=backend)
+    mover = connected(plan, messages=messages, backend=backend)
+    mover.moves_rows = True
+    return mover

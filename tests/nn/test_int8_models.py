@@ -117,7 +117,7 @@ def test_mpi_ranks_do_the_same(trained, parts, mpi_ranks, name):
 
 
 @pytest.mark.parametrize("kernel", ["quantize_rows", "product"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "gin", "gat"])
+@pytest.mark.parametrize("name", ["sage", "gat"])
 def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name, kernel):
     """Of what is aggregated, or kept for a gradient: or what is compared here would prove nothing."""
     call = getattr(kernels, kernel)
@@ -150,10 +150,15 @@ def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
 
 @pytest.mark.parametrize("name", OVER_THE_HALO)
 def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
-    def refused(*arguments, **how):
-        raise AssertionError("rows were rounded a second time")
+    """Forward, in layers that are integers; gradients are floats until they travel."""
+    encode_rows = packed.encode_rows
 
-    how = How(name, messages=MessageConfig(8))
+    def refused(*arguments, **how):
+        if torch._C._current_graph_task_id() < 0:  # no backward pass is under way
+            raise AssertionError("rows were rounded a second time")
+        return encode_rows(*arguments, **how)
+
+    how = How(name, messages=MessageConfig(8), int8=Int8Config(before_softmax=True))
     wanted = trained(how)
     monkeypatch.setattr(packed, "encode_rows", refused)
     assert ThreadPool(2).run(programs.train, parts(2), how)[0].losses == wanted.losses
@@ -226,7 +231,8 @@ def test_stale_rows(trained, name, case):
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), [("gat", "off"), *(("gat", case) for case in STALE), ("sage", "off"), ("sage", "pipeline")]
+    ("name", "case"),
+    [("gat", "off"), ("gat", "pipeline"), ("gat", "uncorrected"), ("gat", "pipeqs"), ("sage", "pipeline")],
 )
 def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, name, case):
     """Also where something was added to a tensor after its integers were known, as to stale rows what they lack."""
@@ -243,7 +249,7 @@ def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, na
     monkeypatch.setattr(Quantizer, "find", checked)
     policy = STALE.get(case, PolicyConfig())
     ThreadPool(2).run(programs.train, parts(2), How(name, messages=MessageConfig(8), policy=policy))
-    assert looked_at or case not in ("off", "pipeline")
+    assert looked_at or case == "pipeqs", "where rows are compared with others, they have become numbers"
     assert max(looked_at, default=0.0) <= 1.001  # of a step: what rounding at random may take
 
 

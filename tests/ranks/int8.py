@@ -113,32 +113,38 @@ def everyones(graph: LocalGraph, rows: torch.Tensor, ids: torch.Tensor) -> torch
 
 
 def rows_of_the_halo(world: World, path: Path) -> None:
-    """A receiver has the sender's codes and scales, finds them again, and sends gradients in the same way."""
+    """A receiver has the sender's codes and scales, and finds them again; gradients go back rounded, as without integers.
+
+    A rank's own rows may be integers as well, or not: they are to be within a step of what they were.
+    """
     graph = hpcgnn.load(path, world)
-    halo = make_halo(graph, messages=Messages(world, MessageConfig(8)))
+    halo, owned = make_halo(graph, messages=Messages(world, MessageConfig(8))), graph.num_nodes
     quantizer, x = integers_of(halo).quantizer, own_rows(graph).requires_grad_()
     extended = halo(x)
     own = quantizer.find(x)
     assert own is not None
     assert 0 < float((own.float() - x.detach()).abs().max()) < 0.1
     ids = torch.cat((graph.original_ids, halo_ids(graph)))
-    assert torch.equal(extended, everyones(graph, own.float(), graph.original_ids)[ids])
+    came = everyones(graph, own.float(), graph.original_ids)[ids[owned:]]
+    assert torch.equal(extended[owned:], came)
+    assert bool(((extended[:owned] - x).abs() <= own.scale[:, None]).all())
     known, before = quantizer.find(extended), quantizer.counts.quantized
     assert known is not None
-    assert torch.equal(known.float(), extended)
-    assert torch.equal(known.codes[: graph.num_nodes], own.codes)
+    assert torch.equal(known.float()[owned:], came)
+    assert torch.equal(known.codes[:owned], own.codes)
+    assert torch.equal(known.scale[:owned], own.scale)
     csr = attention_edges(graph).csr
     weights = torch.ones(csr.num_entries, 2).requires_grad_()
     y = int8_autograd.spmm(csr, extended, weights, quantizer)
     assert quantizer.counts.quantized == before, "not once more"
-    torch.testing.assert_close(y, int8_autograd.plain_spmm(csr, extended.detach()), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(y, int8_autograd.plain_spmm(csr, known.float()), rtol=1e-5, atol=1e-4)
     upstream = torch.randn(extended.shape, generator=torch.Generator().manual_seed(9 + world.rank)) + 1
     extended.backward(upstream)
-    sent = quantizer.find(upstream)
-    assert sent is not None
-    wanted, plain = (everyones(graph, each, ids)[graph.original_ids] for each in (sent.float(), upstream))
-    torch.testing.assert_close(x.grad, wanted, rtol=1e-5, atol=1e-5)
-    assert float((wanted - plain).abs().max()) > 1e-3
+    assert quantizer.find(upstream) is None
+    returned = everyones(graph, upstream[owned:], ids[owned:])[graph.original_ids]
+    rest = (x.grad - returned - upstream[:owned]).abs().max()
+    step = float(upstream.max() - upstream.min()) / 255
+    assert 0 < float(rest) <= 1.02 * step * (world.size - 1)
 
 
 def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> float:

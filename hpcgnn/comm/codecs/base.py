@@ -61,7 +61,12 @@ class Codec(Protocol):
 
     @property
     def takes_codes(self) -> bool:
-        """Whether a row of 8-bit integers can be sent as it is."""
+        """Whether some rows can be sent as they are where they are 8-bit integers."""
+        ...
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether some rows are sent as other than 8-bit integers."""
         ...
 
     def encode(

@@ -22,7 +22,7 @@ class DeltaCodec:
     """
 
     sends_rows_as_they_are = False
-    takes_codes = False
+    takes_codes, takes_rows = False, True
 
     def __init__(self, packed: PackedCodec) -> None:
         self._packed = packed

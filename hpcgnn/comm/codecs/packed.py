@@ -39,6 +39,11 @@ class PackedCodec:
         """Where rows have 8 bits."""
         return any(group.bits == INT8_BITS for group in self.layouts[0].groups)
 
+    @property
+    def takes_rows(self) -> bool:
+        """Where they have fewer bits, or more."""
+        return any(group.bits != INT8_BITS for group in self.layouts[0].groups)
+
     def encode(
         self,
         rows: torch.Tensor,

@@ -21,7 +21,7 @@ class PlainCodec:
     """
 
     sends_rows_as_they_are = True
-    takes_codes = False
+    takes_codes, takes_rows = False, True
 
     def __init__(
         self, counts: tuple[np.ndarray, np.ndarray], width: int, dtype: torch.dtype, tools: CodecTools
