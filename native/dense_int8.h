@@ -50,18 +50,15 @@ inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Pane
                             uint32_t* packed, int32_t* correction) {
     const int64_t steps = int8_steps(depth), stride = panels.vectors_of(p) * kFloats, first = panels.first_column(p);
     uint32_t* to = packed + first * steps;
+    const auto numbers = scratch<uint32_t>(steps);
     for (int64_t c = 0; c < stride; ++c) {
         const int8_t* column = codes + (first + c) * depth;
         const bool exists = c < panels.columns_of(p);
         uint32_t sum = 0;  // unsigned: times kOffset it may wrap around, as the sums then do as well
         for (int64_t k = 0; exists && k < depth; ++k) sum += static_cast<uint32_t>(column[k]);
         correction[first + c] = static_cast<int32_t>(0U - Int8Arithmetic::kOffset * sum);
-        for (int64_t step = 0; step < steps; ++step) {
-            uint32_t number = 0;
-            for (int t = 0; exists && t < kTermsOfInt8 && step * kTermsOfInt8 + t < depth; ++t)
-                number |= Int8Arithmetic::part(column[step * kTermsOfInt8 + t], t);
-            to[step * stride + c] = number;
-        }
+        if (exists) Int8Arithmetic::row<false>(column, depth, numbers.get());
+        for (int64_t step = 0; step < steps; ++step) to[step * stride + c] = exists ? numbers[step] : 0;
     }
 }
 
@@ -116,7 +113,7 @@ inline void int8_product_rows(const Int8Product& job, const int64_t begin, const
     for (int64_t r = begin; r < end; ++r) {
         int8_t* codes = job.codes + r * depth;
         if (job.x != nullptr) job.scale[r] = job.rounding.row(job.x + r * depth, depth, 1, r, codes);
-        Int8Arithmetic::row(codes, depth, numbers + (r - begin) * stride);
+        Int8Arithmetic::row<true>(codes, depth, numbers + (r - begin) * stride);
     }
     const StridedRows<uint32_t> x{numbers, stride};
     for (int64_t p = 0; p < job.panels.count; ++p) {

@@ -66,12 +66,14 @@ struct Int8Arithmetic {
     static Number part(const int code, const int t) { return (static_cast<Number>(code) & kMask) << (t * kBits); }
 
     // The numbers of `count` codes of a row, the last one filled up with zeros.
+    template <bool kWithOffset>
     static void row(const int8_t* codes, const int64_t count, Number* to) {
+        constexpr int kAdded = kWithOffset ? kOffset : 0;
         const int64_t whole = count / kTerms;
         if constexpr (kIsBytes) {
             auto* bytes = reinterpret_cast<uint8_t*>(to);
 #pragma omp simd
-            for (int64_t i = 0; i < whole * kTerms; ++i) bytes[i] = static_cast<uint8_t>(codes[i] + kOffset);
+            for (int64_t i = 0; i < whole * kTerms; ++i) bytes[i] = static_cast<uint8_t>(codes[i] + kAdded);
         } else if constexpr (kTerms == 2) {
             auto* words = reinterpret_cast<int16_t*>(to);
 #pragma omp simd
@@ -82,7 +84,7 @@ struct Int8Arithmetic {
         }
         if (whole * kTerms < count) {
             Number last = 0;
-            for (int t = 0; whole * kTerms + t < count; ++t) last |= part(codes[whole * kTerms + t] + kOffset, t);
+            for (int t = 0; whole * kTerms + t < count; ++t) last |= part(codes[whole * kTerms + t] + kAdded, t);
             to[whole] = last;
         }
     }

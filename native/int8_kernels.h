@@ -36,6 +36,7 @@ HPCGNN_INT8_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, con
 }
 
 HPCGNN_INT8_KERNEL(double, multiply_ceiling_int8)(int64_t rounds, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     using Numbers = Lanes<uint32_t, kFloats>;
     const auto add = [](const Numbers a, const Numbers b, const Ints sum) { return Int8Arithmetic::add(a, b, sum); };
     return multiply_ceiling<Numbers, Ints>(rounds, threads, kInt8Chunk, add);

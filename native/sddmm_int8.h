@@ -32,7 +32,7 @@ inline Lanes<uint32_t, kFloats> load_int8_chunk(const int8_t* from) {
         return bytes ^ kAdded;
     } else {
         alignas(64) uint32_t numbers[kFloats];
-        Int8Arithmetic::row(from, kInt8Chunk, numbers);
+        Int8Arithmetic::row<kWithOffset>(from, kInt8Chunk, numbers);
         return load<uint32_t, kFloats>(numbers);
     }
 }
