@@ -42,7 +42,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sums = [aggregation(Path(folder), source, width, max(threads)) for source, width in GRAPHS]
     worth = training.measured()
-    for cases, pays in ((products, worth.uses.products), (sums, worth.uses.sums)):
+    uses = training.usable()
+    for cases, pays in ((products, uses.products), (sums, uses.sums)):
         for case in cases:
             case["takes"] = case["takes"] and pays
     print(json.dumps({"dot_products": int8.dot_products(), "products": products, "sums": sums,

@@ -189,6 +189,10 @@ class Int8Kernels(Protocol):
         """Whether kernels here use instructions that add products of four 8-bit integers."""
         ...
 
+    def gathers_bytes(self) -> bool:
+        """Whether sums of many gathered rows (:mod:`hpcgnn.kernels.spmm`) are faster of 8-bit integers than of float32."""
+        ...
+
     def quantize_rows(
         self, x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
     ) -> None:

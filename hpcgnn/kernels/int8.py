@@ -60,6 +60,11 @@ def dot_products(backend: str = "auto", where: torch.device | str = "cpu") -> bo
     return choose(INT8, backend, x=torch.empty(0, device=where)).dot_products()
 
 
+def gathers_bytes(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
+    """Whether sums of many gathered rows are faster of 8-bit integers than of float32 on a device, as far as was measured."""
+    return choose(INT8, backend, x=torch.empty(0, device=where)).gathers_bytes()
+
+
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None = None, *, key: int | None = None, backend: str = "auto"
 ) -> Int8Rows:

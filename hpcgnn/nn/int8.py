@@ -36,7 +36,8 @@ _FASTER = 1.1  # what a measurement must differ by to count
 # Below these, an aggregation may be slower than in float32, quantization counted, by docs/compute.md.
 _LEAST_ENTRIES_A_ROW = 8
 _LEAST_BYTES_AGGREGATED = 8 << 20
-_LEAST_WIDTH_AGGREGATED = 64
+_LEAST_WIDTH_AGGREGATED = 128
+_LEAST_WIDTH_OF_A_HEAD = 32
 _ROUNDS = 5
 _ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of the aggregation that is timed, and
 _ROWS_MULTIPLIED = 1 << 13  # of the product
@@ -157,7 +158,8 @@ class Int8:
 
     def spmm(self, csr: Csr, x: torch.Tensor, weight: torch.Tensor, backend: str) -> torch.Tensor:
         """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
-        if self.aggregates(csr, x):
+        head_width = x.shape[1] // (weight.shape[1] if weight.dim() == 2 else 1)
+        if self.aggregates(csr, x) and (self.uses.always or head_width >= _LEAST_WIDTH_OF_A_HEAD):
             return integers.spmm(csr, x, weight, self.quantizer)
         return spmm(csr, x, weight, backend=backend)
 
@@ -333,6 +335,12 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
     return Measured(least[1] / least[0], least[3] / least[2])
 
 
+def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:
+    """What is faster on a device: by the measurement here, and by those of docs/compute.md."""
+    found = measured(backend, where).uses
+    return Uses(found.products, found.sums and int8.gathers_bytes(backend, where))
+
+
 def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
     """What the layers of a model share; for what it is used is the same on all ranks: what is faster on each. Collective."""
     world = messages.world
@@ -340,7 +348,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
         return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)
     with together(world, "measure products of 8-bit integers"):
         config.check()
-        found = measured(backend, messages.device.where).uses
+        found = usable(backend, messages.device.where)
     mine = torch.tensor([int(found.products), int(found.sums)])
     products, sums = world.allreduce(mine, "min", "what is done in 8-bit integers").tolist()
     made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)

@@ -459,11 +459,11 @@ def test_small_products_stay_float32():
 
 
 @pytest.mark.parametrize(("rows", "entries_a_row", "width", "pays"), [
-    (1 << 15, 8, 64, True),
-    (1 << 15, 7, 64, False),
-    (1 << 15, 8, 63, False),
-    ((1 << 15) - 1, 8, 64, False),
-    (0, 8, 64, False),
+    (1 << 14, 8, 128, True),
+    (1 << 14, 7, 128, False),
+    (1 << 15, 8, 127, False),
+    ((1 << 14) - 1, 8, 128, False),
+    (0, 8, 128, False),
 ])  # fmt: skip
 def test_small_aggregations_stay_float32(rows, entries_a_row, width, pays):
     entries = rows * entries_a_row

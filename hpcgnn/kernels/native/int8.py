@@ -9,10 +9,18 @@ import torch
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.native.edges import OPERATIONS
-from hpcgnn.kernels.native.library import constant, function, has_dot_products, threads
+from hpcgnn.kernels.native.library import constant, function, has_dot_products, isa, threads
 from hpcgnn.kernels.native.spmm import csr_argument
 
 dot_products = has_dot_products
+
+
+def gathers_bytes() -> bool:
+    """Whether sums of gathered rows are faster for being of 8-bit integers: with registers of 64 bytes, by docs/compute.md.
+
+    Where they are shorter, making floats of bytes costs what the smaller rows save.
+    """
+    return isa() == "avx512"
 
 
 def quantize_rows(

@@ -18,6 +18,11 @@ def dot_products() -> bool:
     return False
 
 
+def gathers_bytes() -> bool:
+    """Whether sums of gathered rows are faster for being of 8-bit integers."""
+    return False
+
+
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
 ) -> None:

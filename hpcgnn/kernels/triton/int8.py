@@ -25,7 +25,7 @@ from hpcgnn.kernels.triton.quantize import column_of, lanes
 from hpcgnn.kernels.triton.tasks import columns_of_a_program, vector
 from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
 
-__all__ = ["dot_products", "product", "quantize_rows", "sddmm", "weight_gradient"]
+__all__ = ["dot_products", "gathers_bytes", "product", "quantize_rows", "sddmm", "weight_gradient"]
 
 _LARGEST = tl.constexpr(float(packing.LARGEST))
 _SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
@@ -53,6 +53,11 @@ def dot_products() -> bool:
     if torch.version.hip is None:
         return torch.cuda.get_device_capability() >= (8, 0)
     return _has_matrix_cores(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName)
+
+
+def gathers_bytes() -> bool:
+    """As on every GPU: sums of gathered rows are bound by memory. Not measured yet."""
+    return torch.cuda.is_available()
 
 
 def _has_matrix_cores(name: str) -> bool:
