@@ -23,6 +23,8 @@ MESSAGES = {
     "pipeqs": {"bits": "pipeqs", "staleness": "pipeqs", "drift_threshold": 0.02},
     "waiting at once": {"overlap": False, "bits": "2"},
     "neighbours": {"collective": "neighbour", "bits": "2"},
+    "integers": {"compute": "int8-always", "bits": "8", "model": "gcn"},
+    "integers of attention": {"compute": "int8-always", "bits": "8", "model": "gat", "heads": 2},
 }
 KINDS = {
     "weights of edges": ("weighted", {"model": "gcn"}),
