@@ -87,9 +87,11 @@ def integers(found: dict[str, Any]) -> list[str]:
             ratios = [f"{ms[f'float32 {what}'] / ms[f'int8 {what}']:.2f}" for what in ("sums", "weighted", "edges")]
             about = [cpu, f"`{case['graph']}`", str(case["width"]), f"{ms['float32 sums']:.1f} / {ms['int8 sums']:.1f}"]
             sums.append([*about, *ratios, "int8" if case["takes"] else "float32"])
+    threads = dict.fromkeys(row[1] for row in products)
     lines = [
         "## 8-bit integers",
         "",
+        f"Made by `python tools/bench_compute.py --only integers --threads {' '.join(threads)}`. "
         f"Medians of turns beside float32, quantization with noise counted, on {found['machine']}; errors are root mean squares "
         "relative to float64, of random matrices. *without VNNI*: `HPCGNN_DOT_PRODUCTS=off`. *takes*: what `--compute int8` does "
         "in such a shape, by the sizes and by what a run measures when it starts.",
