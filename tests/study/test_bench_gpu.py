@@ -70,7 +70,7 @@ def test_products_of_8_bit_integers(tool, run, tmp_path, monkeypatch):
     run.found = {"gemm": tool.gemm(run), "sddmm": tool.sddmm(run)}
     (shape,), (graph,) = run.found["gemm"]["shapes"], run.found["sddmm"]["graphs"]
     assert (shape["rows"], shape["depth"], graph["heads"]) == (64, 256, 8)
-    lines = [line for line in tool.requirements(run) if "int8" in line["what"]]
+    lines = [line for line in tool.requirements(run) if "by int8" in line["what"]]
     wanted = [("y", 2.2), ("dx", 2.2), ("dW", 2.2), ("layer", 2.2), ("dot", 1.6)]
     assert [(line["direction"], line["required"]) for line in lines] == wanted
     timings = [*(shape["products"][direction] for direction, _ in wanted[:-1]), graph["ops"]["dot"]]
@@ -155,10 +155,10 @@ def test_what_has_no_time_or_fails_is_not_measured(tool, tmp_path):
             run.output([sys.executable, "-c", script])
     run.missing = dict.fromkeys(tool.everything(run), "no GPU")
     lines = tool.requirements(run)
-    assert [line["reached"] for line in lines] == [None] * 8
+    assert [line["reached"] for line in lines] == [None] * 10
     tool.write(run, {"device": "none", "command": "it"}, tmp_path / "out")
     text = (tmp_path / "out.md").read_text()
-    assert text.count("not measured: no GPU") == 8 + 2
+    assert text.count("not measured: no GPU") == 10 + 2
 
 
 def test_a_machine_without_a_gpu_is_one_sentence():
