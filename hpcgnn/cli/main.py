@@ -62,27 +62,31 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; never returns."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # launchers stop ranks with it: leave as on Ctrl-C
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
-    stop = StopRequest().listen()  # from here on, or an early SIGUSR1 would kill the rank that it reaches
+    # From here on, or an early SIGUSR1 would kill the rank that it reaches; launchers stop ranks with SIGTERM.
+    stop = StopRequest().listen().listen_to_interruptions()
     try:
         code = cli.main(standalone_mode=False, obj=stop)
-    except click.exceptions.Abort as interruption:  # click's form of KeyboardInterrupt
-        _leave_interrupted(str(interruption))
-    except click.ClickException as error:
-        _leave_before_mpi(error)
-    except HpcgnnError as error:
-        _leave_with(error)
-    except Exception as error:
-        if sentence := _sentence_of(error):
-            _leave_with(HpcgnnError(sentence))
-        sys.excepthook(*sys.exc_info())
-        job.abort_if_parallel(1)
-        sys.exit(1)
+    except Exception as error:  # click makes an Abort of KeyboardInterrupt
+        if stop.interrupted or isinstance(error, click.exceptions.Abort):
+            _leave_interrupted(stop.advice)
+        _leave_after(error)
     finally:
         stop.ignore()
     sys.exit(code)
+
+
+def _leave_after(error: Exception) -> NoReturn:
+    if isinstance(error, click.ClickException):
+        _leave_before_mpi(error)
+    if isinstance(error, HpcgnnError):
+        _leave_with(error)
+    if sentence := _sentence_of(error):
+        _leave_with(HpcgnnError(sentence))
+    sys.excepthook(type(error), error, error.__traceback__)
+    job.abort_if_parallel(1)
+    sys.exit(1)
 
 
 def _sentence_of(error: Exception) -> str:

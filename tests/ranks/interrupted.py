@@ -1,0 +1,27 @@
+"""Ctrl-C that comes while ctypes takes an argument, which makes an error of its own kind of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+from hpcgnn.cli import main as command_line
+
+
+class Argument:
+    @property
+    def _as_parameter_(self) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0
+
+
+def job(*_: object, obj: object, **__: object) -> None:
+    obj.advice = "go on with --resume"
+    abs_of = ctypes.CDLL(None).abs
+    abs_of.argtypes = [ctypes.c_int]
+    abs_of(Argument())
+
+
+command_line.cli.main = job
+command_line.main()
