@@ -36,6 +36,7 @@ class LocalGraph:
     or None. masks: (n,) bool per name. original_ids: (n,) int64. indptr: (n+1,) int64 slab of the global CSR by
     destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. order: of the nodes. device: where
     features, y, masks and ``edge_index`` are, and what is computed with them; ids and the edges' arrays are on the host.
+    ranks_per_node: for nodes of so many ranks in a row the parts were made.
 
     Node tensors are in that order, and so is what a model made for this graph takes and gives. The edges' arrays stay in
     the file's order, because positions in it are what other ranks know: a graph's order is nobody else's concern.
@@ -56,6 +57,7 @@ class LocalGraph:
     matches_parts: bool
     order: NodeOrder = field(default_factory=NodeOrder)
     device: Device = CPU
+    ranks_per_node: int = 1
 
     @property
     def num_nodes(self) -> int:
@@ -249,7 +251,7 @@ class LocalGraph:
         """This rank's plan, made now: each rank plans what it receives and tells its peers what to send. Collective."""
         world = self.world
         with together(world, "plan what travels"):
-            self._check_edges()
+            self.check_edges()
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)
         pairs = np.zeros((world.size, 2), dtype=np.int64)
@@ -264,7 +266,7 @@ class LocalGraph:
         send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
         return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
 
-    def _check_edges(self) -> None:
+    def check_edges(self) -> None:
         """That the arrays, which a program may change, still are edges between nodes: nobody looks at a plan made of them."""
         rising = self.indptr.size == self.num_nodes + 1 and bool((self.indptr[1:] >= self.indptr[:-1]).all())
         if not rising or self.indptr[-1] - self.indptr[0] != self.indices.size:
@@ -372,6 +374,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         indices=indices,
         edge_weight=parts.weights(int(indptr[0]), int(indptr[-1]), part),
         matches_parts=matches,
+        ranks_per_node=parts.ranks_per_node,
     )
 
 

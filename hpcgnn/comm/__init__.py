@@ -1,17 +1,25 @@
 """Ranks and what moves between them: worlds, and the boundary exchange."""
 
-from hpcgnn.comm.agreement import same_everywhere, together
-from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.codecs import Codes
-from hpcgnn.comm.exchange import Exchange
-from hpcgnn.comm.links import choose_links
-from hpcgnn.comm.messages import MessageConfig, Messages
-from hpcgnn.comm.mpi_world import MpiWorld
-from hpcgnn.comm.segments import Segments
-from hpcgnn.comm.timings import PHASES, Timings
-from hpcgnn.comm.world import World
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcgnn.comm.agreement import same_everywhere, together
+    from hpcgnn.comm.buffer import Buffer
+    from hpcgnn.comm.codecs import Codes
+    from hpcgnn.comm.exchange import Exchange
+    from hpcgnn.comm.links import choose_links
+    from hpcgnn.comm.messages import MessageConfig, Messages
+    from hpcgnn.comm.mpi_world import MpiWorld
+    from hpcgnn.comm.segments import Segments
+    from hpcgnn.comm.timings import PHASES, Timings
+    from hpcgnn.comm.traffic import BYTES
+    from hpcgnn.comm.world import World
 
 __all__ = [
+    "BYTES",
     "PHASES",
     "Buffer",
     "Codes",
@@ -26,3 +34,27 @@ __all__ = [
     "same_everywhere",
     "together",
 ]
+
+# Imported at first use: exchanges need torch, and the ranks of `hpcgnn partition` do without the memory that it takes.
+_HOMES = {
+    "BYTES": "traffic",
+    "PHASES": "timings",
+    "Buffer": "buffer",
+    "Codes": "codecs",
+    "Exchange": "exchange",
+    "MessageConfig": "messages",
+    "Messages": "messages",
+    "MpiWorld": "mpi_world",
+    "Segments": "segments",
+    "Timings": "timings",
+    "World": "world",
+    "choose_links": "links",
+    "same_everywhere": "agreement",
+    "together": "agreement",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hpcgnn.comm' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hpcgnn.comm.{_HOMES[name]}"), name)

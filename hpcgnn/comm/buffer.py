@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 
-Values = TypeVar("Values", torch.Tensor, np.ndarray)
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
+
+    Values = TypeVar("Values", torch.Tensor, np.ndarray)
+else:  # programs that have no tensors, such as `hpcgnn partition`, do without the memory that torch takes
+    Values = TypeVar("Values")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +42,7 @@ class Buffer:
             ValueError: where it is not contiguous: a copy would move, and nobody would see what arrives in it.
         """
         shape = tuple(values.shape) or (1,)
-        if isinstance(values, torch.Tensor):
+        if is_tensor(values):
             is_contiguous, address, device = values.is_contiguous(), values.data_ptr(), str(values.device)
             item_bytes, dtype = values.element_size(), str(values.dtype).removeprefix("torch.")
         else:
@@ -65,21 +71,29 @@ class Buffer:
         return np.ctypeslib.as_array(memory).reshape(self.rows, self.row_bytes)
 
 
+def is_tensor(values: object) -> TypeIs[torch.Tensor]:
+    """Whether it is one of torch's: there is none before torch is imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(values, torch.Tensor)
+
+
 def on_host(values: Values) -> Values:
     """``values``, copied where they are a device's: small collectives go through the host."""
-    return values.cpu() if isinstance(values, torch.Tensor) else values
+    return values.cpu() if is_tensor(values) else values
 
 
 def beside(values: Values, result: Values) -> Values:
     """``result`` on the device of ``values``."""
-    return result.to(values.device) if isinstance(values, torch.Tensor) and isinstance(result, torch.Tensor) else result
+    return result.to(values.device) if is_tensor(values) and is_tensor(result) else result
 
 
 def contiguous(values: Values) -> Values:
     """``values``, copied if they are not contiguous; with at least one dimension."""
-    return torch.atleast_1d(values).contiguous() if isinstance(values, torch.Tensor) else np.ascontiguousarray(values)
+    if is_tensor(values):
+        return values.reshape(tuple(values.shape) or (1,)).contiguous()
+    return np.ascontiguousarray(values)
 
 
 def empty(values: Values, *shape: int) -> Values:
     """Uninitialised memory of this shape for what is of the type, and on the device, of ``values``."""
-    return values.new_empty(shape) if isinstance(values, torch.Tensor) else np.empty(shape, values.dtype)
+    return values.new_empty(shape) if is_tensor(values) else np.empty(shape, values.dtype)

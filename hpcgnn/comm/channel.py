@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
-from hpcgnn.devices import Event
+
+if TYPE_CHECKING:
+    from hpcgnn.devices import Event
 
 _MOST_UNDER_WAY = 8  # pieces of a transfer: more would only be looked at in vain
 

@@ -48,6 +48,7 @@ class Exchange:
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
         self._routes: dict[Codec, Route] = {}
+        self._between_nodes: dict[Codec, int] = {}  # bytes of a message for ranks of other nodes
 
     @property
     def layer(self) -> int:
@@ -94,6 +95,7 @@ class Exchange:
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
         self._routes = {codec: self._routes[codec] for codec in self._codecs.values()}
+        self._between_nodes = {codec: self._between_nodes[codec] for codec in self._codecs.values()}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
@@ -196,7 +198,7 @@ class Exchange:
         trouble = message.codec.encode(rows, message.sent, key, message.differences, given)
         if self.ranges is not None and messages.present.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.id, message.sent.numel(), trouble)
+        messages.traffic.started(self.id, (message.sent.numel(), self._between_nodes[message.codec]), trouble)
         neighbours = None if self.links is None else self.links.there
         route = self._routes[message.codec]
         message.pending = messages.transport.start(message.sent, message.received, route, self.name, neighbours)
@@ -275,6 +277,9 @@ class Exchange:
                 is_delta=messages.is_delta,
             )  # fmt: skip
             self._routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
+            nodes = messages.placement.node_of
+            away = nodes != nodes[messages.world.rank]
+            self._between_nodes[codec] = int(codec.send_counts[away].sum()) * codec.item_bytes
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hpcgnn.comm.codecs import CodecTools
 from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
@@ -12,18 +15,21 @@ from hpcgnn.comm.links import COLLECTIVES
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.passes import Pass
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.placement import Placement
 from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.comm.traffic import Traffic
 from hpcgnn.comm.transport import Transport
 from hpcgnn.comm.world import World
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import WrongValueError
+from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.settings import Checked, setting
 
+_LOG = logging.getLogger("hpcgnn")
 CODINGS = ("plain", "delta")
 EVAL_PRECISIONS = ("float32", "training")
+NODE_AWARE = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,8 @@ class MessageConfig(Checked):
     """bits: of a value that travels in training. message_coding: ``plain``, or ``delta`` for differences to what the
     receiver has. eval_precision: ``float32``, or ``training`` for evaluations that send as few bits as training does.
     overlap: whether a rank computes while its messages travel; without it, each waits at once, to see what that costs.
-    collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`). gpu_mpi: whether MPI is
+    collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`). node_aware: whether rows
+    travel between nodes, and not between ranks (:mod:`hpcgnn.node_plan`). gpu_mpi: whether MPI is
     given memory of GPUs (:mod:`hpcgnn.comm.gpu_mpi`)."""
 
     bits: int = setting(32, name=None, choices=MESSAGE_BITS)
@@ -52,6 +59,13 @@ class MessageConfig(Checked):
         "MPI's call for boundary messages: over all ranks, or over those that have some for each other. auto measures both "
         "where that may pay.",
         choices=COLLECTIVES,
+    )
+    node_aware: str = setting(
+        "auto",
+        "Send a row once to all ranks of another node, and add up the contributions of a node's ranks before a row is sent; "
+        "within a node, rows move through shared memory. auto does so where several ranks share a node and there are several "
+        "nodes.",
+        choices=NODE_AWARE,
     )
     gpu_mpi: str = setting(
         "auto",
@@ -99,6 +113,37 @@ class Messages:
         self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic()
         self._under_way: str | None = None
         self._transport = transport
+        self._placement: Placement | None = None
+        self._is_node_aware: bool | None = None
+        self.warned_of_placement = False
+
+    @property
+    def placement(self) -> Placement:
+        """The nodes of all ranks. Collective when it is first asked for."""
+        if self._placement is None:
+            self._placement = self.world.placement()
+        return self._placement
+
+    @property
+    def is_node_aware(self) -> bool:
+        """Whether ranks of a node share what they exchange with other nodes: where that is asked for or left to choose, some
+        ranks share a node, there are other nodes, and all compute on the host. Collective when it is first asked for.
+
+        Raises:
+            HpcgnnError: on every rank, where ``on`` is asked for and a rank computes on a GPU.
+        """
+        if self._is_node_aware is None:
+            elsewhere = np.array([self.device is not CPU])
+            is_on_host = not self.world.allreduce(elsewhere.astype(np.int64), "max")[0]
+            if self.config.node_aware == "on" and not is_on_host:
+                raise HpcgnnError(
+                    "--node-aware on needs rows in memory of the host, and ranks compute on GPUs: leave it to auto",
+                    agreed=True,
+                )
+            self._is_node_aware = self.config.node_aware != "off" and is_on_host and self.placement.is_shared
+            if self.config.node_aware == "on" and not self._is_node_aware and self.world.rank == 0:
+                _LOG.warning("--node-aware on changes nothing where ranks share no node, or all share one")
+        return self._is_node_aware
 
     @property
     def transport(self) -> Transport:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
-from hpcgnn.comm import gpu_mpi, job
+from hpcgnn.comm import job
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.progress import PROGRESS
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 # Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
 _EAGER_SECONDS = 0.01
 _PAUSE_SECONDS = 5e-5
+_EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
+_CACHE_LINE_BYTES = 64
 # Ranks come to what they wait for in vain as far apart as they compute, and so do their deadlines.
 _LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
 
@@ -64,6 +68,66 @@ class _All:
         return self._mpi.Request.Testall(self._requests)
 
 
+class SharedWindow:
+    """:class:`hpcgnn.comm.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
+
+    Ranks meet through numbers in the memory itself, a cache line for each: a rank that comes writes how often it has come, and
+    looks at the others'. Where ranks share cores this takes one turn of each, where a collective of MPI takes several.
+    """
+
+    def __init__(self, world: MpiWorld, num_bytes: int) -> None:
+        self._world, comm, mpi = world, world._comm, world._mpi
+        header = world.size * _CACHE_LINE_BYTES
+        self._window = mpi.Win.Allocate_shared(header + num_bytes if world.rank == 0 else 0, 1, comm=comm)
+        memory, _ = self._window.Shared_query(0)
+        self.values = np.frombuffer(memory, np.uint8, count=num_bytes, offset=header)
+        numbers = np.frombuffer(memory, np.int64, count=header // 8).reshape(world.size, -1)[:, 0]
+        self._arrivals, self._mine, self._meetings = numbers, numbers[world.rank : world.rank + 1], 0
+        self._mine[0] = 0
+        self._window.Lock_all(mpi.MODE_NOCHECK)
+        world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
+
+    def meet(self) -> None:
+        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`. Messages go on meanwhile."""
+        self._fence()
+        self._meetings += 1
+        self._mine[0] = self._meetings
+        started, seconds = time.perf_counter(), self._world.timeout_seconds
+        while (self._arrivals < self._meetings).any():
+            waited = time.perf_counter() - started
+            if waited < _EAGER_MEETING_SECONDS:
+                os.sched_yield()
+            else:
+                self._world.poke()  # others may wait for what this rank has sent
+                time.sleep(_PAUSE_SECONDS)
+            if waited > seconds:
+                late = int(np.flatnonzero(self._arrivals < self._meetings)[0])
+                raise stalled(f"rank {self._world.rank} of node {platform.node()}", seconds, f"its rank {late}")
+        self._fence()
+
+    def free(self) -> None:
+        """Behind a meeting, as others may still read."""
+        self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
+        self._window.Unlock_all()
+        self._window.Free()
+
+    def _fence(self) -> None:
+        """What was written before can be seen, and what others wrote is seen: x86 keeps that order by itself."""
+        if platform.machine() not in ("x86_64", "AMD64"):
+            PROGRESS.take_over()
+            self._window.Sync()
+            self._world.watch_on()
+
+
+def stalled(who: str, seconds: float, what: str) -> StalledError:
+    """The error of a wait in vain."""
+    return StalledError(
+        f"{who} waited {seconds:.0f} s for {what}: a peer or a link has stopped (raise --timeout if the step can really take "
+        "that long)",
+        grace_seconds=min(max(seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
+    )
+
+
 class MpiWorld(Collectives):
     """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Starts MPI."""
 
@@ -75,6 +139,7 @@ class MpiWorld(Collectives):
         self._watched: list[Pending] = []
         self._channel: Channel | None = None
         self._takes: dict[str, bool] = {}
+        self._node: MpiWorld | None = None
 
     @property
     def _comm(self) -> Any:
@@ -98,7 +163,7 @@ class MpiWorld(Collectives):
         """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
         PROGRESS.take_over()
         is_complete = self._tested(pending)
-        self._watch_on()
+        self.watch_on()
         return is_complete
 
     def _advance(self, what: str) -> None:
@@ -130,11 +195,12 @@ class MpiWorld(Collectives):
     def watch(self, pending: Pending) -> None:
         """From the thread of :mod:`hpcgnn.comm.progress`."""
         self._watched.append(pending)
-        self._watch_on()
+        self.watch_on()
 
-    def _watch_on(self) -> None:
+    def watch_on(self) -> None:
         """Give MPI to the progress thread until this rank calls it again."""
-        self._watched = watched = [pending for pending in self._watched if not pending.seconds]
+        watched = [pending for pending in self._watched if not pending.seconds]
+        self._watched[:] = watched  # one list for this world and that of its node
         if watched and self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
             # a list, so that each is tested, which is what tells when it was complete
             PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
@@ -151,12 +217,8 @@ class MpiWorld(Collectives):
             else:
                 time.sleep(_PAUSE_SECONDS)
             if waited > self.timeout_seconds:
-                raise StalledError(
-                    f"rank {self.rank} of {self.size} waited {self.timeout_seconds:.0f} s for {pending.what}: "
-                    "a peer or a link has stopped (raise --timeout if the step can really take that long)",
-                    grace_seconds=min(max(self.timeout_seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
-                )
-        self._watch_on()
+                raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
+        self.watch_on()
 
     # -- what is started and waited for -------------------------------------------------------------------------------
 
@@ -234,6 +296,8 @@ class MpiWorld(Collectives):
     def takes_memory_of(self, kind: str) -> bool:
         """As the library says (:func:`hpcgnn.comm.gpu_mpi.says_yes`), which is asked once."""
         if kind not in self._takes:
+            from hpcgnn.comm import gpu_mpi  # only here, as it needs torch
+
             self._takes[kind] = gpu_mpi.says_yes(self._mpi, kind)
         return self._takes[kind]
 
@@ -285,6 +349,32 @@ class MpiWorld(Collectives):
         lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
         host.Free()
         return self.allgather(lowest)[:, 0]
+
+    def placement(self) -> Placement:
+        """By the ranks that :meth:`on_my_node` has."""
+        lowest = self.on_my_node().allreduce(np.array([self.rank]), "min", "the ranks of a node")
+        return Placement.of(self.allgather(lowest)[:, 0])
+
+    def on_my_node(self) -> MpiWorld:
+        """Made once. What this world watches is watched in its waits as well."""
+        if self._node is None:
+            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+            comm = host.Split(block_on_host(host.rank))
+            host.Free()
+            self._node = MpiWorld(comm, self.timeout_seconds)
+            self._node._watched = self._watched
+        return self._node
+
+    def share(self, num_bytes: int) -> SharedWindow:
+        """By ``MPI_Win_allocate_shared``, of which the lowest rank holds all."""
+        with self._starting("the memory that ranks of a node share"):
+            return SharedWindow(self, num_bytes)
+
+    def poke(self) -> None:
+        """Let MPI make progress with what this rank has sent, where it waits for something else."""
+        PROGRESS.take_over()
+        self._communicator.Iprobe()
+        self.watch_on()
 
     def open_shared(self, path: str) -> ByteSink:
         """By MPI-IO, where there is more than one rank."""

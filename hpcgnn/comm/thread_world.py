@@ -15,6 +15,7 @@ from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import MpiHandle
 
@@ -29,6 +30,27 @@ class Meeting:
         self.size, self.timeout_seconds = size, timeout_seconds
         self.barrier = threading.Barrier(size, timeout=timeout_seconds)
         self.brought: list[Any] = [None] * size
+        self.parts: list[Meeting] = []  # of the ranks of a node
+
+    def abort(self) -> None:
+        """Nobody comes any more: those who wait leave."""
+        self.barrier.abort()
+        for part in self.parts:
+            part.abort()
+
+
+class ThreadMemory:
+    """:class:`hpcgnn.comm.world.SharedMemory` of threads."""
+
+    def __init__(self, values: np.ndarray, meeting: Meeting) -> None:
+        self.values, self._meeting = values, meeting
+
+    def meet(self) -> None:
+        """At the barrier of all meetings."""
+        self._meeting.barrier.wait()
+
+    def free(self) -> None:
+        """Where nobody holds it."""
 
 
 class ThreadWorld(Collectives):
@@ -38,6 +60,7 @@ class ThreadWorld(Collectives):
         super().__init__(rank, meeting.size, meeting.timeout_seconds)
         self._meeting = meeting
         self._channel: Channel | None = None
+        self._node: ThreadWorld | None = None
 
     def _shared(self, mine: Any, use: Callable[[list[Any]], T]) -> T:
         """What ``use`` makes of what all have brought, which stays as it is meanwhile."""
@@ -141,6 +164,25 @@ class ThreadWorld(Collectives):
         """All on one."""
         return np.zeros(self.size, np.int64)
 
+    def placement(self) -> Placement:
+        """All on one, unless the environment divides them."""
+        return Placement.of(np.array([block_on_host(rank) for rank in range(self.size)]))
+
+    def on_my_node(self) -> ThreadWorld:
+        """With meetings of their own, which the lowest rank makes."""
+        if self._node is None:
+            mates = self.placement().ranks_of(int(self.placement().node_of[self.rank]))
+            lowest = int(mates[0])
+            meeting = Meeting(mates.size, self.timeout_seconds) if self.rank == lowest else None
+            self._node = ThreadWorld(self.rank - lowest, self._shared(meeting, lambda all_: all_[lowest]))
+            self._meeting.parts.append(self._node._meeting)
+        return self._node
+
+    def share(self, num_bytes: int) -> ThreadMemory:
+        """An array that rank 0 makes."""
+        mine = np.zeros(num_bytes, np.uint8) if self.rank == 0 else None
+        return ThreadMemory(self._shared(mine, lambda all_: all_[0]), self._meeting)
+
     def open_shared(self, path: str) -> ByteSink:
         """Each rank has a descriptor of its own."""
         return LocalFile(path)
@@ -162,7 +204,7 @@ def on_threads(size: int, program: Callable[[ThreadWorld], T], *, timeout_second
             return None  # another rank's error, or one that waits for a rank that has ended
         except BaseException as error:
             errors.append(error)
-            meeting.barrier.abort()
+            meeting.abort()
             return None
 
     with ThreadPoolExecutor(size) as pool:

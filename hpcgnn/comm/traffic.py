@@ -12,20 +12,36 @@ from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.contract import Count
 
+BYTES = ("bytes_sent", "bytes_between_nodes", "bytes_shared_on_nodes")
+
 
 class Traffic:
     """Counts of all passes, and what a training step so far has shown.
 
-    bytes_sent: bytes that left this rank so far, by exchange; parameters included.
+    bytes_sent: bytes that left this rank so far in messages, by exchange; parameters included. bytes_between_nodes:
+    those of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank read where other ranks of its node
+    had written them.
     ages: epochs since the rows that each exchange last used in this step were sent.
     """
 
     def __init__(self) -> None:
         self.bytes_sent: Counter[ExchangeId] = Counter()
+        self.bytes_shared_on_nodes: Counter[ExchangeId] = Counter()
+        self.bytes_between_nodes: Counter[ExchangeId] = Counter()
         self.ages: dict[ExchangeId, int] = {}
         self._calls: Counter[ExchangeId] = Counter()
         self._started: list[ExchangeId] = []
         self._troubles: list[Count] = []
+
+    def bytes(self) -> dict[str, int]:
+        """All of them so far, by what :data:`BYTES` names."""
+        return {name: getattr(self, name).total() for name in BYTES}
+
+    def take_bytes(self, other: Traffic) -> None:
+        """What ``other`` has counted counts here, and there no more."""
+        for name in BYTES:
+            getattr(self, name).update(getattr(other, name))
+            getattr(other, name).clear()
 
     def begin_step(self) -> None:
         """A training step starts."""
@@ -49,9 +65,14 @@ class Traffic:
         """Those of this step so far, the same on all ranks."""
         return set(self._started)
 
-    def started(self, exchange: ExchangeId, num_bytes: int, trouble: Count) -> None:
-        """An exchange has started; so many of its rows held a NaN or an infinity."""
-        self.bytes_sent[exchange] += num_bytes
+    def shared(self, exchange: ExchangeId, num_bytes: int) -> None:
+        """So many bytes are read where other ranks of this node have written them."""
+        self.bytes_shared_on_nodes[exchange] += num_bytes
+
+    def started(self, exchange: ExchangeId, num_bytes: tuple[int, int], trouble: Count) -> None:
+        """An exchange has started, of so many bytes in all and between nodes; so many of its rows held a NaN or an infinity."""
+        self.bytes_sent[exchange] += num_bytes[0]
+        self.bytes_between_nodes[exchange] += num_bytes[1]
         self._started.append(exchange)
         self._troubles.append(trouble)
 

@@ -17,6 +17,7 @@ from hpcgnn.byte_sink import ByteSink
 from hpcgnn.comm.buffer import Buffer, Values
 from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.pending import Pending
+from hpcgnn.comm.placement import Placement
 from hpcgnn.comm.segments import Neighbours, Segments
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
@@ -29,6 +30,23 @@ class MpiHandle:
 
     value: int
     num_bytes: int
+
+
+class SharedMemory(Protocol):
+    """Memory that all ranks of a node read and write. values: (num_bytes,) uint8, of all ranks."""
+
+    values: np.ndarray
+
+    def meet(self) -> None:
+        """Wait until all ranks of the node are here: each sees what all have written before. Collective on the node.
+
+        Raises StalledError as :meth:`World.wait` does.
+        """
+        ...
+
+    def free(self) -> None:
+        """Give the memory back, of which nobody may hold a view any more. Collective on the node."""
+        ...
 
 
 class World(Protocol):
@@ -150,6 +168,23 @@ class World(Protocol):
 
     def nodes(self) -> np.ndarray:
         """(size,) int64: the lowest rank of the node of each rank. O(size) memory."""
+        ...
+
+    def placement(self) -> Placement:
+        """The nodes of all ranks, which share memory. ``HPCGNN_RANKS_PER_NODE=K`` divides each host into nodes of K ranks, for
+        instance one for each socket. O(size) memory."""
+        ...
+
+    def on_my_node(self) -> World:
+        """The ranks of this rank's node in :meth:`placement`, as a world of their own, in the same order."""
+        ...
+
+    def share(self, num_bytes: int) -> SharedMemory:
+        """So many bytes, 0 to begin with, for all ranks of this world, which must be on one node.
+
+        Raises:
+            HpcgnnError: perhaps on some ranks only.
+        """
         ...
 
     def open_shared(self, path: str) -> ByteSink:

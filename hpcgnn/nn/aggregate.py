@@ -6,7 +6,6 @@ Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
 
 from __future__ import annotations
 
-import logging
 from functools import cached_property
 from typing import Any
 
@@ -14,18 +13,15 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import Codes, Exchange, Messages, choose_links
+from hpcgnn.comm import Codes, Exchange
 from hpcgnn.comm.mailbox import Message
-from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.kernels.int8 import Int8Rows
-from hpcgnn.nn.correction import Copies, Correction
+from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy.channel import Channel
-
-_LOG = logging.getLogger("hpcgnn")
 
 
 class Aggregator:
@@ -68,11 +64,13 @@ class Aggregator:
     @cached_property
     def reverse(self) -> Aggregator:
         """The aggregator of the backward pass."""
-        reverse = Aggregator(
-            self.plan.reverse(), self.exchange.reverse(), self.right, self.left, self.backend, self.correction.reverse()
-        )
+        reverse = self._reversed()
         reverse.int8, reverse.moves_rows = self.int8, self.moves_rows
         return reverse
+
+    def _reversed(self) -> Aggregator:
+        plan, exchange, correction = self.plan.reverse(), self.exchange.reverse(), self.correction.reverse()
+        return Aggregator(plan, exchange, self.right, self.left, self.backend, correction)
 
     def use_int8(self, int8: Int8 | None) -> None:
         """From now on, forward and backward, in 8-bit integers; or, with None, in float32."""
@@ -80,10 +78,13 @@ class Aggregator:
 
     def for_layer(self, layer: int) -> Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
-        exchange = self.exchange.for_layer(layer)
-        own = Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
+        own = self.over(self.exchange.for_layer(layer))
         own.moves_rows = self.moves_rows
         return own
+
+    def over(self, exchange: Exchange) -> Aggregator:
+        """This aggregator with the messages of another exchange of the same rows."""
+        return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
 
     def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
         """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
@@ -169,27 +170,51 @@ class Aggregator:
     def channels(self, degrees: np.ndarray) -> list[Channel]:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
 
-        def row_degrees() -> tuple[np.ndarray, np.ndarray]:
-            return _row_degrees(self.plan, self.exchange, degrees)
-
         back = self.reverse
         return [
-            Channel(self.exchange, self.square_weights, row_degrees),
-            Channel(back.exchange, back.square_weights, lambda: row_degrees()[::-1]),
+            Channel(self.exchange, self.square_weights, lambda: self.row_degrees(degrees)),
+            Channel(back.exchange, back.square_weights, lambda: self.row_degrees(degrees)[::-1]),
         ]
+
+    def row_degrees(self, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(s,) and (r,) int64 in-degrees of what rows stand for: a post row's source, a pre row's destination. Collective.
+
+        The sender knows the former, the receiver the latter; each tells the other.
+        """
+        plan, exchange = self.plan, self.exchange
+        post, pre = plan.send_to.is_post(), ~plan.receive_from.is_post()
+        mine = np.where(post, self._source_degrees(degrees), 0)
+        theirs = np.where(pre, self._destination_degrees(degrees), 0)
+        world = exchange.messages.world
+        from_senders, _ = world.alltoallv(mine, exchange.send_counts)
+        from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
+        return mine + from_receivers, theirs + from_senders
+
+    def _source_degrees(self, degrees: np.ndarray) -> np.ndarray:
+        """(s,) int64 of the first source of each row sent: the only one of a *post* row."""
+        return degrees[first_sources(self.plan.send)]
+
+    def _destination_degrees(self, degrees: np.ndarray) -> np.ndarray:
+        """(r,) int64 of a node that each row received is added to, the only one of a *pre* row; 0 for rows of a halo."""
+        return padded(degrees, self.plan.receive.num_rows)[index_array(destinations(self.plan.receive))]
 
     def square_weights(self) -> np.ndarray:
         """(s,) float64: for each row sent, the squared norm of its column of Dl R at the receiver. Collective."""
-        received, exchange = self.plan.receive, self.exchange
+        exchange = self.exchange
+        told, _ = exchange.messages.world.alltoallv(self._square_columns(self.plan.receive), exchange.receive_counts)
+        return told
+
+    def _square_columns(self, received: Csr) -> np.ndarray:
+        """(columns,) float64 squared norms of Dl times ``received``."""
         values = np.ones(received.num_entries) if received.weight is None else host_values(received.weight.double())
         if self.left is not None:
             values = values * host_values(self.left.double())[index_array(received.entry_rows()), 0]
         shape = received.num_rows, received.num_cols
         matrix = sp.csr_array((values, index_array(received.indices), index_array(received.indptr)), shape, copy=True)
         matrix.sum_duplicates()  # two edges between the same nodes add one error twice
-        mine = np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1])
-        told, _ = exchange.messages.world.alltoallv(mine, exchange.receive_counts)
-        return told
+        return np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1]).astype(
+            np.float64
+        )  # also of no entry
 
 
 class Passage:
@@ -248,84 +273,6 @@ class _Finish(torch.autograd.Function):
         return gradients[0].new_empty(0), None
 
 
-def make_aggregator(
-    graph: LocalGraph,
-    kind: str,
-    strategy: str = "hybrid",
-    *,
-    messages: Messages | None = None,
-    backend: str = "auto",
-    dtype: torch.dtype = torch.float32,
-    row_bytes: int = 1024,
-) -> Aggregator:
-    """The aggregator ``kind`` of ``graph``. Collective.
-
-    Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
-    ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
-    ``row_bytes`` of a message are for choosing MPI's collective (:func:`hpcgnn.comm.choose_links`).
-    Rows are the graph's nodes in the graph's order, and each is summed as in any other order (large unweighted sums
-    excepted, see docs/ARCHITECTURE.md): the bits are the same.
-    """
-    weighted = kind == "gcn" and graph.edge_weight is not None
-    if graph.edge_weight is not None and not weighted:
-        _LOG.warning("%s has edge weights, which %s aggregation does not use (GCN does)", graph.path, kind)
-    plan = graph.plan(strategy, weighted=weighted).map(lambda csr: _cast(csr, dtype))
-    left = right = None
-    if kind == "gcn":
-        plan, degree = with_self_loops(plan, graph, dtype)
-        left = right = torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)[:, None]
-    elif kind == "mean":
-        left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
-    elif kind != "sum":
-        raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
-    messages = messages or Messages(graph.world, device=graph.device)
-    return aggregator_of_plan(graph, plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes)
-
-
-def aggregator_of_plan(
-    graph: LocalGraph,
-    plan: AggregationPlan[Csr],
-    left: torch.Tensor | None = None,
-    right: torch.Tensor | None = None,
-    *,
-    messages: Messages,
-    backend: str = "auto",
-    row_bytes: int = 1024,
-) -> Aggregator:
-    """The aggregator of a plan and diagonals in the file's order, for features in the graph's order. Collective."""
-    nodes = graph.order.nodes
-    if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
-        plan = plan.in_order(nodes)
-        left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
-    return connected(plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes)
-
-
-def connected(
-    plan: AggregationPlan[Csr],
-    left: torch.Tensor | None = None,
-    right: torch.Tensor | None = None,
-    *,
-    messages: Messages,
-    backend: str = "auto",
-    row_bytes: int = 1024,
-    copies: Copies | None = None,
-) -> Aggregator:
-    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
-
-    What is made on the host goes to the device of ``messages`` here, and nowhere before.
-
-    copies: see :class:`hpcgnn.nn.correction.Correction`.
-    """
-    counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
-    where = messages.device.where
-    plan = plan.map(lambda csr: csr.to(where))
-    left, right = (None if diagonal is None else diagonal.to(where) for diagonal in (left, right))
-    links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
-    exchange = Exchange(messages, *counts, backend=backend, links=links)
-    correction = Correction(plan, messages.world, counts, left, right, backend, copies)
-    return Aggregator(plan, exchange, left, right, backend, correction)
-
-
 def destinations(receive: Csr) -> torch.Tensor:
     """(r,) int64 of R: for each row received a row that it is added to, the only one of a *pre* row."""
     found = torch.zeros(receive.num_cols, dtype=torch.int64, device=receive.device)
@@ -333,58 +280,15 @@ def destinations(receive: Csr) -> torch.Tensor:
     return found
 
 
-def _row_degrees(plan: AggregationPlan[Csr], exchange: Exchange, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(s,) and (r,) int64 in-degrees of what rows stand for: a post row's source, a pre row's destination. Collective.
+def padded(degrees: np.ndarray, rows: int) -> np.ndarray:
+    """(rows,) int64: those of owned nodes, and zeros behind them."""
+    return np.concatenate((degrees, np.zeros(rows - degrees.size, degrees.dtype)))
 
-    The sender knows the former, the receiver the latter; each tells the other.
-    """
-    send, receive, world = plan.send, plan.receive, exchange.messages.world
-    mine, theirs = np.zeros(send.num_rows, np.int64), np.zeros(receive.num_cols, np.int64)
-    post, pre = plan.send_to.is_post(), ~plan.receive_from.is_post()
-    mine[post] = degrees[index_array(send.indices)[index_array(send.indptr)[:-1][post]]]
-    theirs[pre] = degrees[index_array(destinations(receive))[pre]]
-    from_senders, _ = world.alltoallv(mine, exchange.send_counts)
-    from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
-    return mine + from_receivers, theirs + from_senders
+
+def first_sources(send: Csr) -> np.ndarray:
+    """(s,) int64 of S: the first source of each row. No row is empty."""
+    return index_array(send.indices)[index_array(send.indptr)[:-1]]
 
 
 def _scaled(x: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
     return torch.mul(x, diagonal, out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device))
-
-
-def _cast(csr: Csr, dtype: torch.dtype) -> Csr:
-    return csr if csr.weight is None else csr.with_weight(csr.weight.to(dtype))
-
-
-def with_self_loops(
-    plan: AggregationPlan[Csr], graph: LocalGraph, dtype: torch.dtype
-) -> tuple[AggregationPlan[Csr], torch.Tensor]:
-    """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.
-
-    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight (of several, the last counts), the
-    others weigh 1.
-    """
-    local, num_nodes = plan.local, graph.num_nodes
-    rows = local.entry_rows()
-    is_loop = rows == local.indices
-    nodes = torch.arange(num_nodes)
-    order = torch.argsort(torch.cat((rows[~is_loop], nodes)), stable=True)
-    columns = torch.cat((local.indices[~is_loop], nodes.to(torch.int32)))[order]
-    lengths = torch.bincount(rows[~is_loop], minlength=num_nodes) + 1
-    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
-    loops = torch.ones(num_nodes, dtype=dtype)
-    weight = None
-    all_rows = torch.repeat_interleave(nodes, torch.from_numpy(graph.indptr).diff())
-    remaining = torch.from_numpy(graph.indices) != all_rows + graph.first
-    if local.weight is not None:
-        looped_rows = rows[is_loop]
-        is_last = torch.cat(
-            (looped_rows[1:] != looped_rows[:-1], torch.ones(min(1, looped_rows.numel()), dtype=torch.bool))
-        )
-        loops[looped_rows[is_last]] = local.weight[is_loop][is_last]
-        weight = torch.cat((local.weight[~is_loop], loops))[order]
-        degree = loops.index_add(0, all_rows[remaining], torch.from_numpy(graph.edge_weight)[remaining].to(dtype))
-    else:
-        degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)
-    looped = Csr(indptr, columns, num_nodes, weight, check=False)
-    return AggregationPlan(looped, plan.send, plan.receive, plan.send_to, plan.receive_from), degree

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.devices import CPU, Device, device_of
+from hpcgnn.devices import CPU, device_of
 from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
+from hpcgnn.nn.timed import least_seconds, multiply_and_back
 
 KERNELS, TORCH = "kernels", "torch"
 _FASTER, _SLOWER = 1.1, 0.9  # what a measurement must differ by to count
@@ -98,30 +98,12 @@ def _seconds(ways: list[str], backend: str, where: torch.device) -> dict[str, fl
     generator = torch.Generator().manual_seed(0)
     rows = _ROWS if where.type == "cpu" else _ROWS_OF_GPUS
     x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (rows, _WIDTH))
-    calls = {"": lambda: _by_kernels(x, weight, backend, "float32")}
+    calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
     if KERNELS in ways:
-        calls[KERNELS] = lambda: _by_kernels(x, weight, backend, "bf16")
+        calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
     if TORCH in ways:
         calls[TORCH] = lambda: _by_torch(x, weight)
-    least = dict.fromkeys(calls, float("inf"))
-    for turn in range(1 + _ROUNDS):
-        for name, call in calls.items():
-            seconds = _timed(call, device_of(where))
-            if turn > 0:  # the first one also makes what is kept
-                least[name] = min(least[name], seconds)
-    return least
-
-
-def _timed(call: Callable[[], None], device: Device) -> float:
-    started = device.mark()
-    call()
-    return device.seconds_between(started, device.mark())
-
-
-def _by_kernels(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str) -> None:
-    y = dense.product(x, weight, backend=backend, compute=arithmetic)
-    dense.product(y, weight.T, backend=backend, compute=arithmetic)
-    dense.weight_gradient(x, y, backend=backend, compute=arithmetic)
+    return least_seconds(calls, device_of(where), _ROUNDS)
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor) -> None:

@@ -76,29 +76,30 @@ class Correction:
         self.copies = copies
         self._near: Csr | None = None
         self._reverse: Correction | None = None
-        self.nodes = plan.receive.indptr.diff().nonzero()[:, 0]
+        self.nodes = self._boundary()
+
+    def _boundary(self) -> torch.Tensor:
+        """(b,) int64."""
+        return self._plan.receive.indptr.diff().nonzero()[:, 0]
 
     def reverse(self) -> Correction:
         """Of the reversed aggregator."""
         if self._reverse is None:
-            plan, counts = self._plan.reverse(), self._counts[::-1]
-            self._reverse = Correction(
-                plan,
-                self._world,
-                counts,
-                self._right,
-                self._left,
-                self._backend,
-                proportions=None if self.copies is None else self.copies.edges,
-            )
+            self._reverse = self._reversed(None if self.copies is None else self.copies.edges)
         return self._reverse
+
+    def _reversed(self, proportions: Callable[[], torch.Tensor] | None) -> Correction:
+        plan, counts = self._plan.reverse(), self._counts[::-1]
+        about = plan, self._world, counts, self._right, self._left, self._backend
+        return Correction(*about, proportions=proportions)
 
     def sums(self, x: torch.Tensor | Int8Rows, z: torch.Tensor) -> torch.Tensor:
         """(b, F) what nodes at the boundary have of their neighbours here; x' (n, F) and z = L x'."""
         if self.copies is None:
             return z.index_select(0, self.nodes)
         if self._near is None:
-            self._near = self.copies.near().to(z.device)
+            halo = self.nodes.cpu() - self._plan.local.num_cols  # these are behind the owned ones
+            self._near = self.copies.near().in_order(halo, None).to(z.device)
         return spmm(self._near, x if isinstance(x, torch.Tensor) else x.float(), backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
@@ -117,12 +118,11 @@ class Correction:
     def _make_weights(self, dtype: torch.dtype) -> _Weights:
         """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
         local = self._plan.local
-        signless = local if local.weight is None else local.with_weight(local.weight.abs())
         where = local.device
         moving = torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()
         moving = moving.to(where, dtype)
         moving = moving if self._right is None else moving * self._right.to(dtype)
-        here = self.sums(moving, spmm(signless, moving, backend=self._backend))[:, 0]
+        here = self.sums(moving, self._from_here(moving))[:, 0]
         there = self._from_there(moving)[self.nodes, 0]
         prior = float(self._right.mean()) if self._right is not None and self._right.numel() else 1.0
         total = float((there.abs() * here).sum())
@@ -137,8 +137,17 @@ class Correction:
         both = torch.stack((share, prior * share), 1).flatten()
         return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
 
+    def _from_here(self, moving: torch.Tensor) -> torch.Tensor:
+        """(n, 1) |L| moving, of (n, 1)."""
+        return spmm(signless(self._plan.local), moving, backend=self._backend)
+
     def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
         """(n, 1) R · exchange(S moving), of (n, 1). Collective."""
         sent = spmm(self._plan.send, moving, backend=self._backend)
         received, _ = self._world.alltoallv(sent, self._counts[0])
         return spmm(self._plan.receive, received, backend=self._backend)
+
+
+def signless(matrix: Csr) -> Csr:
+    """With the sizes of its weights."""
+    return matrix if matrix.weight is None else matrix.with_weight(matrix.weight.abs())

@@ -11,7 +11,8 @@ import torch
 
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
-from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.compute import FLOAT32, INTEGERS
 from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoder import DotDecoder, MLPDecoder

@@ -16,8 +16,10 @@ from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.rows import check_index, cluster
-from hpcgnn.nn.aggregate import Aggregator, connected
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.correction import Copies
+from hpcgnn.nn.plans import plan_of
 from hpcgnn.plan import AggregationPlan
 
 
@@ -30,7 +32,8 @@ def make_halo(
     identity below n empty ones; its backward pass adds up what the gradients of copies are. Stale rows of halo nodes are taken to
     have moved as the owned nodes that they have edges to.
     """
-    post = graph.plan("post")
+    messages = messages or Messages(graph.world, device=graph.device)
+    post, way = plan_of(graph, "post", messages, row_bytes=row_bytes)
     owned, halo = graph.num_nodes, post.receive.num_cols
     plan = AggregationPlan(
         local=identity(owned, below=halo),
@@ -51,10 +54,11 @@ def make_halo(
 
     moved = connected(
         plan,
-        messages=messages or Messages(graph.world, device=graph.device),
+        messages=messages,
         backend=backend,
         row_bytes=row_bytes,
         copies=Copies(near, edges),
+        way=way,
     )
     moved.moves_rows = True
     return moved

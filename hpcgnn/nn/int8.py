@@ -27,6 +27,7 @@ from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
+from hpcgnn.nn.timed import least_seconds, multiply_and_back
 from hpcgnn.settings import Checked, setting
 
 STOCHASTIC, NEAREST = "stochastic", "nearest"
@@ -80,7 +81,7 @@ class Limits:
 
 
 # With instructions that add four products, and without.
-_LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
+LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,7 @@ class Int8:
 
     def weighs(self, x: torch.Tensor) -> bool:
         """Whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as can be told without its edges."""
-        is_large = 4 * x.numel() >= _LEAST_BYTES_AGGREGATED and x.shape[1] >= _LEAST_WIDTH_AGGREGATED
-        return self.is_on and self.uses.sums and (self.uses.always or is_large)
+        return self.is_on and self.uses.sums and (self.uses.always or _are_large(*x.shape))
 
     def extend(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
         """``extended`` (n + h, F) is known as 8-bit integers: ``x`` (n, F), and below it the rows that came as such."""
@@ -152,8 +152,9 @@ class Int8:
         width, where = extended.shape[1], extended.device
         codes = buffers.empty(extended.shape[0], width, torch.int8, where)
         rows = Int8Rows(codes, torch.empty(extended.shape[0], device=where))
-        if message.codec.received_codes(message.received, rows, own.shape[0]):
-            codes[: own.shape[0]], rows.scale[: own.shape[0]] = own.codes, own.scale
+        owned = own.shape[0]
+        if message.codec.received_codes(message.received, Int8Rows(codes[owned:], rows.scale[owned:])):
+            codes[:owned], rows.scale[:owned] = own.codes, own.scale
             self.quantizer.keep(extended, rows)
 
     def spmm(self, csr: Csr, x: torch.Tensor, weight: torch.Tensor, backend: str) -> torch.Tensor:
@@ -266,10 +267,10 @@ class Int8Factor:
 
 def limits_of(backend: str = "auto", where: torch.device = CPU.where) -> Limits:
     """Those of a device."""
-    return _LIMITS[int8.dot_products(backend, where)]
+    return LIMITS[int8.dot_products(backend, where)]
 
 
-def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = _LIMITS[True]) -> bool:
+def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = LIMITS[True]) -> bool:
     """Whether a product and its two gradients are large enough for 8-bit integers, and small enough for sums of int32."""
     narrowest, widest = min(in_width, out_width), max(in_width, out_width)
     is_large = rows * in_width * out_width >= limits.multiplications
@@ -278,9 +279,12 @@ def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = _LIMIT
 
 def aggregates(csr: Csr, width: int) -> bool:
     """Whether a matrix names rows so often, and they are so many and wide, that quantizing them first pays."""
-    num_bytes = 4 * csr.num_cols * width
-    is_dense = csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
-    return is_dense and width >= _LEAST_WIDTH_AGGREGATED and num_bytes >= _LEAST_BYTES_AGGREGATED
+    return csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols and _are_large(csr.num_cols, width)
+
+
+def _are_large(rows: int, width: int) -> bool:
+    """Whether rows are so many and wide that sums of them are bound by memory."""
+    return width >= _LEAST_WIDTH_AGGREGATED and 4 * rows * width >= _LEAST_BYTES_AGGREGATED
 
 
 @dataclass(frozen=True)
@@ -301,38 +305,29 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
     """What integers are worth on a device, with the threads that torch has; about half a second for a process's first
     call."""
     generator = torch.Generator().manual_seed(0)
-    x, dy = (torch.randn(_ROWS, _WIDTH, generator=generator).to(where) for _ in range(2))
-    weight = torch.randn(_WIDTH, _WIDTH, generator=generator).to(where)
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (_ROWS, _WIDTH))
     skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are named often
     indices = (skewed * _ROWS).to(torch.int32)
     csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
-    few, dy = x[:_ROWS_MULTIPLIED], dy[:_ROWS_MULTIPLIED]
-    rows = int8.quantize_rows(few, key=0, backend=backend)
+    few = x[:_ROWS_MULTIPLIED]
 
     def products() -> None:
-        int8.product(few, weight, key=0, weight_key=0, backend=backend)
-        int8.product(dy, weight.T, key=0, weight_key=0, backend=backend)
-        int8.weight_gradient(rows, dy, key=0, backend=backend)
-
-    def float_products() -> None:
-        dense.product(few, weight, backend=backend)
-        dense.product(dy, weight.T, backend=backend)
-        dense.weight_gradient(few, dy, backend=backend)
+        y, rows = int8.product(few, weight, key=0, weight_key=0, backend=backend)
+        int8.product(y, weight.T, key=0, weight_key=0, backend=backend)
+        int8.weight_gradient(rows, y, key=0, backend=backend)
 
     def sums() -> None:
         own = int8.quantize_rows(x, key=0, backend=backend)
         plain_spmm(csr, own.codes, scale=own.scale, backend=backend)
 
-    calls = (products, float_products, sums, lambda: plain_spmm(csr, x, backend=backend))
-    least = [float("inf")] * len(calls)
-    device = device_of(where)
-    for turn in range(1 + _ROUNDS):
-        for number, call in enumerate(calls):
-            started = device.mark()
-            call()
-            seconds = device.seconds_between(started, device.mark())
-            least[number] = min(least[number], seconds) if turn else least[number]  # the first one makes what is kept
-    return Measured(least[1] / least[0], least[3] / least[2])
+    calls: dict[str, Callable[[], object]] = {
+        "products": products,
+        "float32 products": lambda: multiply_and_back(few, weight, backend),
+        "sums": sums,
+        "float32 sums": lambda: plain_spmm(csr, x, backend=backend),
+    }
+    least = least_seconds(calls, device_of(where), _ROUNDS)
+    return Measured(*(least[f"float32 {what}"] / least[what] for what in ("products", "sums")))
 
 
 def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:

@@ -22,9 +22,7 @@ class KeptAggregator:
         )
         counts = (exchange.send_counts, exchange.receive_counts)
         exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
-        self._aggregator = Aggregator(
-            aggregator.plan, exact, aggregator.left, aggregator.right, aggregator.backend, aggregator.correction
-        )
+        self._aggregator = aggregator.over(exact)
         self.backend, self.exchange = aggregator.backend, exchange
         self._features: torch.Tensor | None = None
         self._kept: torch.Tensor | None = None
@@ -39,8 +37,7 @@ class KeptAggregator:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
             traffic = self._messages.traffic
-            self.exchange.messages.traffic.bytes_sent.update(traffic.bytes_sent)
-            traffic.bytes_sent.clear()
+            self.exchange.messages.traffic.take_bytes(traffic)
             troubled = torch.tensor([float(traffic.rows_in_trouble())])
             self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
         return self

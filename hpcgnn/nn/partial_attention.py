@@ -19,11 +19,14 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.comm import Messages
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels.edges import repeat_rows
-from hpcgnn.nn.aggregate import Aggregator, connected, destinations, with_self_loops
+from hpcgnn.nn.aggregate import Aggregator, destinations
+from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.halo import edge_ids, identity
+from hpcgnn.nn.self_loops import with_self_loops
 from hpcgnn.plan import AggregationPlan, PeerRows
 
 NEGATIVE_SLOPE = 0.2
@@ -62,7 +65,20 @@ class PartialPlan:
 def make_partial_plan(
     graph: LocalGraph, strategy: str = "hybrid", *, messages: Messages, backend: str = "auto"
 ) -> PartialPlan:
-    """The plan of attention with one self-loop a node. Collective."""
+    """The plan of attention with one self-loop a node. Collective.
+
+    Rows go between ranks, also where ranks share nodes: those of a node's ranks for one destination cannot be added up, as each
+    has a maximum of its own.
+
+    Raises:
+        HpcgnnError: on every rank, where ``node_aware="on"`` asks for it.
+    """
+    if messages.config.node_aware == "on":
+        raise HpcgnnError(
+            "the sums of --attention partial cannot be added up on a node: leave --node-aware at auto, which sends them from "
+            "rank to rank, or take --attention halo",
+            agreed=True,
+        )
     plan, _ = with_self_loops(graph.plan(strategy), graph, torch.float32)
     if graph.order.nodes is not None:
         plan = plan.in_order(graph.order.nodes)

@@ -68,7 +68,7 @@ def plan_receiver(
     destinations = np.repeat(np.arange(num_nodes), np.diff(indptr))
     edges = np.arange(indptr[0], indptr[-1])
     inside = (indices >= first) & (indices < last)
-    local = _matrix(destinations[inside], (indices[inside] - first), edges[inside], (num_nodes, num_nodes))
+    local = csr_matrix(destinations[inside], (indices[inside] - first), edges[inside], (num_nodes, num_nodes))
     cut = _cut_edges(indices[~inside], destinations[~inside], edges[~inside], node_offsets, num_nodes)
     return _route(cut, _post_edges(cut, strategy), local, node_offsets, num_nodes)
 
@@ -106,7 +106,7 @@ def _route(
     post_row, pre_row = row[: post_sender.size], row[post_sender.size :]
 
     none = np.full(order.size, -1, dtype=np.int64)
-    receive = _matrix(
+    receive = csr_matrix(
         np.concatenate((cut.destinations[is_post], pre_destination)),
         np.concatenate((post_row[post_rank], pre_row)),
         np.concatenate((cut.edges[is_post], none[: pre_row.size])),
@@ -114,7 +114,7 @@ def _route(
     )
     sources = np.concatenate((cut.sources[post_left], cut.sources[cut.left[~is_post]]))
     senders = np.concatenate((post_sender, pre_sender[pre_rank]))
-    wanted = _matrix(
+    wanted = csr_matrix(
         np.concatenate((post_row, pre_row[pre_rank])),
         sources - node_offsets[senders],
         np.concatenate((none[: post_row.size], cut.edges[~is_post])),
@@ -142,8 +142,12 @@ def _peer_rows(post_sender: np.ndarray, pre_sender: np.ndarray) -> PeerRows:
     return PeerRows(peers.astype(np.int64), post, pre)
 
 
-def _matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray, shape: tuple[int, int]) -> SparseMatrix:
-    """CSR from triples, entries of a row by column; equal entries keep their order, so that sums are reproducible."""
+def csr_matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray | None, shape: tuple[int, int]) -> SparseMatrix:
+    """CSR from triples, entries of a row by column; equal entries keep their order, so that sums are reproducible.
+
+    edges: None where nobody asks for them.
+    """
     order = np.lexsort((columns, rows))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=shape[0]))))
-    return SparseMatrix(indptr, columns[order].astype(np.int32), edges[order], shape[1])
+    kept = np.empty(0, np.int64) if edges is None else edges[order]
+    return SparseMatrix(indptr, columns[order].astype(np.int32), kept, shape[1])

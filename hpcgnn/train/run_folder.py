@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from hpcgnn import typed, whole_file
-from hpcgnn.comm import PHASES
+from hpcgnn.comm import BYTES, PHASES
 from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.clock import Decision
@@ -31,7 +31,7 @@ Record = msgspec.defstruct(
         ("epoch", Count),
         ("bits", MessageBits | dict[ExchangeName, dict[_BitsName, Count]]),
         ("stale", bool),
-        ("bytes_sent", Count, 0),
+        *((name, Count, 0) for name in BYTES),
         ("loss", Finite, 0.0),
         ("compute", str, ""),
         ("eval_seconds", Finite, 0.0),

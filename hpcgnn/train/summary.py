@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import PHASES, World
+from hpcgnn.comm import BYTES, PHASES, World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.node_order import METHODS
@@ -44,7 +44,7 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "best_epoch": best.epoch,
         "finished": facts["stop_reason"] != "SIGUSR1",
         "epoch_seconds_median": median("seconds"),
-        "bytes_sent_per_epoch": median("bytes_sent"),
+        **{f"{name}_per_epoch": median(name) for name in BYTES},
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
         "peak_memory_bytes_per_rank": int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),

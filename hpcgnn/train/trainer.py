@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_callable, check_type
-from hpcgnn.comm import PHASES, Buffer, together
+from hpcgnn.comm import BYTES, PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -188,7 +188,8 @@ class Trainer:
 
     def _timed_step(self, epoch: int) -> tuple[float, float, list[float]]:
         self.timings.take()
-        sent_before = self.model.messages.traffic.bytes_sent.total()
+        traffic = self.model.messages.traffic
+        before = traffic.bytes()
         started = time.perf_counter()
         loss, stops = self.step(epoch)
         if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
@@ -198,8 +199,8 @@ class Trainer:
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
         other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
-        bytes_sent = self.model.messages.traffic.bytes_sent.total() - sent_before
-        return loss, stops, [seconds, *phases, other, float(bytes_sent)]
+        moved = [float(count - before[name]) for name, count in traffic.bytes().items()]
+        return loss, stops, [seconds, *phases, other, *moved]
 
     def step(self, epoch: int) -> tuple[float, float]:
         """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
@@ -247,7 +248,8 @@ class Trainer:
         record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
         means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
-        return record | {"bytes_sent": int(total[len(mine) - 1])}, largest[len(mine) :].tolist()
+        moved = total[len(mine) - len(BYTES) : len(mine)].astype(np.int64).tolist()
+        return record | dict(zip(BYTES, moved, strict=True)), largest[len(mine) :].tolist()
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import hpcgnn
 from hpcgnn.comm import Messages, World
 from hpcgnn.comm.mailbox import STALE, Keeping
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.aggregate import Aggregator, make_aggregator
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.halo import make_halo
 
 WIDTH = 3

@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from rank_pool import STARTER, Completed, ThreadPool, ranks_of
+from rank_pool import Completed, ThreadPool, ranks_of
+from under_way import start, wait_for_epoch
 
 import hpcgnn
 from hpcgnn.comm import World
@@ -25,7 +23,6 @@ from hpcgnn.errors import HpcgnnError
 
 pytestmark = pytest.mark.mpi
 
-HPCGNN = ["-m", "hpcgnn"]
 FLAGS = ["--layers", "2", "--hidden", "32", "--checkpoint-every", "5"]
 ALWAYS = ["--compute", "int8-always"]
 
@@ -89,28 +86,11 @@ def test_a_run_repeats_and_resumes_bit_for_bit(train, tmp_path, flags, threads):
     assert 'compute = "int8-always"' in (tmp_path / "broken" / "config.toml").read_text()
 
 
-def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
-    command = [STARTER, "-n", "2", sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *FLAGS, *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 90
-    metrics = out / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < epoch:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "training never came this far"
-        time.sleep(0.005)
-
-
 @pytest.mark.launches
 def test_a_killed_run_goes_on_bit_for_bit(train, parts, tmp_path):
     flags = [*ALWAYS, "--bits", "8", "--epochs", "60"]
     train("whole", *flags)
-    process = start(parts, tmp_path / "broken", *flags)
+    process = start(parts, tmp_path / "broken", *FLAGS, *flags)
     wait_for_epoch(tmp_path / "broken", 13, process)  # between two checkpoints, or a few epochs later
     ranks = ranks_of(process.pid)
     assert sorted(ranks) == [0, 1]

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from rank_pool import STARTER, ranks_of, signal_ranks
+from rank_pool import ranks_of, signal_ranks
 from requires import require
+from under_way import HPCGNN, start, wait_for_epoch
 
 from hpcgnn.data.sealing import seal
 
 pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
-HPCGNN = ["-m", "hpcgnn"]
 SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
 
 
@@ -38,23 +38,6 @@ def train(mpi_ranks, parts, tmp_path):
         return mpi_ranks(ranks).command("train", graph, "--out", out, *SMALL, *flags, check=False)
 
     return run
-
-
-def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
-    command = [STARTER, "-n", "2", sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *SMALL, *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 90
-    metrics = out / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < epoch:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "training never came this far"
-        time.sleep(0.005)
 
 
 def weights(out: Path, name: str = "last.pt") -> dict[str, bytes]:
@@ -70,7 +53,7 @@ def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
     flags = ["--epochs", "150", "--schedule", "plateau", "--decay-every", "5", "--weight-decay", "0.001"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert train(*flags, out=whole).returncode == 0
-    process = start(parts, broken, *flags)
+    process = start(parts, broken, *SMALL, *flags)
     wait_for_epoch(broken, 53, process)  # between two checkpoints, or a few epochs later
     ranks = ranks_of(process.pid)
     assert sorted(ranks) == [0, 1]
@@ -91,7 +74,7 @@ def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
 
 def test_usr1_writes_a_checkpoint_and_stops_cleanly(train, parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, "--epochs", "100000", "--checkpoint-every", "100000")
+    process = start(parts, out, *SMALL, "--epochs", "100000", "--checkpoint-every", "100000")
     wait_for_epoch(out, 5, process)
     assert signal_ranks(process.pid, signal.SIGUSR1) == 2
     output, problems = process.communicate(timeout=60)
@@ -105,7 +88,7 @@ def test_usr1_writes_a_checkpoint_and_stops_cleanly(train, parts, tmp_path):
 
 def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, "--epochs", "30")
+    process = start(parts, out, *SMALL, "--epochs", "30")
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:  # from MPI's start to its end
         if out.exists():  # every rank is past the start of Python
@@ -118,7 +101,7 @@ def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
 
 def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, "--epochs", "100000")
+    process = start(parts, out, *SMALL, "--epochs", "100000")
     wait_for_epoch(out, 20, process)
     os.kill(process.pid, signal.SIGINT)  # what the terminal sends to the launcher
     _, problems = process.communicate(timeout=60)

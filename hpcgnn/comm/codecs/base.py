@@ -50,8 +50,7 @@ class Codec(Protocol):
     """One way from rows to wires.
 
     sends_rows_as_they_are: the wire is the memory of the rows themselves, which are aggregated into it.
-    send_counts, receive_counts: (P,) int64 items to and from
-    each rank, which is what MPI counts; each of ``item_bytes``.
+    send_counts, receive_counts: (P,) int64 items to and from each rank, which is what MPI counts; each of ``item_bytes``.
     """
 
     sends_rows_as_they_are: bool
@@ -83,8 +82,8 @@ class Codec(Protocol):
         """
         ...
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
-        """Write the rows in ``wire`` to ``out``, from row ``first`` on; False if some have another form than its rows."""
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
+        """Write the rows in ``wire`` to ``out`` (r, F); False if some have another form than its rows."""
         ...
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:

@@ -29,7 +29,7 @@ class DeltaCodec:
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
         self.item_bytes = packed.item_bytes
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """There are none: what has come is a difference."""
         return False
 

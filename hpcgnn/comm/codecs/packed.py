@@ -32,7 +32,7 @@ class PackedCodec:
     def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
         self.layouts, self.width, self.tools = layouts, width, tools
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
-        self._split: tuple[torch.Tensor, list[tuple[Group, bool]]] | None = None
+        self._split: tuple[torch.Tensor, list[tuple[Group, torch.Tensor | None]]] | None = None
 
     @property
     def takes_codes(self) -> bool:
@@ -58,48 +58,39 @@ class PackedCodec:
         with self.tools.timings.measure("quantization_seconds"):
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
-            for group, is_given in self._groups(given):
+            for group, sources in self._groups(given):
                 places = flat, group.payload_at, group.params_at
-                if is_given:
-                    assert given is not None
-                    trouble += encode_codes(given.rows, given.sources[group.rows], *places, backend=self.tools.backend)
+                if given is not None and sources is not None:
+                    trouble += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
                     continue
                 trouble += encode_rows(
                     rows, group.rows, group.bits, key, *places, backend=self.tools.backend, check=False
                 )
         return trouble
 
-    def _groups(self, given: Codes | None) -> list[tuple[Group, bool]]:
-        """Those of the rows to send, and whether a group's rows are given as 8-bit integers. The same ones are each time."""
+    def _groups(self, given: Codes | None) -> list[tuple[Group, torch.Tensor | None]]:
+        """Those of the rows to send, and (n,) which of the given rows a group's are, where they are. The same ones each time."""
         groups = self.layouts[0].groups
         if given is None:
-            return [(group, False) for group in groups]
+            return [(group, None) for group in groups]
         if self._split is None or self._split[0] is not given.sources:
-            parts = []
+            self._split = given.sources, []
             for group in groups:
-                is_given = given.sources[group.rows] >= 0 if group.bits == INT8_BITS else None
-                if is_given is None:
-                    parts.append((group, False))
-                else:
-                    parts += [(group.of(chosen), mine) for chosen, mine in ((is_given, True), (~is_given, False))]
-            self._split = given.sources, [(group, mine) for group, mine in parts if group.rows.numel()]
+                sources = given.sources[group.rows]
+                is_given = (sources >= 0) & (group.bits == INT8_BITS)
+                parts = (group.of(is_given), sources[is_given]), (group.of(~is_given), None)
+                self._split[1].extend(part for part in parts if part[0].rows.numel())
         return self._split[1]
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """Where all rows have 8 bits and were sent as they were."""
         groups = self.layouts[1].groups
         if any(group.bits != INT8_BITS for group in groups):
             return False
         for group in groups:
+            places = wire.view(-1), group.payload_at, group.params_at
             with self.tools.timings.measure("quantization_seconds"):
-                others = decode_codes(
-                    wire.view(-1),
-                    group.payload_at,
-                    group.params_at,
-                    out,
-                    group.rows + first,
-                    backend=self.tools.backend,
-                )
+                others = decode_codes(*places, out, group.rows, backend=self.tools.backend)
             if isinstance(others, int) and others:  # a GPU would have to be waited for, and nothing else is sent there
                 return False
         return True
@@ -173,7 +164,14 @@ def fuses(bits: int, matrix: Csr, width: int) -> bool:
     """
     entries, rows = matrix.num_entries, matrix.num_cols
     if bits <= 4:
-        return width >= 64 or entries <= 4 * rows
+        return reads_codes_faster(bits, rows, width) or entries <= 4 * rows
     if bits == 8:
-        return entries <= rows or (width >= 64 and rows * width * 4 > _CACHED_BYTES)
+        return reads_codes_faster(bits, rows, width) or entries <= rows
     return entries <= (4 if bits == 16 else 1) * rows
+
+
+def reads_codes_faster(bits: int, rows: int, width: int) -> bool:
+    """Whether it is faster to add up the codes of ``rows`` rows than decoded rows, however many entries name one."""
+    if width < 64 or bits > INT8_BITS:
+        return False
+    return bits <= 4 or rows * width * 4 > _CACHED_BYTES

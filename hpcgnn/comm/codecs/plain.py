@@ -51,7 +51,7 @@ class PlainCodec:
         with self._tools.timings.measure("aggregation_seconds"):
             spmm(matrix, self.received_rows(wire).to(z.dtype), out=z, backend=self._tools.backend)
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows, first: int) -> bool:
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """There are none."""
         return False
 

@@ -19,7 +19,8 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.rows import check_index
-from hpcgnn.nn.aggregate import Aggregator, aggregator_of_plan, make_aggregator
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
@@ -40,9 +41,10 @@ class Bridge:
         self.float32_layers: set[int] = set()  # in any case, by their numbers
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.halo = make_halo(graph, messages=messages, backend=backend)
-        self.num_extended = graph.num_nodes + int(self.halo.exchange.receive_counts.sum())
+        self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._num_plans = 0
+        self._asked: tuple[torch.Tensor, np.ndarray] | None = None  # owned rows that others have in their halos
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
@@ -152,8 +154,13 @@ class Bridge:
 
     def _fixed_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """(h, F) rows of the halo nodes, without a gradient. Collective."""
-        sent = rows[self.halo.plan.send.indices.long()]
-        return self.messages.world.alltoallv(sent, self.halo.exchange.send_counts)[0]
+        if self._asked is None:
+            halo, offsets = self.graph.halo_positions, self.graph.node_offsets
+            asked, counts = self.messages.world.alltoallv(halo, np.diff(np.searchsorted(halo, offsets)))
+            self._asked = torch.from_numpy(asked - self.graph.first), counts
+        asked_rows, counts = self._asked
+        sent = self.graph.in_loaded_order(rows)[asked_rows.to(rows.device)]
+        return self.messages.world.alltoallv(sent, counts)[0]
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 

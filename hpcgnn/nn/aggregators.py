@@ -1,0 +1,110 @@
+"""Making the aggregators of a graph."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from hpcgnn.comm import Exchange, Messages, choose_links
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.correction import Copies, Correction
+from hpcgnn.nn.node_aggregate import NodeAggregator, NodeCorrection
+from hpcgnn.nn.plans import NodeWay, plan_of
+from hpcgnn.nn.self_loops import with_self_loops
+from hpcgnn.plan import AggregationPlan
+
+_LOG = logging.getLogger("hpcgnn")
+
+
+def make_aggregator(
+    graph: LocalGraph,
+    kind: str,
+    strategy: str = "hybrid",
+    *,
+    messages: Messages | None = None,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    row_bytes: int = 1024,
+) -> Aggregator:
+    """The aggregator ``kind`` of ``graph``. Collective.
+
+    Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
+    ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
+    ``row_bytes`` of a message are for choosing MPI's collective (:func:`hpcgnn.comm.choose_links`).
+    Rows are the graph's nodes in the graph's order, and each is summed as in any other order (large unweighted sums
+    excepted, see docs/ARCHITECTURE.md): the bits are the same.
+    """
+    weighted = kind == "gcn" and graph.edge_weight is not None
+    if graph.edge_weight is not None and not weighted:
+        _LOG.warning("%s has edge weights, which %s aggregation does not use (GCN does)", graph.path, kind)
+    messages = messages or Messages(graph.world, device=graph.device)
+    plan, way = plan_of(graph, strategy, messages, weighted=weighted, row_bytes=row_bytes)
+    plan = plan.map(lambda csr: _cast(csr, dtype))
+    left = right = None
+    if kind == "gcn":
+        plan, degree = with_self_loops(plan, graph, dtype)
+        left = right = torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)[:, None]
+    elif kind == "mean":
+        left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
+    elif kind != "sum":
+        raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
+    return aggregator_of_plan(
+        graph, plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes, way=way
+    )
+
+
+def aggregator_of_plan(
+    graph: LocalGraph,
+    plan: AggregationPlan[Csr],
+    left: torch.Tensor | None = None,
+    right: torch.Tensor | None = None,
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    row_bytes: int = 1024,
+    way: NodeWay | None = None,
+) -> Aggregator:
+    """The aggregator of a plan and diagonals in the file's order, for features in the graph's order. Collective."""
+    nodes = graph.order.nodes
+    if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
+        plan = plan.in_order(nodes)
+        left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
+    return connected(plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes, way=way)
+
+
+def connected(
+    plan: AggregationPlan[Csr],
+    left: torch.Tensor | None = None,
+    right: torch.Tensor | None = None,
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    row_bytes: int = 1024,
+    copies: Copies | None = None,
+    way: NodeWay | None = None,
+) -> Aggregator:
+    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
+
+    What is made on the host goes to the device of ``messages`` here, and nowhere before.
+
+    copies: see :class:`hpcgnn.nn.correction.Correction`. way: how rows get from rank to rank on a node, where the plan is made
+    for that.
+    """
+    counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
+    where = messages.device.where
+    plan = plan.map(lambda csr: csr.to(where))
+    left, right = (None if diagonal is None else diagonal.to(where) for diagonal in (left, right))
+    links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
+    exchange = Exchange(messages, *counts, backend=backend, links=links)
+    about = plan, messages.world, counts, left, right, backend
+    if way is None:
+        return Aggregator(plan, exchange, left, right, backend, Correction(*about, copies))
+    both = way.links(plan)
+    return NodeAggregator(plan, exchange, left, right, backend, NodeCorrection(*about, both, copies), both)
+
+
+def _cast(csr: Csr, dtype: torch.dtype) -> Csr:
+    return csr if csr.weight is None else csr.with_weight(csr.weight.to(dtype))

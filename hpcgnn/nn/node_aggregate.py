@@ -1,0 +1,228 @@
+"""Aggregation where ranks share nodes: ``z = Dl · (L x' + R (N w + F · exchange(C w)))``, with ``w`` the rows ``S x'`` of a node.
+
+Each rank writes its rows ``S x'`` to memory that its node shares. What ranks of one node need of each other they read there (N).
+Rows for other nodes are summed up by the ranks that carry them (C), and rows that have come are put where all ranks of the node
+read them (F). So a row travels once between two nodes, and in few bits; within a node it is in full precision. Backward is the
+same on the transposes. See :mod:`hpcgnn.node_plan`.
+
+Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive there, s rows that this rank carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Codes, Exchange, World
+from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm.node_memory import NodeMemory
+from hpcgnn.host import index_array
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.nn.aggregate import Aggregator, destinations, first_sources, padded
+from hpcgnn.nn.correction import Copies, Correction, signless
+from hpcgnn.nn.shared_wires import SharedWires
+from hpcgnn.node_plan import Route
+from hpcgnn.plan import AggregationPlan, SparseMatrix
+
+
+def as_csr(matrix: SparseMatrix) -> Csr:
+    """As kernels take it."""
+    return Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLinks:
+    """How the ranks of a node hand each other rows in one direction.
+
+    memory: where. carry: (s, w) C. near: (n, w) R N. far: (n, v) R F. own: the identity for the
+    rows of v that come to this rank.
+    rows_between_ranks: how many rows this rank reads that another one of its node has written, or that has come to another one.
+    """
+
+    memory: NodeMemory
+    node: World
+    carry: Csr
+    near: Csr
+    far: Csr
+    own: Csr
+    rows_between_ranks: int
+
+    @classmethod
+    def of(cls, memory: NodeMemory, node: World, route: Route, receive: Csr) -> NodeLinks:
+        """Of a pass with this ``receive`` (n, rows read), R."""
+        carry, near, far = (as_csr(matrix) for matrix in (route.carry, route.near, route.far))
+        mine = memory.arrived.last - memory.arrived.first
+        own = Csr(torch.arange(mine + 1), torch.arange(mine, dtype=torch.int32), mine, check=False)
+        between = sum(
+            int(((matrix.indices < rows.first) | (matrix.indices >= rows.last)).sum())
+            for matrix, rows in ((carry, memory.written), (near, memory.written), (far, memory.arrived))
+        )
+        return cls(memory, node, carry, receive.through(near), receive.through(far), own, between)
+
+
+class NodeAggregator(Aggregator):
+    """An :class:`Aggregator` whose rows travel between nodes, by ``exchange``. plan: S of the rows written, R of the rows read.
+
+    links: of this direction and of the other one.
+    """
+
+    def __init__(
+        self,
+        plan: AggregationPlan[Csr],
+        exchange: Exchange,
+        left: torch.Tensor | None,
+        right: torch.Tensor | None,
+        backend: str,
+        correction: Correction,
+        links: tuple[NodeLinks, NodeLinks],
+    ) -> None:
+        super().__init__(plan, exchange, left, right, backend, correction)
+        self.links, self._both = links[0], links
+        self.wires = SharedWires(self.links.memory, self.links.node, self.links.far, backend)
+
+    def over(self, exchange: Exchange) -> NodeAggregator:
+        """See :meth:`Aggregator.over`."""
+        return NodeAggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction, self._both)
+
+    def _reversed(self) -> NodeAggregator:
+        plan, exchange, correction = self.plan.reverse(), self.exchange.reverse(), self.correction.reverse()
+        return NodeAggregator(plan, exchange, self.right, self.left, self.backend, correction, self._both[::-1])
+
+    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
+        """As :meth:`Aggregator.start_step`: rows of this node are there when it returns, what is between nodes is under way."""
+        exchange, links, width = self.exchange, self.links, x.shape[1]
+        timings, memory = exchange.messages.timings, self.links.memory
+        memory.prepare(width * x.element_size())
+        with timings.measure("aggregation_seconds"):
+            own = self._scaled(x)
+            self._multiply(self.plan.send, own, memory.written.own(width, x.dtype))  # pre-aggregate
+        self._meet()
+        exchange.messages.traffic.shared(exchange.id, links.rows_between_ranks * width * x.element_size())
+        reused = exchange.reused(width)
+        if reused is not None:
+            return own, reused
+        rows = exchange.rows_to_send(width, x.dtype)
+        with timings.measure("aggregation_seconds"):
+            self._multiply(links.carry, memory.written.all(width, x.dtype), rows)
+        return own, exchange.start(rows)  # encode, start
+
+    def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
+        """As :meth:`Aggregator.finish_step`."""
+        exchange, links, memory = self.exchange, self.links, self.links.memory
+        measure = exchange.messages.timings.measure
+        with measure("aggregation_seconds"):
+            z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
+            spmm(links.near, memory.written.all(z.shape[1], z.dtype), out=z, backend=self.backend)
+            sums = self.correction.sums(x, z) if message.is_corrected else None
+        exchange.wait(message)
+        places = self.wires.places(message.codec, z.shape[1], z.dtype)
+        if places is None:
+            came = memory.arrived.own(z.shape[1], z.dtype)
+            exchange.add_received(message, links.own, came.zero_())  # decode
+        else:
+            self.wires.put(message.received, places)
+        self._meet()
+        with measure("aggregation_seconds"):  # post-aggregate
+            if places is None:
+                spmm(links.far, memory.arrived.all(z.shape[1], z.dtype), out=z, backend=self.backend)
+            else:
+                self.wires.add(places, z)
+        then = None if sums is None else exchange.keep_sums(message, sums)
+        if sums is not None and then is not None:
+            with measure("aggregation_seconds"):
+                self.correction.apply(z, sums, then)
+        return z if self.left is None else z.mul_(self.left)
+
+    def _meet(self) -> None:
+        """An aggregation has two meetings: one when rows are written, one when rows have come. The next aggregation writes after
+        the second one, when nobody reads this one's written rows any more, and rows come to it after its own first one."""
+        with self.exchange.messages.timings.measure("communication_wait_seconds"):
+            self.links.memory.meet()
+
+    def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
+        """None: what travels are sums over ranks, or rows of others."""
+        return None, False
+
+    # -- what policies ask --------------------------------------------------------------------------------------------
+
+    def _source_degrees(self, degrees: np.ndarray) -> np.ndarray:
+        """Of the rows written here, and from there to who carries them."""
+        memory, dtype = self.links.memory, torch.float64
+        memory.prepare(dtype.itemsize)
+        mine = super()._source_degrees(degrees)
+        memory.written.own(1, dtype)[:, 0] = torch.from_numpy(mine.astype(np.float64))
+        memory.meet()
+        first = first_sources(self.links.carry)
+        found = memory.written.all(1, dtype)[torch.from_numpy(first).long(), 0].long()
+        memory.meet()
+        return index_array(found).copy()
+
+    def _destination_degrees(self, degrees: np.ndarray) -> np.ndarray:
+        """Of the rows that arrive on this node, whoever owns the destination: the most, as a *pre* row has only one."""
+        far = self.links.far
+        is_added = np.bincount(index_array(far.indices), minlength=far.num_cols) > 0
+        known = np.zeros(far.num_cols, np.int64)
+        known[is_added] = padded(degrees, far.num_rows)[index_array(destinations(far))[is_added]]
+        return self._of_this_rank(self.links.node.allreduce(known, "max"))
+
+    def square_weights(self) -> np.ndarray:
+        """Summed over the ranks of a node that add the row."""
+        squares = self._of_this_rank(self.links.node.allreduce(self._square_columns(self.links.far)))
+        told, _ = self.exchange.messages.world.alltoallv(squares, self.exchange.receive_counts)
+        return told
+
+    def _of_this_rank(self, arrived: np.ndarray) -> np.ndarray:
+        rows = self.links.memory.arrived
+        return arrived[rows.first : rows.last]
+
+
+class NodeCorrection(Correction):
+    """A :class:`Correction` of stale rows from other nodes. Rows of ranks of this node are as fresh as the rank's own."""
+
+    def __init__(
+        self,
+        plan: AggregationPlan[Csr],
+        world: World,
+        counts: tuple[np.ndarray, np.ndarray],
+        left: torch.Tensor | None,
+        right: torch.Tensor | None,
+        backend: str,
+        links: tuple[NodeLinks, NodeLinks],
+        copies: Copies | None = None,
+        proportions: Callable[[], torch.Tensor] | None = None,
+    ) -> None:
+        self._links, self._both = links[0], links
+        super().__init__(plan, world, counts, left, right, backend, copies, proportions)
+
+    def _boundary(self) -> torch.Tensor:
+        return self._links.far.indptr.diff().nonzero()[:, 0]
+
+    def _reversed(self, proportions: Callable[[], torch.Tensor] | None) -> NodeCorrection:
+        plan, counts = self._plan.reverse(), self._counts[::-1]
+        about = plan, self._world, counts, self._right, self._left, self._backend
+        return NodeCorrection(*about, self._both[::-1], proportions=proportions)
+
+    def _from_here(self, moving: torch.Tensor) -> torch.Tensor:
+        z = super()._from_here(moving)
+        return spmm(signless(self._links.near), self._written(moving), out=z, backend=self._backend)
+
+    def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
+        memory = self._links.memory
+        sent = spmm(self._links.carry, self._written(moving), backend=self._backend)
+        received, _ = self._world.alltoallv(sent, self._counts[0])
+        memory.arrived.own(1, moving.dtype).copy_(received)
+        memory.meet()
+        return spmm(self._links.far, memory.arrived.all(1, moving.dtype), backend=self._backend)
+
+    def _written(self, moving: torch.Tensor) -> torch.Tensor:
+        """(w, 1) S moving of all ranks of the node, until they write again. Collective."""
+        memory = self._links.memory
+        memory.prepare(moving.element_size())
+        memory.meet()
+        spmm(self._plan.send, moving, out=memory.written.own(1, moving.dtype), accumulate=False, backend=self._backend)
+        memory.meet()
+        return memory.written.all(1, moving.dtype)

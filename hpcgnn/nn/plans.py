@@ -1,0 +1,114 @@
+"""Which plan an aggregation follows: that of pairs of ranks, or that of ranks that share nodes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import Messages, World, together
+from hpcgnn.comm.node_memory import NodeMemory
+from hpcgnn.comm.placement import Placement
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.node_aggregate import NodeLinks, as_csr
+from hpcgnn.node_plan import Route, build_node_plan, rows_if_placed
+from hpcgnn.node_plan.letters import Letters
+from hpcgnn.plan import AggregationPlan, SparseMatrix
+
+_LOG = logging.getLogger("hpcgnn")
+
+
+@dataclass(frozen=True, eq=False)
+class NodeWay:
+    """How rows get from rank to rank on a node. there, back: of both directions, each with its memory."""
+
+    node: World
+    there: tuple[Route, NodeMemory]
+    back: tuple[Route, NodeMemory]
+
+    def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, NodeLinks]:
+        """Of a plan, whose nodes may be in another order, and of its reverse."""
+        there, back = self.there, self.back
+        return (
+            NodeLinks.of(there[1], self.node, there[0], plan.receive),
+            NodeLinks.of(back[1], self.node, back[0], plan.reverse().receive),
+        )
+
+
+def plan_of(
+    graph: LocalGraph, strategy: str, messages: Messages, *, weighted: bool = False, row_bytes: int = 1024
+) -> tuple[AggregationPlan[Csr], NodeWay | None]:
+    """The plan of a strategy, in the file's order of nodes, and the way on a node where ranks share nodes and
+    ``messages.config.node_aware`` does not say otherwise. Collective.
+
+    row_bytes: of a message's row; ``weighted``: see :meth:`hpcgnn.graph.LocalGraph.plan`.
+
+    Raises:
+        HpcgnnError: on every rank, for ``node_aware="on"`` where nodes have not enough memory to share.
+    """
+    if not messages.is_node_aware:
+        return graph.plan(strategy, weighted=weighted), None
+    world, node = graph.world, graph.world.on_my_node()
+    with together(world, "plan what travels"):
+        graph.check_edges()
+    built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
+    memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.there, built.back)]
+    try:
+        for memory in memories:  # of rows in full precision
+            memory.prepare(row_bytes * 32 // messages.config.bits)
+    except HpcgnnError as problem:
+        if messages.config.node_aware == "on":
+            raise
+        if world.rank == 0:
+            _LOG.warning("every pair of ranks has messages of its own: %s", problem)
+        for memory in memories:
+            memory.free()
+        return graph.plan(strategy, weighted=weighted), None
+    _warn_of_placement(graph, messages, strategy, built.plan.send_to.total)
+    way = NodeWay(node, (built.there, memories[0]), (built.back, memories[1]))
+    if not (weighted and graph.edge_weight is not None):
+        return built.plan.map(as_csr), way
+    return _weighted(graph, built.plan), way
+
+
+def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sent: int) -> None:
+    """Say what it costs where parts were made for other nodes than those that ranks are on. Collective."""
+    world, per_node = graph.world, graph.ranks_per_node
+    if per_node in (1, world.size) or messages.warned_of_placement:
+        return
+    intended = Placement.in_blocks(world.size, per_node)
+    if np.array_equal(intended.node_of, messages.placement.node_of):
+        return
+    messages.warned_of_placement = True
+    about = graph.node_offsets, graph.indptr, graph.indices, strategy
+    least = rows_if_placed(world, intended, *about)
+    total = int(world.allreduce(np.array([sent]))[0])
+    if world.rank == 0:
+        _LOG.warning(
+            "%s was partitioned for nodes of %d consecutive ranks, and ranks are placed otherwise: %s rows travel between nodes "
+            "for each aggregation, and %s would (place ranks in blocks, for instance srun --distribution=block or mpirun "
+            "--map-by core)",
+            graph.path, per_node, f"{total:,}", f"{least:,}",
+        )  # fmt: skip
+
+
+def _weighted(graph: LocalGraph, plan: AggregationPlan[SparseMatrix]) -> AggregationPlan[Csr]:
+    """With the graph's edge weights; entries that only carry a row weigh 1. Collective."""
+    weights = {id(matrix): _weights(graph, matrix.edges) for matrix in (plan.local, plan.send, plan.receive)}
+    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
+
+
+def _weights(graph: LocalGraph, edges: np.ndarray) -> torch.Tensor:
+    """(entries,) float32 weights of edges, -1 standing for none, asked from the ranks at which they end. Collective."""
+    assert graph.edge_weight is not None
+    last = graph.world.allgather(np.array([graph.indptr[-1]]))[:, 0]
+    is_edge = edges >= 0
+    asked = Letters(graph.world, np.searchsorted(last, edges[is_edge], side="right"), edges[is_edge][:, None])
+    answers = graph.edge_weight[asked.received[:, 0] - graph.indptr[0]].view(np.int32).astype(np.int64)
+    found = np.ones(edges.size, np.float32)
+    found[is_edge] = asked.answered(answers[:, None])[:, 0].astype(np.int32).view(np.float32)
+    return torch.from_numpy(found)

@@ -1,0 +1,43 @@
+"""The self-loops of GCN and attention."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import Csr
+from hpcgnn.plan import AggregationPlan
+
+
+def with_self_loops(
+    plan: AggregationPlan[Csr], graph: LocalGraph, dtype: torch.dtype
+) -> tuple[AggregationPlan[Csr], torch.Tensor]:
+    """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.
+
+    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight (of several, the last counts), the
+    others weigh 1.
+    """
+    local, num_nodes = plan.local, graph.num_nodes
+    rows = local.entry_rows()
+    is_loop = rows == local.indices
+    nodes = torch.arange(num_nodes)
+    order = torch.argsort(torch.cat((rows[~is_loop], nodes)), stable=True)
+    columns = torch.cat((local.indices[~is_loop], nodes.to(torch.int32)))[order]
+    lengths = torch.bincount(rows[~is_loop], minlength=num_nodes) + 1
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    loops = torch.ones(num_nodes, dtype=dtype)
+    weight = None
+    all_rows = torch.repeat_interleave(nodes, torch.from_numpy(graph.indptr).diff())
+    remaining = torch.from_numpy(graph.indices) != all_rows + graph.first
+    if local.weight is not None:
+        looped_rows = rows[is_loop]
+        is_last = torch.cat(
+            (looped_rows[1:] != looped_rows[:-1], torch.ones(min(1, looped_rows.numel()), dtype=torch.bool))
+        )
+        loops[looped_rows[is_last]] = local.weight[is_loop][is_last]
+        weight = torch.cat((local.weight[~is_loop], loops))[order]
+        degree = loops.index_add(0, all_rows[remaining], torch.from_numpy(graph.edge_weight)[remaining].to(dtype))
+    else:
+        degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)
+    looped = Csr(indptr, columns, num_nodes, weight, check=False)
+    return AggregationPlan(looped, plan.send, plan.receive, plan.send_to, plan.receive_from), degree

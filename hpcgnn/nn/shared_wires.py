@@ -1,0 +1,82 @@
+"""Rows of few bits that ranks of a node read as they came: codes are a fraction of the floats that they stand for, so that caches
+hold more of them, and nobody writes a matrix of floats for others.
+
+Shapes: v rows that arrive on a node, F columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import World
+from hpcgnn.comm.codecs import Codec
+from hpcgnn.comm.codecs.packed import PackedCodec, reads_codes_faster
+from hpcgnn.comm.node_memory import NodeMemory
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.messages import spmm_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the rows of all messages that have come to a node lie. bits: of all rows. begin, end: this rank's message among the
+    ``all_bytes`` of all. payload_at, params_at: (v,) int64 bytes."""
+
+    bits: int
+    begin: int
+    end: int
+    all_bytes: int
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+
+class SharedWires:
+    """Of one direction of an aggregation. memory: of the node. far: (n, v) what is added up of the rows."""
+
+    def __init__(self, memory: NodeMemory, node: World, far: Csr, backend: str) -> None:
+        self._memory, self._node, self._far, self._backend = memory, node, far, backend
+        self._places: WeakKeyDictionary[Codec, Places | None] = WeakKeyDictionary()
+
+    def places(self, codec: Codec, width: int, dtype: torch.dtype) -> Places | None:
+        """Of messages of ``codec``; None where rows are better decoded first. Made once: collective on the node, and the same
+        answer on all its ranks."""
+        if not isinstance(codec, PackedCodec) or dtype != torch.float32:
+            return None
+        if codec not in self._places:
+            self._places[codec] = self._found(codec, width)
+        return self._places[codec]
+
+    def put(self, wire: torch.Tensor, places: Places) -> None:
+        """This rank's message, where all ranks of the node read it once they have met."""
+        self._memory.arrived.bytes(places.all_bytes)[places.begin : places.end] = wire.view(-1)
+
+    def add(self, places: Places, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``far`` times all rows that have come to the node."""
+        wires, where = self._memory.arrived.bytes(places.all_bytes), (places.payload_at, places.params_at)
+        spmm_rows(self._far, wires, *where, places.bits, z.shape[1], z, backend=self._backend, check=False)
+
+    def _found(self, codec: PackedCodec, width: int) -> Places | None:
+        """Where all rows have the same bits."""
+        rows, layout = self._memory.arrived, codec.layouts[1]
+        groups, num_bytes = layout.groups, layout.num_bytes
+        bits = -1 if len(groups) > 1 else groups[0].bits if groups else 0
+        said = self._node.allgather(np.array([bits, num_bytes]))
+        largest = int(said[:, 0].max())
+        fits = int(said[:, 1].sum()) <= rows.total * width * torch.float32.itemsize
+        is_uniform = bool(np.isin(said[:, 0], (0, largest)).all())
+        if not fits or not is_uniform or largest <= 0 or not reads_codes_faster(largest, rows.total, width):
+            return None
+        begin = int(said[: self._node.rank, 1].sum())
+        mine = torch.zeros(rows.last - rows.first, 2, dtype=torch.int64)
+        for group in groups:
+            mine[group.rows] = torch.stack((group.payload_at, group.params_at), 1) + begin
+        told = self._all_rows(mine)
+        return Places(largest, begin, begin + num_bytes, int(said[:, 1].sum()), told[:, 0].clone(), told[:, 1].clone())
+
+    def _all_rows(self, mine: torch.Tensor) -> torch.Tensor:
+        """(v, 2) int64 of all ranks of the node. Collective on the node, between two aggregations' messages."""
+        to_each = np.full(self._node.size, mine.shape[0])
+        return self._node.alltoallv(mine.repeat(self._node.size, 1), to_each)[0]

@@ -1,0 +1,30 @@
+"""What an arithmetic is worth on a device: the least time of several ways to do the same, by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from hpcgnn.devices import Device
+from hpcgnn.kernels import dense
+
+
+def least_seconds(calls: Mapping[str, Callable[[], object]], device: Device, rounds: int) -> dict[str, float]:
+    """Of each, in ``rounds`` turns behind one that does not count: it also makes what is kept."""
+    least = dict.fromkeys(calls, float("inf"))
+    for turn in range(1 + rounds):
+        for name, call in calls.items():
+            started = device.mark()
+            call()
+            seconds = device.seconds_between(started, device.mark())
+            if turn > 0:
+                least[name] = min(least[name], seconds)
+    return least
+
+
+def multiply_and_back(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str = "float32") -> None:
+    """A product (n, F) x (F, F) and its two gradients, by the kernels of an arithmetic."""
+    y = dense.product(x, weight, backend=backend, compute=arithmetic)
+    dense.product(y, weight.T, backend=backend, compute=arithmetic)
+    dense.weight_gradient(x, y, backend=backend, compute=arithmetic)

@@ -1,0 +1,349 @@
+"""Building the plan of ranks that share nodes, by all ranks.
+
+Rank i writes rows ``w_i = S_i x_i`` where all ranks of its node read them. Some are for ranks of this node. Others are for other
+nodes: the rank that carries such a row adds up what the node has for it, ``c = C w``, with ``w`` all rows written on the node.
+The rows that have come, ``v``, lie where all ranks of the node read them, and each rank adds what it needs:
+
+    z = L x + R (N w + F v)
+
+N and F pick rows. Backward is the same on the transposes: what was read is written, and what was written is read. An edge is one
+of L, of S or of R, and which one follows from a minimum vertex cover for each pair of nodes, and of ranks of one node.
+
+Ranks have three roles, and send each other records: the *reader* of an edge owns its destination; a *solver* on the reader's
+node gets all edges from one other node and covers them; the *writer* owns the source. Memory is O(edges of a rank) on average,
+and O(k P) for tables of the k ranks of a node; a solver has all edges between two nodes, so with few nodes of
+many ranks one rank has many: some 150 bytes for each of these edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm import World
+from hpcgnn.comm.placement import Placement
+from hpcgnn.node_plan.cover import NodeEdges, RowsOfNodes, rows_between
+from hpcgnn.node_plan.letters import Letters
+from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
+from hpcgnn.plan.build import csr_matrix
+from hpcgnn.plan.cover import sources_in_cover
+
+_POST, _PRE = 1, 0
+
+
+@dataclass(frozen=True)
+class Route:
+    """What passes between ranks of a node, for this rank; entries of a row are in the order of ranks.
+
+    written, arrived: (k,) int64 rows that each rank of the node writes, and that come to each. carry: (rows sent, all written) C.
+    near: (rows read, all written) N. far: (rows read, all arrived) F.
+    """
+
+    written: np.ndarray
+    arrived: np.ndarray
+    carry: SparseMatrix
+    near: SparseMatrix
+    far: SparseMatrix
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """plan: L, S with the rows written and R with the rows read; ``send_to`` and ``receive_from`` are the rows that this rank
+    carries between nodes. there, back: of the pass forward, and of the one backward."""
+
+    plan: AggregationPlan[SparseMatrix]
+    there: Route
+    back: Route
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Edges of this rank from other ranks. sources: (m,) int64 positions; destinations: (m,) int64 local; edges: (m,) int64;
+    owners: (m,) int64 ranks."""
+
+    sources: np.ndarray
+    destinations: np.ndarray
+    edges: np.ndarray
+    owners: np.ndarray
+
+    def where(self, chosen: np.ndarray) -> _Cut:
+        return _Cut(self.sources[chosen], self.destinations[chosen], self.edges[chosen], self.owners[chosen])
+
+
+@dataclass(frozen=True)
+class _Written:
+    """S and who is to have its rows. rows: of each far record, and of each near one. far: (m, 3) sender, receiver and place of
+    the row between nodes that each far record is part of; is_post: (m,) bool."""
+
+    send: SparseMatrix
+    rows: tuple[np.ndarray, np.ndarray]
+    far: np.ndarray
+    is_post: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """R and where its columns are. at: (reads,) int64 column of all written rows, or of all that arrived. is_near: (reads,) bool.
+    holders: (reads,) int64 ranks that hold the row."""
+
+    receive: SparseMatrix
+    at: np.ndarray
+    is_near: np.ndarray
+    holders: np.ndarray
+
+
+class _Builder:
+    """One rank's part of it. node: the world of this rank's node."""
+
+    def __init__(self, world: World, node: World, placement: Placement, offsets: np.ndarray, strategy: str) -> None:
+        self.world, self.node, self.placement, self.offsets, self.strategy = world, node, placement, offsets, strategy
+        self.my_node = int(placement.node_of[world.rank])
+        self.mates = placement.ranks_of(self.my_node)
+        self.first = int(offsets[world.rank])
+        self.num_owned = int(offsets[world.rank + 1]) - self.first
+        self.num_positions = int(offsets[-1])
+
+    # -- readers and solvers ------------------------------------------------------------------------------------------
+
+    def solve(self, cut: _Cut) -> tuple[Letters, RowsOfNodes]:
+        """What this rank is asked as a solver, source, destination and edge of each, and the rows that carry it. Collective."""
+        there = self.placement.node_of[cut.owners]
+        solvers = self.mates[there % self.mates.size]
+        asked = Letters(self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1))
+        sources, destinations, _ = asked.received.T
+        edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
+        return asked, rows_between(edges, self.strategy, self.num_positions)
+
+    def choose_far(self, cut: _Cut) -> tuple[np.ndarray, Letters]:
+        """(m, 4) for each edge from other nodes whether it is *post*, and sender, receiver and place of its row; and what
+        writers are told. Collective."""
+        asked, rows = self.solve(cut)
+        sources, _, edges = asked.received.T
+        carriers = rows.carriers(self.placement, self.my_node)
+        of_row = np.stack(carriers, axis=1)
+        chosen = asked.answered(np.column_stack((rows.is_post, of_row[rows.row])))
+        posts, pre = np.flatnonzero(rows.posts), np.flatnonzero(~rows.is_post)
+        told = np.concatenate((
+            np.column_stack((np.full(posts.size, _POST), rows.ids[posts], of_row[posts], np.full(posts.size, -1))),
+            np.column_stack((np.full(pre.size, _PRE), sources[pre], of_row[rows.row[pre]], edges[pre])),
+        ))  # fmt: skip
+        return chosen, Letters(self.world, self.owners(told[:, 1]), told)
+
+    def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, Letters]:
+        """(m,) bool whether an edge from this node is *post*; (m,) which record asks for its row; and what writers are asked for:
+        kind, source, destination, edge. Collective."""
+        sources, left = np.unique(cut.sources, return_inverse=True)
+        pairs, right = np.unique(cut.owners * max(self.num_owned, 1) + cut.destinations, return_inverse=True)
+        is_post = np.full(cut.edges.size, self.strategy == "post")
+        if self.strategy == "hybrid":
+            is_post = sources_in_cover(left, right, (sources.size, pairs.size))[left]
+        posts, of_post = np.unique(cut.sources[is_post], return_inverse=True)
+        pre = np.flatnonzero(~is_post)
+        none = np.full(posts.size, -1)
+        records = np.concatenate((
+            np.column_stack((np.full(posts.size, _POST), posts, none, none)),
+            np.column_stack((np.full(pre.size, _PRE), cut.sources[pre], cut.destinations[pre], cut.edges[pre])),
+        ))  # fmt: skip
+        record = np.empty(cut.edges.size, np.int64)
+        record[is_post], record[pre] = of_post, posts.size + np.arange(pre.size)
+        return is_post, record, Letters(self.world, self.owners(records[:, 1]), records)
+
+    def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
+        """All that end on this rank."""
+        destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
+        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
+
+    def owners(self, positions: np.ndarray) -> np.ndarray:
+        """The rank of each position."""
+        return np.searchsorted(self.offsets, positions, side="right") - 1
+
+    # -- writers and carriers -----------------------------------------------------------------------------------------
+
+    def write(self, far: Letters, near: Letters) -> _Written:
+        """S: sources that travel as they are, then sums for rows between nodes, then sums for ranks of this node."""
+        size = self.world.size
+        kind, source, sender, receiver, place, edge = far.received.T
+        near_kind, near_source, near_destination, near_edge = near.received.T
+        posts, sums, near_posts, near_sums = (kind == _POST, kind == _PRE, near_kind == _POST, near_kind == _PRE)
+        sources = np.unique(np.concatenate((source[posts], near_source[near_posts])))
+        keys = (sender * size + receiver) * (int(place.max(initial=0)) + 1) + place
+        near_keys = near.senders * (int(near_destination.max(initial=0)) + 1) + near_destination
+        for_nodes, for_mates = np.unique(keys[sums]), np.unique(near_keys[near_sums])
+        rows, near_rows = np.empty(kind.size, np.int64), np.empty(near_kind.size, np.int64)
+        rows[posts] = np.searchsorted(sources, source[posts])
+        rows[sums] = sources.size + np.searchsorted(for_nodes, keys[sums])
+        near_rows[near_posts] = np.searchsorted(sources, near_source[near_posts])
+        near_rows[near_sums] = sources.size + for_nodes.size + np.searchsorted(for_mates, near_keys[near_sums])
+        send = csr_matrix(
+            np.concatenate((np.arange(sources.size), rows[sums], near_rows[near_sums])),
+            np.concatenate((sources, source[sums], near_source[near_sums])) - self.first,
+            np.concatenate((np.full(sources.size, -1), edge[sums], near_edge[near_sums])),
+            (sources.size + for_nodes.size + for_mates.size, self.num_owned),
+        )
+        return _Written(send, (rows, near_rows), np.stack((sender, receiver, place), axis=1), posts)
+
+    def carry(self, mine: _Written, written: np.ndarray) -> tuple[SparseMatrix, PeerRows]:
+        """C and the rows that this rank sends, by peer. Collective."""
+        records = np.unique(np.column_stack((mine.far, mine.rows[0], mine.is_post)), axis=0)
+        told = Letters(self.world, records[:, 0], records[:, 1:])
+        receiver, place, row, is_post = told.received.T
+        first = np.zeros(receiver.size, bool)
+        keys = receiver * (int(place.max(initial=0)) + 1) + place
+        first[np.unique(keys, return_index=True)[1]] = True
+        counts = np.stack([
+            np.bincount(receiver[first & (is_post == kind)], minlength=self.world.size) for kind in (_POST, _PRE)
+        ])  # fmt: skip
+        begins = _begins(counts.sum(0))
+        columns = self.of_mates(_begins(written), told.senders) + row
+        matrix = csr_matrix(begins[receiver] + place, columns, None, (int(counts.sum()), int(written.sum())))
+        return matrix, _peers(counts)
+
+    def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        """Of (k, ...) values of this node's ranks, those of each of ``ranks``."""
+        return values[np.searchsorted(self.mates, ranks)]
+
+    def gathered(self, value: int | np.ndarray) -> np.ndarray:
+        """(k, ...) int64, of each rank of the node. Collective on the node."""
+        found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
+        return found[:, 0] if np.ndim(value) == 0 else found
+
+    def own(self, values: np.ndarray) -> int:
+        """This rank's of (k,) values."""
+        return int(values[self.node.rank])
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
+             far_at: np.ndarray) -> _Reads:  # fmt: skip
+        """R: *post* rows by position of their source, then *pre* rows by where they lie. near_at, far_at: (m,) column of the row
+        of each edge among all that are written on the node, or that have arrived there."""
+        cut = [np.concatenate(both) for both in zip(vars(near).values(), vars(far).values(), strict=True)]
+        sources, destinations, edges, _ = cut
+        is_near = np.arange(sources.size) < near.sources.size
+        is_post = np.concatenate((near_post, chosen[:, 0] == _POST))
+        at = np.concatenate((near_at, far_at))
+        holders = np.concatenate((near.owners, chosen[:, 2]))
+        posts, of_post = np.unique(sources[is_post], return_inverse=True)
+        places, of_pre = np.unique(np.stack((~is_near, at), axis=1)[~is_post], axis=0, return_inverse=True)
+        column = np.empty(sources.size, np.int64)
+        column[is_post], column[~is_post] = of_post, posts.size + of_pre.reshape(-1)
+        an_edge = np.empty(posts.size + len(places), np.int64)  # one that each row read is for
+        an_edge[column] = np.arange(sources.size)
+        carried = np.unique(np.stack((destinations, column), axis=1)[~is_post], axis=0)
+        receive = csr_matrix(
+            np.concatenate((destinations[is_post], carried[:, 0])),
+            np.concatenate((column[is_post], carried[:, 1])),
+            np.concatenate((edges[is_post], np.full(len(carried), -1))),
+            (self.num_owned, an_edge.size),
+        )
+        return _Reads(receive, at[an_edge], is_near[an_edge], holders[an_edge])
+
+
+def build_node_plan(
+    world: World,
+    node: World,
+    placement: Placement,
+    node_offsets: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    strategy: str,
+) -> NodePlan:
+    """This rank's plan. Collective.
+
+    Args:
+        node: the ranks of this rank's node, in the order of their ranks in ``world``. placement: of all ranks.
+        node_offsets: (P + 1,) int64 first position of each rank. indptr: (n + 1,) int64 slab of the global CSR by
+            destination. indices: (e,) int64 source positions. strategy: ``pre``, ``post`` or ``hybrid``.
+    """
+    builder = _Builder(world, node, placement, node_offsets, strategy)
+    every = builder.edges(indptr, indices)
+    inside = every.where(every.owners == world.rank)
+    local = csr_matrix(inside.destinations, inside.sources - builder.first, inside.edges, (builder.num_owned,) * 2)
+    on_node = placement.node_of[every.owners] == builder.my_node
+    near, far = every.where(on_node & (every.owners != world.rank)), every.where(~on_node)
+    del every, inside
+
+    chosen, to_write = builder.choose_far(far)
+    near_post, record, near_to_write = builder.choose_near(near)
+    mine = builder.write(to_write, near_to_write)
+    written = builder.gathered(mine.send.num_rows)
+    carry, send_to = builder.carry(mine, written)
+    receive_from = _received(world, send_to)
+    near_rows = near_to_write.answered(mine.rows[1][:, None])[record, 0]
+    near_at = builder.of_mates(_begins(written), near.owners) + near_rows
+
+    arrived = builder.gathered(receive_from.total)
+    came = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): where rows of each sender begin
+    receivers = np.searchsorted(builder.mates, chosen[:, 2])
+    far_at = _begins(arrived)[receivers] + came[receivers, chosen[:, 1]] + chosen[:, 3]
+    reads = builder.read(near, near_post, near_at, far, chosen, far_at)
+    there = Route(written, arrived, carry, *_picks(reads, int(written.sum()), int(arrived.sum())))
+    plan = AggregationPlan(local, mine.send, reads.receive, send_to, receive_from)
+    return NodePlan(plan, there, _back(builder, there, reads, mine, send_to))
+
+
+def rows_if_placed(
+    world: World,
+    placement: Placement,
+    node_offsets: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    strategy: str,
+) -> int:
+    """Rows that all ranks would send between nodes if ranks were placed like this; see :func:`build_node_plan`. Collective."""
+    builder = _Builder(world, world, placement, node_offsets, strategy)
+    every = builder.edges(indptr, indices)
+    far = every.where(placement.node_of[every.owners] != builder.my_node)
+    return int(world.allreduce(np.array([builder.solve(far)[1].ids.size]))[0])
+
+
+def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_to: PeerRows) -> Route:
+    """The route of the pass backward: what was read is written now. Collective."""
+    world = builder.world
+    read = builder.gathered(reads.at.size)
+    sent = builder.gathered(send_to.total)
+    went = builder.gathered(_begins(send_to.counts(world.size)))
+    begins = np.where(reads.is_near, builder.of_mates(_begins(there.written), reads.holders),
+                      builder.of_mates(_begins(there.arrived), reads.holders))  # fmt: skip
+    records = np.stack((reads.is_near, reads.at - begins, np.arange(reads.at.size)), axis=1)
+    told = Letters(world, reads.holders, records)
+    is_near, row, read_row = told.received.T
+    columns = builder.of_mates(_begins(read), told.senders) + read_row
+    matrices = [
+        csr_matrix(row[chosen], columns[chosen], None, (rows, int(read.sum())))
+        for chosen, rows in ((is_near == 1, mine.send.num_rows), (is_near == 0, builder.own(there.arrived)))
+    ]
+    parts = np.unique(np.column_stack((mine.rows[0], mine.far)), axis=0)
+    senders = np.searchsorted(builder.mates, parts[:, 1])
+    columns = _begins(sent)[senders] + went[senders, parts[:, 2]] + parts[:, 3]
+    far = csr_matrix(parts[:, 0], columns, None, (mine.send.num_rows, int(sent.sum())))
+    return Route(read, sent, matrices[1], matrices[0], far)
+
+
+def _received(world: World, send_to: PeerRows) -> PeerRows:
+    """What comes, from what all ranks send. Collective."""
+    pairs = np.zeros((world.size, 2), dtype=np.int64)
+    pairs[send_to.peers] = np.stack((send_to.post, send_to.pre), axis=1)
+    pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
+    return _peers(pairs.T)
+
+
+def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:
+    """N and F: each row read is one of those written on the node, or one of those that arrived there."""
+    rows = np.arange(reads.at.size)
+    return [
+        csr_matrix(rows[chosen], reads.at[chosen], None, (reads.at.size, columns))
+        for chosen, columns in ((reads.is_near, num_written), (~reads.is_near, num_arrived))
+    ]
+
+
+def _peers(counts: np.ndarray) -> PeerRows:
+    """From (2, P) *post* and *pre* rows of each rank."""
+    peers = np.flatnonzero(counts.sum(0))
+    return PeerRows(peers, counts[0, peers].astype(np.int64), counts[1, peers].astype(np.int64))
+
+
+def _begins(counts: np.ndarray) -> np.ndarray:
+    """Where each of consecutive runs begins."""
+    return np.cumsum(counts) - counts

@@ -1,0 +1,29 @@
+"""Records that ranks send each other while a plan is made, and answers to them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.comm import World
+
+
+class Letters:
+    """What all ranks had for this one. Collective when made.
+
+    to: (m,) int64 ranks. records: (m, c) int64, one for each of them.
+
+    received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64 ranks.
+    """
+
+    def __init__(self, world: World, to: np.ndarray, records: np.ndarray) -> None:
+        self._world, self._order = world, np.argsort(to, kind="stable")
+        counts = np.bincount(to, minlength=world.size)
+        self.received, self._counts = world.alltoallv(records[self._order], counts)
+        self.senders = np.repeat(np.arange(world.size), self._counts)
+
+    def answered(self, answers: np.ndarray) -> np.ndarray:
+        """(m, k) int64 what became of this rank's records, in their order, where every rank gives (r, k) answers. Collective."""
+        back, _ = self._world.alltoallv(answers, self._counts)
+        mine = np.empty_like(back)
+        mine[self._order] = back
+        return mine

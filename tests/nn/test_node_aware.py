@@ -1,0 +1,279 @@
+"""Ranks that share nodes: the same results as of one process, and between nodes the fewest rows that there can be."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import namedtuple
+
+import networkx as nx
+import numpy as np
+import pyg_reference
+import pytest
+import small_graphs
+import stale_reference
+from click.testing import CliRunner
+from rank_pool import ThreadPool
+from ranks import equivalence, node_aware, staleness
+from ranks.corrections import differences
+from ranks.equivalence import CONFIGS, EPOCHS, LR, gradient_error, loss_error, relative
+
+from hpcgnn.cli.plan import plan
+from hpcgnn.comm import node_memory
+from hpcgnn.comm.placement import Placement
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn import shared_wires
+from hpcgnn.node_plan import count_between
+from hpcgnn.plan import STRATEGIES
+from hpcgnn.policy import PolicyConfig
+
+SHAPES = ((4, 2), (5, 2), (6, 3), (4, 3))  # ranks, and how many of them share a node at most
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}-by-{shape[1]}")
+def shape(request, monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", str(request.param[1]))
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """``made(ranks, weighted)``: the graph, the part of each of its nodes, and the file."""
+    found = {}
+
+    def make(ranks, weighted=False):
+        if (ranks, weighted) not in found:
+            graph = small_graphs.random_multigraph(weighted=weighted)
+            path = tmp_path_factory.mktemp("nodes") / "parts.h5"
+            part = small_graphs.random_parts(graph.num_nodes, ranks, empty=0)
+            small_graphs.write_parts(path, graph, part, ranks)
+            found[ranks, weighted] = graph, part, path
+        return found[ranks, weighted]
+
+    return make
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_ranks_on_nodes_equal_pyg(made, shape, model, strategy, weighted):
+    graph, _, path = made(shape[0], weighted)
+    found, _, state = ThreadPool(shape[0]).run(equivalence.train, path, model, strategy, "float64")[0]
+    wanted = pyg_reference.train(graph, CONFIGS[model], state, EPOCHS, LR, equivalence.PRECISIONS["float64"][0])
+    assert loss_error(found.losses, wanted[0]) <= 1e-10
+    assert gradient_error(found.gradients, wanted[1]) <= 1e-10
+    assert relative(found.scores, wanted[2]) <= 1e-9
+
+
+@pytest.mark.parametrize("what", ["carry", "near", "far"])
+def test_a_missing_step_is_noticed(made, monkeypatch, what):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    assert ThreadPool(4).run(node_aware.sabotaged, made(4)[2], what)[0] > 1
+
+
+@pytest.mark.parametrize("settings", [
+    {"messages": {"bits": 8}},
+    {"messages": {"bits": 16, "message_coding": "delta"}, "model": {"dropout": 0.0}},
+    {"model": {"model": "gat", "heads": 2}},
+    {"model": {"model": "gat", "heads": 2}, "train": {"policy": PolicyConfig(bits="sylvie")}},
+    {"train": {"policy": PolicyConfig(bits="uniform")}},
+    {"messages": {"overlap": False}},
+], ids=["8 bits", "delta", "gat", "gat and sylvie", "uniform", "no overlap"])  # fmt: skip
+def test_every_kind_of_message_goes_between_nodes(made, monkeypatch, settings):
+    """Rounding is other than between ranks, and close."""
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    path = made(4)[2]
+    aware, flat = (ThreadPool(4).run(node_aware.losses, path, asked, settings)[0] for asked in ("on", "off"))
+    assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)  # policies take few bits
+    assert aware == ThreadPool(4).run(node_aware.losses, path, "auto", settings)[0]
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_codes_are_read_in_shared_memory_with_the_same_sums(made, monkeypatch, bits):
+    """As if each rank decoded what came to it."""
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    settings = {"messages": {"bits": bits}, "model": {"hidden": 64, "dropout": 0.0}, "backend": "native"}
+    used, add = [], shared_wires.SharedWires.add
+    monkeypatch.setattr(
+        shared_wires.SharedWires, "add", lambda self, *about: (used.append(about), add(self, *about))[1]
+    )
+    found = {}
+    for reads in (True, False):
+        monkeypatch.setattr(shared_wires, "reads_codes_faster", lambda bits, rows, width, reads=reads: reads)
+        found[reads] = ThreadPool(4).run(node_aware.losses, made(4)[2], "on", settings)[0]
+        assert bool(used) == reads
+        used.clear()
+    assert found[True] == found[False]
+
+
+@pytest.mark.parametrize("policy", ["pipeline", "uncorrected", "smoothed", "sylvie", "pipeqs", "pipeqs-late"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_only_rows_of_other_nodes_are_stale(made, monkeypatch, model, policy):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    graph, part, path = made(4)
+    losses, ages, first, state = ThreadPool(4).run(staleness.train, path, model, "hybrid", policy)[0]
+    settings = staleness.POLICIES[policy]
+    decay = settings.smoothing_decay if settings.smoothing != "none" else None
+    about = graph, part, staleness.MODELS[model], state, first, ages, staleness.LR, decay
+    corrects = settings.stale_correction != "none"
+    wanted = stale_reference.train(*about, corrects=corrects, shared=part // 2)
+    assert np.abs(np.subtract(losses, wanted)).max() <= 1e-10
+    others = stale_reference.train(*about, corrects=corrects)
+    assert np.abs(np.subtract(losses, others)).max() > 1e-4
+
+
+@pytest.mark.parametrize(("kind", "strategy"), [("gcn", "hybrid"), ("sum", "pre"), ("mean", "post"), ("halo", "post")])
+def test_stale_rows_that_all_move_alike_are_as_good_as_fresh(made, shape, kind, strategy):
+    found = ThreadPool(shape[0]).run(differences, made(shape[0])[2], kind, strategy, True)
+    assert max(max(of_rank) for of_rank in found) < 1e-10
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def smallest_covers(graph, part, node_of):
+    """{(sender, receiver): rows} by a maximum matching of each pair of nodes, by networkx."""
+    source, target = graph.edge_index
+    nodes = node_of[part]
+    found = {}
+    for pair in set(zip(nodes[source].tolist(), nodes[target].tolist(), strict=True)):
+        if pair[0] == pair[1]:
+            continue
+        here = (nodes[source] == pair[0]) & (nodes[target] == pair[1])
+        cut = nx.Graph((("s", int(s)), ("t", int(t))) for s, t in zip(source[here], target[here], strict=True))
+        tops = {node for node in cut if node[0] == "s"}
+        found[pair] = len(nx.bipartite.hopcroft_karp_matching(cut, tops)) // 2
+    return found
+
+
+def test_rows_between_nodes_are_the_minimum_cover_of_each_pair_of_nodes(made, shape):
+    ranks, per_node = shape
+    graph, part, path = made(ranks)
+    found = ThreadPool(ranks).run(node_aware.rows_that_travel, path, "hybrid")[0]
+    assert found["is_node_aware"]
+    sent, nodes = found["sent"], np.arange(ranks) // per_node
+    assert np.array_equal(found["received"], sent.T)
+    assert sent[nodes[:, None] == nodes[None, :]].sum() == 0
+    covers = smallest_covers(graph, part, nodes)
+    assert sum(covers.values()) > 0
+    for (sender, receiver), rows in covers.items():
+        assert sent[np.ix_(nodes == sender, nodes == receiver)].sum() == rows
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_file_tells_how_many_rows_there_will_be(made, shape, strategy):
+    ranks, per_node = shape
+    path = made(ranks)[2]
+    with PartsFile(path) as parts:
+        counted = count_between(parts, strategy, Placement.in_blocks(ranks, per_node))
+    assert counted == ThreadPool(ranks).run(node_aware.rows_that_travel, path, strategy)[0]["sent"].sum() > 0
+
+
+def test_plan_shows_rows_between_nodes_and_within_them(made):
+    path = made(4)[2]
+    told = CliRunner().invoke(plan, [str(path), "--ranks-per-node", "2", "--json"], catch_exceptions=False)
+    found = json.loads(told.stdout)["strategies"]["hybrid"]
+    graph, part, _ = made(4)
+    of_nodes, of_ranks = (smallest_covers(graph, part, np.array(nodes)) for nodes in ([0, 0, 1, 1], [0, 1, 2, 3]))
+    within = sum(rows for (sender, receiver), rows in of_ranks.items() if sender // 2 == receiver // 2)
+    assert found["rows_between_nodes"] == sum(of_nodes.values())
+    assert found["rows_within_nodes"] == within
+    assert found["rows"] == sum(of_ranks.values())
+    assert found["rows_between_nodes_by_pairs_of_ranks"] == found["rows"] - within
+    shown = CliRunner().invoke(plan, [str(path), "--ranks-per-node", "2"], catch_exceptions=False)
+    assert "on nodes of 2 ranks" in shown.stdout
+
+
+def test_ranks_placed_otherwise_than_parts_were_made_for_are_told(made, monkeypatch, caplog):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "3")
+    path = made(6)[2]
+    with caplog.at_level(logging.WARNING, logger="hpcgnn"):
+        sent = ThreadPool(6).run(node_aware.rows_that_travel, path, "hybrid", 2)[0]["sent"].sum()
+    with PartsFile(path) as parts:
+        least = count_between(parts, "hybrid", Placement.in_blocks(6, 2))
+    assert f"nodes of 2 consecutive ranks, and ranks are placed otherwise: {sent:,} rows" in caplog.text
+    assert f"and {least:,} would" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    ThreadPool(6).run(node_aware.rows_that_travel, path, "hybrid", 2)
+    assert "placed otherwise" not in caplog.text
+
+
+def test_ranks_of_a_node_send_and_receive_equal_shares(made, monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "3")
+    sent = ThreadPool(6).run(node_aware.rows_that_travel, made(6)[2], "hybrid")[0]["sent"]
+    for totals in (sent.sum(0), sent.sum(1)):
+        for node in (totals[:3], totals[3:]):
+            assert node.max() - node.min() <= 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_policies_know_what_a_row_between_nodes_weighs(made, monkeypatch, strategy):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    assert max(ThreadPool(4).run(node_aware.effects, made(4)[2], strategy)) < 1e-12
+    assert all(ThreadPool(4).run(node_aware.degrees, made(4)[2], strategy))
+
+
+def test_carriers_take_turns_and_places_are_dense():
+    placement = Placement(np.array([0, 0, 1, 1, 1, 2]))
+    for rows in (1, 2, 7, 30):
+        for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
+            number = np.arange(rows)
+            pair = (np.full(rows, node) for node in (sender, receiver))
+            carriers = placement.carriers(*pair, number, np.full(rows, rows))
+            assert set(placement.node_of[carriers.sender]) == {sender}
+            assert set(placement.node_of[carriers.receiver]) == {receiver}
+            for both in set(zip(carriers.sender.tolist(), carriers.receiver.tolist(), strict=True)):
+                places = carriers.place[(carriers.sender == both[0]) & (carriers.receiver == both[1])]
+                assert np.array_equal(places, np.arange(places.size))
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_node", ["1", "4"])
+def test_one_rank_a_node_or_one_node_has_the_plan_of_ranks(made, monkeypatch, per_node):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", per_node)
+    assert not ThreadPool(4).run(node_aware.rows_that_travel, made(4)[2], "hybrid")[0]["is_node_aware"]
+
+
+def test_too_little_shared_memory_is_said_or_done_without(made, monkeypatch, caplog):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    Statvfs = namedtuple("Statvfs", "f_bavail f_frsize")
+    monkeypatch.setattr(node_memory.os, "statvfs", lambda folder: Statvfs(0, 4096))
+    path = made(4)[2]
+    with pytest.raises(HpcgnnError, match=r"/dev/shm of .* has 0 MiB free.*--node-aware off"):
+        ThreadPool(4).run(node_aware.losses, path, "on", {})
+    with caplog.at_level(logging.WARNING, logger="hpcgnn"):
+        found = ThreadPool(4).run(node_aware.losses, path, "auto", {})[0]
+    assert "every pair of ranks has messages of its own" in caplog.text
+    assert found == ThreadPool(4).run(node_aware.losses, path, "off", {})[0]
+
+
+def test_partial_attention_goes_from_rank_to_rank(made, monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    settings = {"model": {"model": "gat", "heads": 2, "attention": "partial"}}
+    auto, off = (ThreadPool(4).run(node_aware.losses, made(4)[2], asked, settings)[0] for asked in ("auto", "off"))
+    assert auto == off
+    with pytest.raises(HpcgnnError, match="--attention partial cannot be added up on a node"):
+        ThreadPool(4).run(node_aware.losses, made(4)[2], "on", settings)
+
+
+@pytest.mark.mpi
+def test_mpi_ranks_on_nodes_find_what_threads_find(made, mpi_ranks, monkeypatch):
+    """In memory that processes share."""
+    path = made(4)[2]
+    found = mpi_ranks(4).run(node_aware.on_nodes_of, 2, path, {"messages": {"bits": 8}})
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    wanted = ThreadPool(4).run(node_aware.losses, path, "on", {"messages": {"bits": 8}})[0]
+    assert found[0] == (pytest.approx(wanted, rel=1e-6), True)
+
+
+def test_a_number_of_ranks_that_is_none_is_refused(made, monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "two")
+    with pytest.raises(HpcgnnError, match="HPCGNN_RANKS_PER_NODE must be a whole number from 1 on, not 'two'"):
+        ThreadPool(2).run(node_aware.rows_that_travel, made(2)[2], "hybrid")
