@@ -45,6 +45,11 @@ class Balance:
         """(n, C) int64 of nodes ``first ..`` whose in-edges ``indptr`` (n+1) delimits."""
         return node_weights(reader, self.names, first, indptr)
 
+    def first_of(self, *names: str) -> Balance:
+        """The first of ``names`` that is balanced, alone."""
+        column = next(self.names.index(name) for name in names if name in self.names)
+        return Balance((self.names[column],), self.totals[column : column + 1], self.notes)
+
     def combined(self, weights: np.ndarray, num_nodes: int) -> np.ndarray:
         """(n, 1) int64: one weight from several, each quantity counting for the same share of the graph.
 

@@ -34,7 +34,7 @@ def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
         indptr[row + 1] = written
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
     """Stable sort within each CSR row: ``keys`` (nnz,) is sorted in place, ``order`` (nnz,) moves along with it."""
     for row in range(indptr.size - 1):
@@ -50,6 +50,26 @@ def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
                 keys[j], order[j] = keys[j - 1], order[j - 1]
                 j -= 1
             keys[j], order[j] = key, item
+
+
+@numba.njit(cache=True, nogil=True)
+def sorted_rows(
+    indptr: np.ndarray, sources: np.ndarray, order: np.ndarray, gathered: np.ndarray, out: np.ndarray
+) -> None:
+    """Rows of a CSR in ``order``, each sorted, to ``out`` (nnz,); row k begins at ``gathered[k]``. ``indptr`` starts anywhere."""
+    for k in range(order.size):
+        begin, end = indptr[order[k]] - indptr[0], indptr[order[k] + 1] - indptr[0]
+        row = out[gathered[k] : gathered[k] + end - begin]
+        row[:] = sources[begin:end]
+        if end - begin > _SHORT_ROW:
+            row.sort()
+            continue
+        for i in range(1, row.size):
+            key, j = row[i], i
+            while j > 0 and row[j - 1] > key:
+                row[j] = row[j - 1]
+                j -= 1
+            row[j] = key
 
 
 @numba.njit(cache=True)

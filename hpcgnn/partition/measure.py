@@ -43,7 +43,8 @@ class PartQuality:
 class PartitionReport:
     """A finished partition: what was taken and why, how good it is, and what it cost.
 
-    ``seconds`` has an entry a step and ``total``; ``peak_memory_bytes`` is the largest resident size of any rank.
+    ``seconds`` has an entry a step and ``total``; ``peak_memory_bytes`` is the largest resident size of any rank, or of a process
+    that one has started.
     """
 
     method: str
@@ -51,6 +52,7 @@ class PartitionReport:
     objective: str
     balance: tuple[str, ...]
     seed: int
+    ranks_per_node: int
     ranks: int
     quality: PartQuality
     seconds: dict[str, float]

@@ -3,9 +3,12 @@
 ============ ============================= ==================== =============================================
 name         runs                          needs                note
 ============ ============================= ==================== =============================================
+kaminpar     one process                   kaminpar             least memory; graph and parts go through files
 parmetis     distributed                   libparmetis          research licence: used if found, never required
 ptscotch     distributed                   libptscotch          free; balances one combined weight
 metis        one process                   pymetis or libmetis  objective ``volume`` too
+mtkahypar    one process                   mtkahypar            minimises ``volume``, slow
+fennel       one process reads, others wait nothing             streaming, buffered; better than ldg
 ldg          one process reads, others wait nothing             streaming, 4 bytes a node of memory
 block        anywhere                      nothing              equal ranges of ids
 random       anywhere                      nothing              equal chances, keyed by (seed, node id)
@@ -21,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -28,6 +32,7 @@ import numpy as np
 from hpcgnn.comm import World, together
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition import kaminpar, mtkahypar
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.native_metis import load_metis
 from hpcgnn.partition.native_parmetis import PartKway, Unusable, load_parmetis, load_ptscotch
@@ -38,11 +43,15 @@ from hpcgnn.partition.streaming import assign_blocks, assign_randomly, stream
 TOLERANCE = 1.05
 # With fewer, METIS and ParMETIS try to bisect empty graphs, complain on stdout and leave parts empty.
 _LEAST_NODES_A_PART = 8
+_LIBRARIES = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a method works on: this rank's ``slab`` of the graph behind ``reader``, and what is asked for."""
+    """What a method works on: this rank's ``slab`` of the graph behind ``reader``, and what is asked for.
+
+    Temporary files go into ``folder``, or where the system keeps them.
+    """
 
     world: World
     reader: SlabReader
@@ -50,6 +59,7 @@ class Problem:
     balance: Balance
     options: PartitionOptions
     advance: Advance
+    folder: Path | None = None
 
     def largest_count(self) -> int:
         """The largest number that a partitioner's integers must hold; both directions of an edge are stored."""
@@ -87,14 +97,43 @@ class Method:
         if self.balances == "sum" and len(wanted) > 1:
             return (
                 wanted,
-                f"only the sum of {' and '.join(wanted)} was balanced, not each (metis, parmetis and ldg can)",
+                f"only the sum of {' and '.join(wanted)} was balanced, not each (kaminpar, metis, parmetis and ldg can)",
             )
         return wanted, None
 
 
+def _alone_obstacle(problem: Problem) -> str | None:
+    if problem.world.size == 1:
+        return None
+    return f"runs in one process, and these are {problem.world.size} ranks (start it without mpirun)"
+
+
+def _kaminpar_obstacle(problem: Problem) -> str | None:
+    return _alone_obstacle(problem) or (None if kaminpar.installed() else "is not installed (pip install kaminpar)")
+
+
+def _kaminpar(problem: Problem) -> np.ndarray:
+    with together(problem.world, "partition"):
+        return kaminpar.assign(
+            problem.reader, problem.balance, problem.options, TOLERANCE, problem.folder, problem.advance
+        )
+
+
+def _mtkahypar_obstacle(problem: Problem) -> str | None:
+    return _alone_obstacle(problem) or (None if mtkahypar.installed() else "is not installed (pip install mtkahypar)")
+
+
+def _mtkahypar(problem: Problem) -> np.ndarray:
+    with together(problem.world, "partition"):
+        return mtkahypar.assign(
+            problem.reader, problem.balance, problem.options, TOLERANCE, problem.folder, problem.advance
+        )
+
+
 def _metis_obstacle(problem: Problem) -> str | None:
-    if problem.world.size > 1:
-        return f"runs in one process, and these are {problem.world.size} ranks (start it without mpirun)"
+    alone = _alone_obstacle(problem)
+    if alone:
+        return alone
     metis = load_metis(problem.largest_count())
     return "is not installed (pip install pymetis)" if metis is None else _too_large(problem, metis.index)
 
@@ -109,7 +148,7 @@ def _metis(problem: Problem) -> np.ndarray:
             graph,
             problem.weights(),
             options.num_parts,
-            objective=options.objective,
+            objective="cut" if options.objective == "cut" else "volume",
             tolerance=TOLERANCE,
             seed=options.seed,
         )
@@ -149,15 +188,34 @@ def _part_kway(load: Callable[[Problem], PartKway], problem: Problem) -> np.ndar
     return parts.astype(np.int32, copy=False)
 
 
-def _ldg(problem: Problem) -> np.ndarray:
-    """On rank 0, which keeps one int32 a node and never the edges; the others wait for their share."""
-    world, options = problem.world, problem.options
+def _on_rank_0(problem: Problem, assign: Callable[[], np.ndarray]) -> np.ndarray:
+    """The parts (n,) of this rank's nodes out of those of all nodes, which rank 0 makes; the others wait. Collective."""
+    world = problem.world
     parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
     with together(world, "partition"):
         if world.rank == 0:
-            parts = stream(problem.reader, problem.balance, options.num_parts, TOLERANCE, problem.advance)
-            counts = np.diff(problem.slab.bounds)
+            parts, counts = assign(), np.diff(problem.slab.bounds)
     return world.alltoallv(parts, counts)[0]
+
+
+def _ldg(problem: Problem) -> np.ndarray:
+    """On rank 0, which keeps one int32 a node and never the edges."""
+
+    def assign() -> np.ndarray:
+        return stream(problem.reader, problem.balance, problem.options.num_parts, TOLERANCE, problem.advance)
+
+    return _on_rank_0(problem, assign)
+
+
+def _fennel(problem: Problem) -> np.ndarray:
+    """On rank 0, as :func:`_ldg`."""
+    from hpcgnn.partition.streaming import fennel
+
+    def assign() -> np.ndarray:
+        options = problem.options
+        return fennel(problem.reader, problem.balance, options.num_parts, TOLERANCE, options.seed, problem.advance)
+
+    return _on_rank_0(problem, assign)
 
 
 def _block(problem: Problem) -> np.ndarray:
@@ -171,11 +229,14 @@ def _random(problem: Problem) -> np.ndarray:
 
 METHODS = MappingProxyType(
     {
+        "kaminpar": Method(_kaminpar, _kaminpar_obstacle),
         "parmetis": Method(partial(_part_kway, _load_parmetis), partial(_part_kway_obstacle, _load_parmetis)),
         "ptscotch": Method(
             partial(_part_kway, _load_ptscotch), partial(_part_kway_obstacle, _load_ptscotch), balances="sum"
         ),
         "metis": Method(_metis, _metis_obstacle, objectives=("cut", "volume")),
+        "mtkahypar": Method(_mtkahypar, _mtkahypar_obstacle, objectives=("volume",)),
+        "fennel": Method(_fennel),
         "ldg": Method(_ldg),
         "block": Method(_block, balances="nodes"),
         "random": Method(_random, balances="nodes"),
@@ -185,14 +246,15 @@ METHODS = MappingProxyType(
 
 def available_methods() -> list[str]:
     """The methods whose libraries load in this process, best first for one process."""
-    found = []
+    found = ["kaminpar"] if kaminpar.installed() else []
     if load_metis(0) is not None:
         found.append("metis")
     for name, load in (("parmetis", load_parmetis), ("ptscotch", partial(load_ptscotch, wide=False))):
         with contextlib.suppress(Unusable):
             load()
             found.append(name)
-    return [*found, "ldg", "block", "random"]
+    found += ["mtkahypar"] if mtkahypar.installed() else []
+    return [*found, "fennel", "ldg", "block", "random"]
 
 
 def choose(problem: Problem) -> tuple[str, str]:
@@ -204,7 +266,8 @@ def choose(problem: Problem) -> tuple[str, str]:
         if obstacle:
             raise HpcgnnError(f"--method {wanted} {obstacle}: take another --method, or auto", agreed=True)
         return _fitting(wanted, "as asked", problem)
-    candidates = ("metis", "parmetis", "ptscotch", "ldg") if world.size == 1 else ("parmetis", "ptscotch", "ldg")
+    distributed = ("parmetis", "ptscotch", "ldg")
+    candidates = ("kaminpar", "metis", *distributed) if world.size == 1 else distributed
     refused: list[str] = []
     for name in candidates:
         obstacle = _agreed_obstacle(name, problem)
@@ -219,7 +282,7 @@ def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
     nodes, parts, size = problem.reader.meta.num_nodes, problem.options.num_parts, problem.world.size
     if parts == 1 or nodes == 0:
         return "block", "one part needs no partitioner" if parts == 1 else "there are no nodes"
-    if name not in ("metis", "parmetis", "ptscotch"):
+    if name not in _LIBRARIES:
         return name, reason
     if nodes < parts * _LEAST_NODES_A_PART or nodes < size:
         few = f"{nodes} nodes for {parts} parts" if nodes >= size else f"{nodes} nodes on {size} ranks"
@@ -230,11 +293,18 @@ def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
 def _agreed_obstacle(name: str, problem: Problem) -> str | None:
     """The obstacle of the first rank that has one: a library may be missing on one host. Collective."""
     world, method = problem.world, METHODS[name]
-    if problem.options.objective not in method.objectives:
-        return f"cannot minimise the {problem.options.objective} (metis can, in one process)"
+    if problem.options.objective not in (*method.objectives, "rows"):  # rows: nodes move after any method
+        return _cannot_minimise(problem.options.objective, method)
     obstacle = method.obstacle(problem)
     first = int(world.allreduce(np.array([world.rank if obstacle else world.size]), "min")[0])
     return None if first == world.size else world.broadcast(obstacle, root=first)
+
+
+def _cannot_minimise(objective: str, method: Method) -> str:
+    others = " and ".join(name for name, other in METHODS.items() if objective in other.objectives)
+    if objective == "volume":
+        return f"cannot minimise the volume ({others} can, in one process)"
+    return f"minimises the {method.objectives[0]} alone (give --objective {method.objectives[0]})"
 
 
 def _too_large(problem: Problem, index: np.dtype) -> str | None:

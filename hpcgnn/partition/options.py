@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.balance import QUANTITIES
 from hpcgnn.plan import STRATEGIES
 
-METHODS = ("auto", "parmetis", "ptscotch", "metis", "ldg", "block", "random")
-OBJECTIVES = ("cut", "volume")
+METHODS = (
+    "auto",
+    "kaminpar",
+    "parmetis",
+    "ptscotch",
+    "metis",
+    "mtkahypar",
+    "fennel",
+    "ldg",
+    "block",
+    "random",
+)
+OBJECTIVES = ("cut", "volume", "rows")
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
     """``balance`` names what should be spread evenly: any of nodes, edges, train. ``plan`` is the strategy whose plan is
-    stored beside the parts, or ``none``. Raises :class:`HpcgnnError`."""
+    stored beside the parts, or ``none``.
+
+    ``objective`` ``rows`` moves nodes after the partitioner so that the minimum vertex covers shrink. Parts ``k * K`` to
+    ``(k + 1) * K - 1``, with K = ``ranks_per_node``, are to share a node. ``jobs`` processes write the file, 0: one for
+    each core that this process may use. Raises :class:`HpcgnnError`.
+    """
 
     num_parts: int
     method: str = "auto"
@@ -24,6 +41,13 @@ class PartitionOptions:
     seed: int = 0
     force: bool = False
     plan: str = "hybrid"
+    ranks_per_node: int = 1
+    jobs: int = 0
+
+    @property
+    def processes(self) -> int:
+        """``jobs``, or the cores that this process may use."""
+        return self.jobs or len(os.sched_getaffinity(0))
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:
@@ -41,5 +65,12 @@ class PartitionOptions:
             )
         if self.plan not in (*STRATEGIES, "none"):
             raise HpcgnnError(f"unknown plan {self.plan!r}: choose from {', '.join(STRATEGIES)}, none")
+        if self.ranks_per_node < 1 or self.num_parts % self.ranks_per_node:
+            raise HpcgnnError(
+                f"--ranks-per-node must be at least 1 and divide the number of parts, and {self.ranks_per_node} does not"
+                f" divide {self.num_parts}: take a multiple of it as --parts"
+            )
+        if self.jobs < 0:
+            raise HpcgnnError(f"--jobs must be at least 1, or 0 for one a core, not {self.jobs}")
         if not 0 <= self.seed < 1 << 63:
             raise HpcgnnError(f"the seed must lie in 0 to 2**63 - 1, not {self.seed}")

@@ -2,14 +2,17 @@
 
 Nodes are ordered by (part, original id). So the nodes that a chunk of a rank's slab has in one part are neighbours in the
 new order as well: each chunk of any array falls into one run a part, and every run is one contiguous write. Rows need
-not pass through other ranks, no rank holds more than a chunk, and the file is the same for any number of ranks.
+not pass through other ranks, no rank holds more than a few chunks, and the file is the same for any number of ranks.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,9 +44,52 @@ def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int)
     return starts, offsets
 
 
+class Crew:
+    """Threads that write chunks, at most ``jobs`` at a time; ``finished(first, last)`` is called in order, of rows of all arrays.
+
+    numpy and the operating system let go of the interpreter's lock while they sort, copy and write.
+    """
+
+    def __init__(self, jobs: int, finished: Callable[[int, int], None]) -> None:
+        self._finished, self._jobs = finished, jobs
+        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
+        self._running: deque[tuple[Future[None], int, int]] = deque()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def do(self, work: Callable[[], None], first: int, last: int) -> None:
+        """Have ``work`` done, which writes rows ``[first, last)``; raises what earlier work raised."""
+        if self._pool is None:
+            work()
+            self._finished(first, last)
+            return
+        while len(self._running) >= self._jobs:
+            self._wait()
+        self._running.append((self._pool.submit(work), first, last))
+
+    def drain(self) -> None:
+        """Wait until all is done."""
+        while self._running:
+            self._wait()
+
+    def _wait(self) -> None:
+        future, first, last = self._running.popleft()
+        future.result()
+        self._finished(first, last)
+
+
 @dataclass(frozen=True)
 class Reordering:
-    """Copies this rank's slab of ``reader`` to its places in ``writer``."""
+    """Copies this rank's slab of ``reader`` to its places in ``writer``.
+
+    All rows that it writes have a number, array by array: ``begin`` are there already, ``reach(n)`` is told that the first n
+    are. jobs: threads; 1 where there are several ranks.
+    """
 
     world: World
     reader: SlabReader
@@ -52,92 +98,120 @@ class Reordering:
     num_parts: int
     writer: SlabWriter
     advance: Advance
+    jobs: int = 1
+    begin: int = 0
+    reach: Callable[[int], None] = lambda rows: None
 
     def run(self) -> None:
         """Write everything. Collective; ``advance`` counts nodes, :meth:`steps` times."""
         positions, offsets = spread(
             self.world, self.parts, np.ones(self.slab.num_nodes, dtype=np.int64), self.num_parts
         )
-        with together(self.world, "write the parts"):
-            if self.world.rank == 0:
-                self.writer.write("parts/node_offsets", 0, offsets)
-            self._node_arrays(positions)
-        self._edges(positions)
-        if self.reader.meta.x_nnz is not None:
-            self._sparse_features(positions)
+        self.advance(self.begin)
+        names = [*_dense_names(self.reader), "nodes/original_ids"]
+        with Crew(self.jobs, self._finished) as crew:
+            with together(self.world, "write the parts"):
+                if self.world.rank == 0:
+                    self.writer.write("parts/node_offsets", 0, offsets)
+                for place, name in enumerate(names):
+                    self._rows(name, positions, crew, place)
+                crew.drain()
+            self._edges(positions, crew, len(names))
+            if self.reader.meta.x_nnz is not None:
+                self._sparse_features(positions, crew, len(names) + 1)
 
     @staticmethod
     def steps(reader: SlabReader) -> int:
         """How many times each node is counted."""
         return len(_dense_names(reader)) + 2 + (reader.meta.x_nnz is not None)
 
-    def _node_arrays(self, positions: np.ndarray) -> None:
-        schema = self.reader.meta.schema()
-        for name in _dense_names(self.reader):
-            shape, dtype = schema[name]
-            for begin, end in self._chunks(dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))):
-                rows = self.reader.read(name, self.slab.first + begin, self.slab.first + end)
-                self._write_rows(name, positions, begin, rows)
-        for begin, end in self._chunks(8):
-            self._write_rows("nodes/original_ids", positions, begin, np.arange(begin, end) + self.slab.first)
+    def _finished(self, first: int, last: int) -> None:
+        self.reach(last)
+        self.advance(last - first)
 
-    def _chunks(self, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """Ranges of the slab, large enough that the runs of a chunk are worth a write each."""
-        chunk_bytes = min(max(CHUNK_BYTES, self.num_parts * _RUN_BYTES), _LARGEST_CHUNK_BYTES)
+    def _left(self, place: int) -> int:
+        """The first row of array number ``place`` that is not there."""
+        return min(max(self.begin - place * self.slab.num_nodes, 0), self.slab.num_nodes)
+
+    def _rows(self, name: str, positions: np.ndarray, crew: Crew, place: int) -> None:
+        shape, dtype = self.writer.schema[name]
+        for begin, end in self._chunks(dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)), self._left(place)):
+            before = place * self.slab.num_nodes
+            crew.do(partial(self._write_rows, name, positions, begin, end), before + begin, before + end)
+
+    def _chunks(self, row_bytes: int, left: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the slab from ``left`` on, large enough that the runs of a chunk are worth a write each."""
+        chunk_bytes = min(max(CHUNK_BYTES, self.num_parts * _RUN_BYTES), _LARGEST_CHUNK_BYTES) // self.jobs
         step = max(chunk_bytes // max(row_bytes, 1), 1)
-        for begin in range(0, self.slab.num_nodes, step):
+        for begin in range(left, self.slab.num_nodes, step):
             yield begin, min(begin + step, self.slab.num_nodes)
 
-    def _write_rows(self, name: str, positions: np.ndarray, begin: int, rows: np.ndarray) -> None:
-        order, runs = _runs(self.parts[begin : begin + rows.shape[0]])
-        rows = rows[order]
+    def _write_rows(self, name: str, positions: np.ndarray, begin: int, end: int) -> None:
+        first_node = self.slab.first + begin
+        if name == "nodes/original_ids":
+            rows = np.arange(first_node, self.slab.first + end)
+        else:
+            rows = self.reader.read(name, first_node, self.slab.first + end)
+        order, runs = _runs(self.parts[begin:end])
         for first, last in runs:
-            self.writer.write(name, int(positions[begin + order[first]]), rows[first:last])
-        self.advance(rows.shape[0])
+            self.writer.write(name, int(positions[begin + order[first]]), rows[order[first:last]])
 
-    def _edges(self, positions: np.ndarray) -> None:
+    def _edges(self, positions: np.ndarray, crew: Crew, place: int) -> None:
         starts, _ = spread(self.world, self.parts, np.diff(self.slab.indptr), self.num_parts)
         directory = Directory(self.world, self.slab, positions)
-        chunks = edge_chunks(self.reader, self.slab.first, self.slab.last)
+        before = place * self.slab.num_nodes - self.slab.first
+        chunks = edge_chunks(self.reader, self.slab.first + self._left(place), self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
             sources = directory.lookup(chunk.sources)
             with together(self.world, "write the parts"):
-                self._write_edges(chunk, sources, positions, starts)
-            self.advance(chunk.last - chunk.first)
+                if chunk.last > chunk.first:  # else other ranks have more
+                    work = partial(self._write_edges, chunk, sources, positions, starts)
+                    crew.do(work, before + chunk.first, before + chunk.last)
         with together(self.world, "write the parts"):
+            crew.drain()
             if self.world.rank == 0:
                 self.writer.write("edges/indptr", 0, np.zeros(1, dtype=np.int64))
 
     def _write_edges(self, chunk: EdgeChunk, sources: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> None:
         begin = chunk.first - self.slab.first
         order, runs = _runs(self.parts[begin : begin + chunk.last - chunk.first])
-        indptr, entries = _gather_rows(chunk.indptr, order)
-        sources = sources[entries]
-        loops.sort_rows(indptr, sources, entries)
-        arrays = {"edges/indices": sources}
         weights = self.reader.weights(int(chunk.indptr[0]), int(chunk.indptr[-1]))
-        if weights is not None:
-            arrays["edges/weight"] = weights[entries]
+        if weights is None:
+            indptr, moved = _gathered(chunk.indptr, order), np.empty_like(sources)
+            loops.sorted_rows(chunk.indptr, sources, order, indptr, moved)
+            arrays = {"edges/indices": moved}
+        else:
+            indptr, entries = _gather_rows(chunk.indptr, order)
+            moved = sources[entries]
+            loops.sort_rows(indptr, moved, entries)
+            arrays = {"edges/indices": moved, "edges/weight": weights[entries]}
         self._write_csr("edges/indptr", arrays, indptr, begin + order, runs, (positions, starts))
 
-    def _sparse_features(self, positions: np.ndarray) -> None:
+    def _sparse_features(self, positions: np.ndarray, crew: Crew, place: int) -> None:
         first = self.slab.first
         with together(self.world, "read the features"):
             whole = self.reader.indptr(first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
         step_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.slab.num_nodes, 1), 1)
+        before = place * self.slab.num_nodes
         with together(self.world, "write the parts"):
-            for begin, end in self._chunks(step_bytes):
-                order, runs = _runs(self.parts[begin:end])
-                indptr, entries = _gather_rows(whole[begin : end + 1], order)
-                bounds = int(whole[begin]), int(whole[end])
-                arrays = {
-                    name: self.reader.read(name, *bounds)[entries] for name in ("nodes/x_indices", "nodes/x_data")
-                }
-                self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, (positions, starts))
-                self.advance(end - begin)
+            for begin, end in self._chunks(step_bytes, self._left(place)):
+                work = partial(self._write_features, whole, (begin, end), positions, starts)
+                crew.do(work, before + begin, before + end)
+            crew.drain()
             if self.world.rank == 0:
                 self.writer.write("nodes/x_indptr", 0, np.zeros(1, dtype=np.int64))
+
+    def _write_features(
+        self, whole: np.ndarray, nodes: tuple[int, int], positions: np.ndarray, starts: np.ndarray
+    ) -> None:
+        begin, end = nodes
+        order, runs = _runs(self.parts[begin:end])
+        indptr, entries = _gather_rows(whole[begin : end + 1], order)
+        bounds = int(whole[begin]), int(whole[end])
+        names = ("nodes/x_indices", "nodes/x_data")
+        arrays = {name: self.reader.read(name, *bounds)[entries] for name in names}
+        self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, (positions, starts))
 
     def _write_csr(
         self,
@@ -174,9 +248,13 @@ def _runs(parts: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     return order, list(itertools.pairwise(edges))
 
 
+def _gathered(indptr: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """``indptr`` from 0 of CSR rows taken in ``order``."""
+    return np.concatenate(([0], np.cumsum(np.diff(indptr)[order])))
+
+
 def _gather_rows(indptr: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``(indptr from 0, entries)`` of CSR rows taken in ``order``; ``entries`` count from the first of these rows."""
-    lengths = np.diff(indptr)[order]
-    gathered = np.concatenate(([0], np.cumsum(lengths)))
+    lengths, gathered = np.diff(indptr)[order], _gathered(indptr, order)
     shift = indptr[:-1][order] - indptr[0] - gathered[:-1]
     return gathered, np.arange(gathered[-1]) + np.repeat(shift, lengths)

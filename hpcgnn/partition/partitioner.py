@@ -6,24 +6,30 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import shared_file
 from hpcgnn.comm import World, together
-from hpcgnn.data import h5, plan_store, sealing
-from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data import h5, plan_pieces, plan_store, sealing
+from hpcgnn.data.graph_file import GraphFile, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, PartsFile, parts_schema
+from hpcgnn.data.plan_worker import fitting_jobs, make_pieces
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.measure import PartitionReport, measure
 from hpcgnn.partition.methods import METHODS, Problem, choose
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.part_order import Reordering
+from hpcgnn.partition.rows_step import refine_rows, refine_steps
 from hpcgnn.partition.slabs import Advance, Slab
-from hpcgnn.partition.streaming import LDG_PASSES
+from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
+from hpcgnn.partition.work import BEGUN, WRITTEN, Work, kept
+from hpcgnn.version import __version__
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
@@ -46,23 +52,25 @@ def partition(
         with together(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
             reader.verify(range(world.rank, reader.num_slabs, world.size))
-        replacing = shared_file.replacing(world, parts_path, force=options.force, inputs=[graph_path])
-        temporary = stack.enter_context(replacing)
+        key = _key(reader, options)
+        work = stack.enter_context(kept(world, parts_path, key, force=options.force, inputs=[graph_path]))
         slab = Slab.of(world, reader)
-        parts, problem, method, reason = _assign(world, reader, slab, options, progress)
+        parts, problem, method, reason = _assignment(world, work, reader, slab, options, progress)
         clock.lap("partition")
         balanced, note = METHODS[method].balanced(problem.balance.names)
         header = {
+            "uuid": work.uuid,
             "num_parts": options.num_parts,
             "graph_uuid": reader.uuid,
             "method": method,
             "objective": options.objective,
             "balance": ",".join(balanced),
             "seed": options.seed,
+            "ranks_per_node": options.ranks_per_node,
         }
-        _write(world, problem, parts, temporary, header, progress)
+        _write(world, problem, parts, work, header, progress)
         clock.lap("write")
-        _add_plan(world, temporary, options, progress)
+        _add_plan(world, work, reader, options, progress)
     clock.lap("plan")
     quality = measure(world, str(parts_path))
     clock.lap("measure")
@@ -72,70 +80,136 @@ def partition(
         objective=options.objective,
         balance=balanced,
         seed=options.seed,
+        ranks_per_node=options.ranks_per_node,
         ranks=world.size,
         quality=quality,
         seconds=clock.seconds(),
-        peak_memory_bytes=int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        peak_memory_bytes=int(world.allreduce(np.array([peak_memory_bytes(or_of_children=True)]), "max")[0]),
         notes=problem.balance.notes + ((note,) if note else ()),
     )
 
 
-def _assign(
-    world: World, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress
+def _key(reader: GraphFile, options: PartitionOptions) -> dict[str, object]:
+    """What must be the same for a run to continue another."""
+    asked = asdict(options)
+    for name in ("force", "jobs"):
+        asked.pop(name, None)
+    return {"version": __version__, "graph": [reader.uuid, reader.fingerprint], "options": asked}
+
+
+def _assignment(
+    world: World, work: Work, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress
 ) -> tuple[np.ndarray, Problem, str, str]:
-    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective."""
+    """:func:`_assign`, or what a run that was stopped has left of it. Collective."""
+    left = work.assignment(world, slab)
+    if left is not None:
+        parts, facts = left
+        balance = Balance.of(world, reader, slab, options.balance)
+        problem = Problem(world, reader, slab, balance, options, advance=_ignore)
+        return parts, problem, facts["method"], f"{facts['reason']}; made by the run that this one continues"
+    started = time.perf_counter()
+    parts, problem, method, reason = _assign(world, reader, slab, options, progress, work.parts.parent)
+    facts = {"method": method, "reason": reason, "seconds": time.perf_counter() - started}
+    work.keep_assignment(world, slab, parts, facts)
+    return parts, problem, method, reason
+
+
+def _assign(
+    world: World, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress, folder: Path
+) -> tuple[np.ndarray, Problem, str, str]:
+    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective. folder: for what is large."""
     balance = Balance.of(world, reader, slab, options.balance)
     problem = Problem(world, reader, slab, balance, options, advance=_ignore)
     method, reason = choose(problem)
-    steps = LDG_PASSES * reader.meta.num_nodes if method == "ldg" else 2 * slab.num_nodes
+    passes = {"ldg": LDG_PASSES, "fennel": fennel_passes(reader)}
+    steps = passes[method] * reader.meta.num_nodes if method in passes else 2 * slab.num_nodes
+    steps += slab.num_nodes if 1 < options.ranks_per_node < options.num_parts else 0
+    started = time.perf_counter()
     with progress(f"partitioning with {method}", steps) as advance:
-        problem = Problem(world, reader, slab, balance, options, advance)
+        problem = Problem(world, reader, slab, balance, options, advance, folder=folder)
         parts = METHODS[method].assign(problem)
-    with together(world, "partition"):
-        if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
-            raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
+        with together(world, "partition"):
+            if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
+                raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
+        parts = grouped(parts, problem, method)
+    if options.objective == "rows":
+        taken = time.perf_counter() - started
+        steps = refine_steps(reader.meta.num_nodes, options.num_parts)
+        with progress("moving nodes to send fewer rows", steps) as advance:
+            parts, note = refine_rows(problem, parts, taken, advance)
+        reason = f"{reason}; {note}"
     return parts, problem, method, reason
 
 
 def _write(
-    world: World, problem: Problem, parts: np.ndarray, temporary: Path, header: dict[str, object], progress: Progress
+    world: World, problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress
 ) -> None:
-    """Create ``temporary`` on rank 0 and fill it from all ranks. Collective."""
+    """Create the parts file on rank 0 and fill it from all ranks, or go on with what there is of it. Collective."""
     reader, num_parts = problem.reader, problem.options.num_parts
     schema = parts_schema(reader.meta, num_parts)
-    attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
-    steps = Reordering.steps(reader) * problem.slab.num_nodes
-    with (
-        shared_file.writing(world, temporary, schema, attributes) as writer,
-        progress("writing parts", steps) as advance,
-    ):
-        Reordering(world, reader, problem.slab, parts, num_parts, writer, advance).run()
-    _seal(world, temporary)
+    stage = world.broadcast(work.stage(schema))
+    if stage == WRITTEN:
+        return
+    written = work.written(world)
+    if world.allreduce(np.array([stage == BEGUN and written.rows > 0], dtype=np.int64), "min")[0]:
+        opened = shared_file.continuing(world, work.parts, schema)
+    else:
+        with together(world, "write the parts anew"):
+            if world.rank == 0:
+                work.forget_writing()
+        written.rows = 0
+        attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
+        opened = shared_file.writing(world, work.parts, schema, attributes)
+    steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(world, reader, problem.options)
+    with opened as writer, progress("writing parts", steps) as advance:
+        Reordering(
+            world, reader, problem.slab, parts, num_parts, writer, advance, jobs, written.rows, written.reach
+        ).run()
+    _seal(world, work.parts)
+    with together(world, "write the parts"):
+        if world.rank == 0:
+            work.mark("sealed")
 
 
-def _seal(world: World, temporary: Path) -> None:
+def _seal(world: World, path: Path) -> None:
     """Add the checksums: each rank makes those of its share of the parts, from what all ranks have written. Collective."""
-    with together(world, "read the parts that were written"), PartsFile(temporary, sealed=False) as written:
+    with together(world, "read the parts that were written"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
         table = sealing.slab_checksums(written, mine)
     # Zeros but for the rank that made one: sums, of bits as they are.
     table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
     with together(world, "write the checksums of the parts"):
         if world.rank == 0:
-            with PartsFile(temporary, "r+", sealed=False) as written:
+            with PartsFile(path, "r+", sealed=False) as written:
                 sealing.store(written, table)
 
 
-def _add_plan(world: World, temporary: Path, options: PartitionOptions, progress: Progress) -> None:
-    """Store the plan. Collective.
+def _add_plan(world: World, work: Work, reader: GraphFile, options: PartitionOptions, progress: Progress) -> None:
+    """Make the plan, each rank or process some parts of it, and store it. Collective.
 
-    On rank 0, part by part: memory O(edges of the largest part), time O(edges of the graph). For a graph where that is
-    too long, plan ``none`` leaves it to the ranks that train, which plan all parts at once.
+    Memory O(edges of the largest part) for each of them.
     """
+    strategy, mine = options.plan, range(world.rank, options.num_parts, world.size)
+    if strategy == "none":
+        return
+    with together(world, "plan the parts"), progress("planning parts", len(mine)) as advance:
+        left = [part for part in mine if not _is_planned(work, strategy, part)]
+        advance(len(mine) - len(left))
+        make_pieces(work.parts, strategy, work.folder, left, _jobs(world, reader, options), advance)
     with together(world, "store the plan"):
-        if world.rank == 0 and options.plan != "none":
-            with progress("planning parts", options.num_parts) as advance:
-                plan_store.add_plans(temporary, [options.plan], advance)
+        if world.rank == 0:
+            work.mark("adding")
+            plan_store.add_plan(work.parts, strategy, work.folder)
+
+
+def _is_planned(work: Work, strategy: str, part: int) -> bool:
+    path = plan_pieces.path_of(work.folder, strategy, part)
+    return work.continues and path.exists() and plan_pieces.is_whole(path, work.uuid, strategy)
+
+
+def _jobs(world: World, reader: SlabReader, options: PartitionOptions) -> int:
+    """How many processes, or threads, this rank keeps busy: several ranks are that many already."""
+    return 1 if world.size > 1 else options.jobs or fitting_jobs(reader.meta.num_edges, options.num_parts)
 
 
 class _Clock:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.kernels.keyed import splitmix64
 from hpcgnn.partition import loops
 from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.buffered import fennel, fennel_passes
 from hpcgnn.partition.slabs import Advance, edge_chunks
+
+__all__ = ["LDG_PASSES", "assign_blocks", "assign_randomly", "fennel", "fennel_passes", "stream"]
 
 LDG_PASSES = 5
 
@@ -42,6 +44,8 @@ def assign_blocks(first: int, last: int, num_nodes: int, num_parts: int) -> np.n
 
 def assign_randomly(first: int, last: int, num_parts: int, seed: int) -> np.ndarray:
     """Parts (last - first,) int32 of nodes ``[first, last)``, a function of (seed, id, P) alone."""
+    from hpcgnn.kernels.keyed import splitmix64  # only here, as kernels need torch
+
     ids = np.arange(first, last, dtype=np.uint64)
     hashed = splitmix64(splitmix64(ids) ^ splitmix64(np.uint64(seed + 1)))
     return ((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32)

@@ -30,12 +30,21 @@ from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.partition import PartitionOptions, methods, native_metis, native_parmetis, part_order, partition, slabs
+from hpcgnn.partition import (
+    PartitionOptions,
+    kaminpar,
+    methods,
+    native_metis,
+    native_parmetis,
+    part_order,
+    partition,
+    slabs,
+)
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Slab, symmetric_neighbours
 
 NOTHING = np.zeros(0, dtype=np.int64)
-METHODS = ("metis", "parmetis", "ptscotch", "ldg", "block", "random")
+METHODS = ("kaminpar", "metis", "parmetis", "ptscotch", "fennel", "ldg", "block", "random")
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +209,7 @@ def test_star_and_components(world, tmp_path, method):
 
 def test_auto_takes_the_best_found_and_says_why(world, cora, tmp_path, monkeypatch):
     require_method("metis")
+    monkeypatch.setattr(kaminpar, "installed", lambda: False)
     report, _ = run(world, cora, tmp_path, 4)
     assert report.method == "metis"
     monkeypatch.setattr(native_metis, "_candidates", lambda: iter(()))
@@ -209,13 +219,13 @@ def test_auto_takes_the_best_found_and_says_why(world, cora, tmp_path, monkeypat
     assert report.method == "ldg"
     assert "metis is not installed" in report.reason
     assert "ptscotch is not installed" in report.reason
-    with pytest.raises(HpcgnnError, match="--method metis is not installed"):
+    with pytest.raises(HpcgnnError, match=r"--method metis is not installed"):
         run(world, cora, tmp_path, 4, method="metis")
 
 
 @pytest.mark.parametrize("method", ["parmetis", "ptscotch"])
 def test_volume_is_refused_with_the_alternative(world, cora, tmp_path, method):
-    with pytest.raises(HpcgnnError, match=f"--method {method} cannot minimise the volume .metis can"):
+    with pytest.raises(HpcgnnError, match=rf"--method {method} cannot minimise the volume .metis and mtkahypar can"):
         run(world, cora, tmp_path, 4, method=method, objective="volume")
 
 
@@ -326,8 +336,8 @@ def test_a_failing_plan_leaves_no_file(world, cora, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plan_store, "add_plans", full)
+    monkeypatch.setattr(plan_store, "add_plan", full)
     with pytest.raises(HpcgnnError, match="No space left"):
         run(world, cora, tmp_path, 4, method="block")
     assert not list(tmp_path.glob("*parts*"))
-    assert not list(tmp_path.glob(".*tmp"))
+    assert not list(tmp_path.glob(".*"))

@@ -36,8 +36,9 @@ def graphs(tmp_path_factory, shared_data):
 
 
 SAME_FOR_ANY_RANKS = [
-    ("rich", "random", 4), ("rich", "block", 3), ("rich", "ldg", 5), ("plain", "random", 7), ("plain", "block", 1),
-    ("plain", "random", 400), ("two", "random", 4), ("two", "block", 2), ("edgeless", "random", 3),
+    ("rich", "random", 4), ("rich", "block", 3), ("rich", "ldg", 5), ("rich", "fennel", 5),
+    ("plain", "random", 7), ("plain", "block", 1), ("plain", "random", 400), ("two", "random", 4), ("two", "block", 2),
+    ("edgeless", "random", 3),
 ]  # fmt: skip
 ERRORS = [
     ("cora", "metis", 2, "one process"), ("missing", "block", 2, "does not exist"),

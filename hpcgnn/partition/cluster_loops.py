@@ -1,0 +1,93 @@
+"""Clusters of a graph that is larger than memory: the inner loops of one stream over its edges. Compiled by numba."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def join(
+    first: int,
+    indptr: np.ndarray,
+    sources: np.ndarray,
+    shares: np.ndarray,
+    limit: float,
+    labels: np.ndarray,
+    sizes: np.ndarray,
+    affinity: np.ndarray,
+) -> int:
+    """Move each of the nodes ``first ..`` to the cluster that most of its in-edges come from, if that stays below ``limit``.
+
+    ``labels`` (N,) int32 names each node's cluster and ``sizes`` (N,) float32 what is in it: the sum of its nodes' ``shares``
+    (n,). Both are modified; ``affinity`` (N,) int32 zeros are work space. Returns how many edges lie between clusters.
+    """
+    between = 0
+    for v in range(indptr.size - 1):
+        mine = labels[first + v]
+        begin, end = indptr[v] - indptr[0], indptr[v + 1] - indptr[0]
+        for i in range(begin, end):
+            affinity[labels[sources[i]]] += 1
+        best, most = mine, affinity[mine]
+        inside = most
+        for i in range(begin, end):
+            other = labels[sources[i]]
+            if affinity[other] > most and sizes[other] + shares[v] <= limit:
+                best, most = other, affinity[other]
+                inside = most
+            affinity[other] = 0
+        affinity[mine] = 0
+        if best != mine:
+            sizes[mine] -= shares[v]
+            sizes[best] += shares[v]
+            labels[first + v] = best
+        between += end - begin - inside
+    return between
+
+
+@numba.njit(cache=True, nogil=True)
+def sample(
+    first: int,
+    indptr: np.ndarray,
+    sources: np.ndarray,
+    labels: np.ndarray,
+    threshold: np.uint64,
+    key: np.uint64,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    taken: int,
+) -> int:
+    """Append the ends of edges between clusters to ``rows`` and ``columns`` from ``taken`` on, each with an equal chance.
+
+    An edge is taken if a hash of its place in the file is below ``threshold``. Returns how many are taken now.
+    """
+    for v in range(indptr.size - 1):
+        mine = labels[first + v]
+        for i in range(indptr[v], indptr[v + 1]):
+            other = labels[sources[i - indptr[0]]]
+            if other == mine or taken == rows.size:
+                continue
+            draw = (np.uint64(i) ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            draw = (draw ^ (draw >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            if draw >> np.uint64(1) < threshold:
+                rows[taken], columns[taken] = mine, other
+                taken += 1
+    return taken
+
+
+@numba.njit(cache=True, nogil=True)
+def add_amounts(first: int, labels: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
+    """Add ``amounts`` (n, C) of nodes ``first ..`` to the ``sums`` (clusters, C) of their clusters."""
+    for v in range(amounts.shape[0]):
+        for c in range(amounts.shape[1]):
+            sums[labels[first + v], c] += amounts[v, c]
+
+
+@numba.njit(cache=True, nogil=True)
+def both_ways(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
+    """Store each edge in both directions where ``cursor`` says that a row goes on; modifies the last two."""
+    for i in range(rows.size):
+        indices[cursor[rows[i]]] = columns[i]
+        cursor[rows[i]] += 1
+        indices[cursor[columns[i]]] = rows[i]
+        cursor[columns[i]] += 1

@@ -1,0 +1,192 @@
+"""Which parts share a node: groups of K parts with many edges between them, renumbered to be consecutive.
+
+After any partitioner, from the quotient graph alone: its nodes are the parts, its edges weigh the cut edges between two.
+It is sparse: at most one entry for a cut edge, and for a pair of parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.comm import World
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.partition import mtkahypar
+from hpcgnn.partition.slabs import Advance, Directory, Slab, edge_chunks, in_step
+
+if TYPE_CHECKING:
+    from hpcgnn.partition.methods import Problem
+
+_PENDING_ENTRIES = 1 << 22
+_SWEEPS = 20
+# A start takes a time of the square of the parts, and seconds for thousands.
+_STARTS, _MOST_PARTS_FOR_STARTS = 8, 2048
+
+
+def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
+    """The parts (n,) int32 of this rank's nodes, renumbered so that parts of one node are consecutive. Collective.
+
+    With K = ``ranks_per_node``, parts ``k * K`` to ``(k + 1) * K - 1`` are group k. Nothing changes for K = 1 and K = P,
+    nor after a ``method`` that groups by itself.
+    """
+    options, world = problem.options, problem.world
+    if options.ranks_per_node in (1, options.num_parts) or (method == "mtkahypar" and mtkahypar.maps(options)):
+        return parts
+    quotient = quotient_graph(world, problem.reader, problem.slab, parts, options.num_parts, problem.advance)
+    numbers = np.zeros(0, dtype=np.int32)
+    if world.rank == 0:
+        groups = group_parts(quotient, options.ranks_per_node, options.seed)
+        numbers = np.empty(groups.size, dtype=np.int32)
+        numbers[np.argsort(groups, kind="stable")] = np.arange(groups.size)
+    numbers = world.broadcast(numbers, root=0)
+    return numbers[parts]
+
+
+def quotient_graph(
+    world: World, reader: SlabReader, slab: Slab, parts: np.ndarray, num_parts: int, advance: Advance
+) -> sp.csr_matrix:
+    """(P, P) symmetric, float64: the cut edges between two parts, of both directions, on rank 0. Collective.
+
+    ``parts`` (n,) are those of this rank's nodes; ``advance`` counts them once.
+    """
+    directory = Directory(world, slab, parts)
+    keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    pending: list[np.ndarray] = []
+    for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
+        here = parts[chunk.destinations() - slab.first].astype(np.int64)
+        there = directory.lookup(chunk.sources).astype(np.int64)
+        cut = here != there
+        pending.append(here[cut] * num_parts + there[cut])
+        if sum(map(len, pending)) > _PENDING_ENTRIES:
+            keys, counts = _merged(keys, counts, pending)
+            pending = []
+        advance(chunk.last - chunk.first)
+    keys, counts = _merged(keys, counts, pending)
+    to_first = np.zeros(world.size, dtype=np.int64)
+    to_first[0] = keys.size
+    pairs, _ = world.alltoallv(np.stack([keys, counts], axis=1), to_first)
+    rows, columns = np.divmod(pairs[:, 0], num_parts)
+    directed = sp.csr_matrix((pairs[:, 1].astype(np.float64), (rows, columns)), shape=(num_parts, num_parts))
+    return (directed + directed.T).tocsr()
+
+
+def _merged(keys: np.ndarray, counts: np.ndarray, pending: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted distinct keys and how often they occur, with those of ``pending`` added."""
+    more, times = np.unique(np.concatenate([np.zeros(0, np.int64), *pending]), return_counts=True)
+    every, places = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    sums = np.zeros(every.size, dtype=np.int64)
+    np.add.at(sums, places, np.concatenate([counts, times]))
+    return every, sums
+
+
+def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
+    """The group (P,) of each part, exactly ``size`` in each, with much of the weight of ``quotient`` inside groups.
+
+    The best of several starts, each improved by swapping two parts as long as that helps: the parts as they are numbered,
+    which in recursive partitioners is near already, and groups grown from ``seed`` and the seeds after it. METIS is no
+    help here: on graphs of so few nodes it divides by zero.
+    """
+    csr = quotient.indptr, quotient.indices, quotient.data
+    best = np.arange(quotient.shape[0]) // size
+    most = improve_groups(*csr, best, size)
+    for start in range(_STARTS if quotient.shape[0] <= _MOST_PARTS_FOR_STARTS else 1):
+        order = np.random.default_rng((seed, start)).permutation(quotient.shape[0])
+        groups = _grown_groups(*csr, order, size)
+        inside = improve_groups(*csr, groups, size)
+        if inside > most:
+            best, most = groups, inside
+    return best
+
+
+@numba.njit(cache=True)
+def _grown_groups(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, order: np.ndarray, size: int
+) -> np.ndarray:
+    """(P,) groups, each from the next free part of ``order`` and then the free parts with most weight toward it."""
+    groups = np.full(order.size, -1)
+    toward = np.empty(order.size)
+    group = 0
+    for first in order:
+        if groups[first] >= 0:
+            continue
+        toward[:] = 0.0
+        part = first
+        for _ in range(size):
+            groups[part] = group
+            for i in range(indptr[part], indptr[part + 1]):
+                toward[indices[i]] += data[i]
+            part = -1
+            for other in order:
+                if groups[other] < 0 and (part < 0 or toward[other] > toward[part]):
+                    part = other
+        group += 1
+    return groups
+
+
+@numba.njit(cache=True)
+def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
+    """The weight inside ``groups`` (P,) of ``size`` members after swaps that add to it; modifies them.
+
+    CSR of the symmetric quotient graph. Memory O(P * groups) for the weight between a part and a group.
+    """
+    count = groups.size // size
+    toward = np.zeros((groups.size, count))
+    for part in range(groups.size):
+        for i in range(indptr[part], indptr[part + 1]):
+            toward[part, groups[indices[i]]] += data[i]
+    for _ in range(_SWEEPS):
+        if not _swap_parts(indptr, indices, data, groups, toward):
+            break
+    inside = 0.0
+    for part in range(groups.size):
+        inside += toward[part, groups[part]]
+    return inside / 2
+
+
+@numba.njit(cache=True)
+def _put(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    groups: np.ndarray,
+    toward: np.ndarray,
+    part: int,
+    group: int,
+) -> None:
+    for i in range(indptr[part], indptr[part + 1]):
+        toward[indices[i], groups[part]] -= data[i]
+        toward[indices[i], group] += data[i]
+    groups[part] = group
+
+
+@numba.njit(cache=True)
+def _swap_parts(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, toward: np.ndarray
+) -> bool:
+    """Swap each part with the one of another group that gains most, where any gains; whether one did."""
+    swapped = False
+    between = np.zeros(groups.size)
+    for part in range(groups.size):
+        own = groups[part]
+        for i in range(indptr[part], indptr[part + 1]):
+            between[indices[i]] = data[i]
+        best, most = -1, 1e-9
+        for other in range(groups.size):
+            group = groups[other]
+            if group == own:
+                continue
+            gain = toward[part, group] - toward[part, own] + toward[other, own] - toward[other, group]
+            gain -= 2 * between[other]
+            if gain > most:
+                best, most = other, gain
+        for i in range(indptr[part], indptr[part + 1]):
+            between[indices[i]] = 0.0
+        if best >= 0:
+            group = groups[best]
+            _put(indptr, indices, data, groups, toward, part, group)
+            _put(indptr, indices, data, groups, toward, best, own)
+            swapped = True
+    return swapped

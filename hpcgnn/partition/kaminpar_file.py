@@ -1,0 +1,232 @@
+"""The symmetric graph in a file that KaMinPar maps into its memory, made within bounded memory.
+
+The file is ParHIP's binary format: a header, where each row begins, the neighbours row after row, the nodes' weights. A
+row joins the in-edges that ``graph.h5`` stores with the out-edges, which are sorted by ranges of nodes into spools first.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numba
+import numpy as np
+
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.data.spool import Spool
+from hpcgnn.partition import loops
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.slabs import Advance, EdgeChunk, edge_chunks
+
+RANGE_ENTRIES = 1 << 22
+_MOST_RANGES = 256
+_ROWS_AT_A_TIME = 1 << 20
+_HEADER_BYTES = 24
+# ParHIP's version word has a bit for everything that is narrow or absent.
+_NO_EDGE_WEIGHTS, _NARROW_NODES = 1, 8
+
+
+class SymmetricFile:
+    """The graph joined with its transpose, without self-loops and duplicates, in an unnamed file in ``folder``.
+
+    ``num_entries`` counts neighbours, each edge twice. Rows are read back by :meth:`rows`.
+    """
+
+    def __init__(self, num_nodes: int, folder: Path | None) -> None:
+        self.num_nodes, self.num_entries, self.folder = num_nodes, 0, folder
+        self.dtype = np.dtype(np.int32 if num_nodes < 1 << 31 else np.int64)
+        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for its life
+        self._first_entry = _HEADER_BYTES + 8 * (num_nodes + 1)
+
+    def append(self, indices: np.ndarray) -> None:
+        """Add neighbours (m,) of the next rows."""
+        _write(self.file, indices.astype(self.dtype, copy=False), self._position(self.num_entries))
+        self.num_entries += indices.size
+
+    def finish(self, degrees: np.ndarray) -> None:
+        """Write what precedes the neighbours: ``degrees`` (N,) int64 tells where each row begins."""
+        version = _NO_EDGE_WEIGHTS | (_NARROW_NODES if self.dtype.itemsize == 4 else 0)
+        _write(self.file, np.array([version, self.num_nodes, self.num_entries, self._first_entry], np.uint64), 0)
+        begin = self._first_entry
+        for first in range(0, self.num_nodes, _ROWS_AT_A_TIME):
+            ends = begin + self.dtype.itemsize * np.cumsum(degrees[first : first + _ROWS_AT_A_TIME], dtype=np.int64)
+            _write(self.file, ends, _HEADER_BYTES + 8 * (first + 1))
+            begin = int(ends[-1])
+
+    def write_weights(self, first: int, weights: np.ndarray) -> None:
+        """Store the weights (n,) int64 of nodes ``first ..``, after :meth:`finish`."""
+        _write(self.file, weights, self._position(self.num_entries) + 8 * first)
+
+    def rows(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """``(first node, indptr (n+1) int64 from 0, neighbours)`` of consecutive rows, about a range's at a time."""
+        first = 0
+        while first < self.num_nodes:
+            last = min(first + _ROWS_AT_A_TIME, self.num_nodes)
+            indptr = self._read(np.dtype(np.int64), last - first + 1, _HEADER_BYTES + 8 * first)
+            indptr = (indptr - self._first_entry) // self.dtype.itemsize
+            count = max(int(np.searchsorted(indptr, indptr[0] + RANGE_ENTRIES, side="right")) - 1, 1)
+            begin, end = int(indptr[0]), int(indptr[count])
+            yield first, indptr[: count + 1] - begin, self._read(self.dtype, end - begin, self._position(begin))
+            first += count
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        self.file.close()
+
+    def _position(self, entry: int) -> int:
+        return self._first_entry + self.dtype.itemsize * entry
+
+    def _read(self, dtype: np.dtype, count: int, position: int) -> np.ndarray:
+        array = np.empty(count, dtype)
+        data = array.view(np.uint8).data
+        while data:
+            got = os.preadv(self.file.fileno(), [data[: 1 << 30]], position)
+            data, position = data[got:], position + got
+        return array
+
+
+def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, advance: Advance) -> SymmetricFile:
+    """The symmetric graph behind ``reader`` with one weight a node, from one quantity of ``balance``.
+
+    That is the in-edges, else the nodes, else the training nodes. Parts of equal sums of several quantities differ in
+    each of them by half and more, and evening that out costs more cut edges than were saved; starting from one quantity
+    costs next to nothing.
+
+    Memory is 8 bytes a node and what ``RANGE_ENTRIES`` neighbours take; disk, 4 bytes a neighbour and 8 an edge while the
+    file is made. ``advance`` counts nodes, twice. A full disk raises ``OSError``.
+    """
+    nodes = reader.meta.num_nodes
+    degrees = np.zeros(nodes, dtype=np.int64)
+    for chunk in edge_chunks(reader, 0, nodes):
+        _count(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, degrees)
+    bounds = _ranges(degrees)
+    file = SymmetricFile(nodes, folder)
+    spools = [Spool(folder or Path(tempfile.gettempdir()), file.dtype) for _ in bounds[1:]]
+    try:
+        for chunk in edge_chunks(reader, 0, nodes):
+            _spool(chunk, bounds, spools)
+            advance(chunk.last - chunk.first)
+        for spool, first, last in zip(spools, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            _join_rows(reader, first, last, spool, degrees, file)
+            spool.close()
+            advance(last - first)
+        file.finish(degrees)
+        _write_weights(reader, balance, file)
+    except BaseException:
+        file.close()
+        raise
+    finally:
+        for spool in spools:
+            spool.close()
+    return file
+
+
+def _write_weights(reader: SlabReader, balance: Balance, file: SymmetricFile) -> None:
+    for first in range(0, file.num_nodes, _ROWS_AT_A_TIME):
+        indptr = reader.indptr(first, min(first + _ROWS_AT_A_TIME, file.num_nodes))
+        file.write_weights(first, one_weight(balance, balance.weights(reader, first, indptr), file.num_nodes))
+
+
+def one_weight(balance: Balance, weights: np.ndarray, num_nodes: int) -> np.ndarray:
+    """(n,) int64, at least 1: what the partitioner balances of the ``weights`` (n, C)."""
+    one = balance.first_of("edges", "nodes", "train")
+    weights = weights[:, [balance.names.index(one.names[0])]]
+    # Most nodes have no training weight, and the partitioner wants one of every node.
+    return (one.combined(weights, num_nodes) if one.names == ("train",) else weights)[:, 0]
+
+
+@numba.njit(cache=True)
+def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndarray) -> None:
+    """Add each edge but self-loops to both of its ends' ``degrees`` (N,)."""
+    for row in range(indptr.size - 1):
+        for source in sources[indptr[row] : indptr[row + 1]]:
+            if source != first + row:
+                degrees[source] += 1
+                degrees[first + row] += 1
+
+
+def _ranges(degrees: np.ndarray) -> np.ndarray:
+    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more if they were too many."""
+    ends = np.cumsum(degrees)
+    total = int(ends[-1]) if ends.size else 0
+    step = max(RANGE_ENTRIES, -(-total // _MOST_RANGES), 1)
+    inner = np.searchsorted(ends, np.arange(step, total, step), side="left") + 1
+    return np.unique(np.concatenate(([0], inner, [degrees.size])))
+
+
+def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
+    """Append ``source, destination`` of each edge to the spool of the range that holds the source."""
+    ends = np.zeros(len(spools) + 1, dtype=np.int64)
+    pairs = np.empty((chunk.sources.size, 2), spools[0].dtype)
+    _sort_by_range(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, bounds, ends, pairs)
+    for spool, begin, end in zip(spools, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        if end > begin:
+            spool.append(pairs[begin:end].reshape(-1))
+
+
+@numba.njit(cache=True)
+def _sort_by_range(
+    first: int, indptr: np.ndarray, sources: np.ndarray, bounds: np.ndarray, ends: np.ndarray, pairs: np.ndarray
+) -> None:
+    """``source, destination`` (m, 2) of edges but self-loops by the range of the source; ``ends`` (R+1,) zeros delimits."""
+    owners = np.empty(sources.size, np.int16)
+    for row in range(indptr.size - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            owners[i] = -1
+            if sources[i] != first + row:
+                owners[i] = np.searchsorted(bounds, sources[i], side="right") - 1
+                ends[owners[i] + 1] += 1
+    cursor = np.cumsum(ends)
+    ends[:] = cursor
+    for row in range(indptr.size - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            if owners[i] >= 0:
+                place = cursor[owners[i]]
+                pairs[place, 0], pairs[place, 1] = sources[i], first + row
+                cursor[owners[i]] += 1
+
+
+def _join_rows(
+    reader: SlabReader, first: int, last: int, spool: Spool, degrees: np.ndarray, file: SymmetricFile
+) -> None:
+    """Append the rows of nodes ``[first, last)`` to ``file``; their ``degrees`` then no longer count duplicates."""
+    indptr = np.concatenate(([0], np.cumsum(degrees[first:last])))
+    indices, cursor = np.empty(int(indptr[-1]), file.dtype), indptr[:-1].copy()
+    for chunk in edge_chunks(reader, first, last):
+        _place_sources(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, first, cursor, indices)
+    for _, piece in spool.pieces():
+        _place_pairs(piece.reshape(-1, 2), first, cursor, indices)
+    loops.sort_unique_rows(indptr, indices)
+    degrees[first:last] = np.diff(indptr)
+    file.append(indices[: indptr[-1]])
+
+
+@numba.njit(cache=True)
+def _place_sources(
+    first: int, indptr: np.ndarray, sources: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray
+) -> None:
+    """Store the sources of nodes ``first ..`` but self-loops in their rows of ``indices``; row 0 is that of ``base``."""
+    for row in range(indptr.size - 1):
+        for source in sources[indptr[row] : indptr[row + 1]]:
+            if source != first + row:
+                indices[cursor[first + row - base]] = source
+                cursor[first + row - base] += 1
+
+
+@numba.njit(cache=True)
+def _place_pairs(pairs: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray) -> None:
+    """Store ``pairs[:, 1]`` in the rows ``pairs[:, 0]`` of ``indices``; row 0 is that of node ``base``."""
+    for i in range(pairs.shape[0]):
+        row = pairs[i, 0] - base
+        indices[cursor[row]] = pairs[i, 1]
+        cursor[row] += 1
+
+
+def _write(file: IO[bytes], array: np.ndarray, position: int) -> None:
+    data = np.ascontiguousarray(array).view(np.uint8).data
+    while data:
+        written = os.pwrite(file.fileno(), data[: 1 << 30], position)
+        data, position = data[written:], position + written

@@ -1,0 +1,220 @@
+"""Moves nodes out of parts that are too heavy in some quantity, at the least cost in cut edges.
+
+For partitioners that balance one weight a node, or that overshoot. Several quantities are a packing problem: where nodes
+are few and heavy, parts may stay over the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numba
+import numpy as np
+
+Rows = Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]]
+_ROUNDS = 24
+_POLISHING_ROUNDS = 8
+
+
+def limits_of(totals: np.ndarray, num_parts: int, tolerance: float) -> np.ndarray:
+    """(C,) int64: ``tolerance`` times the mean of each quantity, or the mean rounded up where that is more."""
+    return np.maximum(np.floor(tolerance * totals / num_parts), np.ceil(totals / num_parts)).astype(np.int64)
+
+
+def loads_of(parts: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
+    """(P, C) int64: what each part weighs; ``weights`` is (N, C)."""
+    loads = np.zeros((num_parts, weights.shape[1]), dtype=np.int64)
+    _add_up(parts, weights, loads)
+    return loads
+
+
+def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> np.ndarray:
+    """The loads (P, C) after moving nodes until no part weighs more than ``limits`` (C,), as far as that is found.
+
+    ``rows()`` starts over ``(first node, indptr from 0, neighbours)`` of all nodes; ``parts`` (N,) int32 is modified,
+    ``weights`` is (N, C) int64. A round reads the neighbours once: each node of a part over its limit looks for the part
+    with room and the most of its neighbours; then the nodes that lose the fewest cut edges for the weight they take away
+    move, one after the other. If there is no such part, or it has filled up meanwhile, the node goes to the next part with
+    room. Where that ends, a node may go where it does less harm than it does now. The same input gives the same parts.
+    Memory is 20 bytes a node beside the input.
+    """
+    loads = loads_of(parts, weights, num_parts)
+    excess = _excess(loads, limits)
+    stuck = 0
+    for _ in range(_ROUNDS):
+        if excess == 0 or stuck == 2:
+            break
+        targets = np.full(parts.size, -1, dtype=np.int32)
+        scores = np.zeros(parts.size, dtype=np.float64)
+        affinity = np.zeros(num_parts, dtype=np.int64)
+        for first, indptr, neighbours in rows():
+            _propose(first, indptr, neighbours, parts, weights, loads, limits, affinity, targets, scores)
+        candidates = np.flatnonzero(targets >= 0)
+        order = candidates[np.argsort(scores[candidates], kind="stable")]
+        _move(order, targets, parts, weights, loads, limits, stuck > 0)
+        before, excess = excess, _excess(loads, limits)
+        stuck = 0 if excess < before * 0.99 else stuck + 1
+    return loads
+
+
+def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
+    """Move nodes to the part with the most of their neighbours where that has room; modifies ``parts``.
+
+    Label propagation in the order of the nodes, a few times over: no part gets heavier than ``limits``, and no move adds
+    a cut edge. Arguments are those of :func:`balance_parts`.
+    """
+    loads = loads_of(parts, weights, num_parts)
+    affinity = np.zeros(num_parts, dtype=np.int64)
+    for _ in range(_POLISHING_ROUNDS):
+        moved = 0
+        for first, indptr, neighbours in rows():
+            moved += _follow_neighbours(first, indptr, neighbours, parts, weights, loads, limits, affinity)
+        if moved < parts.size / 1000:
+            break
+
+
+def _excess(loads: np.ndarray, limits: np.ndarray) -> float:
+    """How far the parts are over the limits, each quantity in units of its limit."""
+    return float((np.maximum(loads - limits, 0) / np.maximum(limits, 1)).sum())
+
+
+@numba.njit(cache=True)
+def _add_up(parts: np.ndarray, weights: np.ndarray, loads: np.ndarray) -> None:
+    for node in range(parts.size):
+        for c in range(weights.shape[1]):
+            loads[parts[node], c] += weights[node, c]
+
+
+@numba.njit(cache=True)
+def _relief(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
+    """How much less a part would be over its limits without a node, less what it is hurt elsewhere."""
+    relief = 0.0
+    for c in range(limits.size):
+        if load[c] > limits[c]:
+            relief += min(weight[c], load[c] - limits[c]) / max(limits[c], 1)
+    return relief
+
+
+@numba.njit(cache=True)
+def _burden(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
+    """How much more a part would be over its limits with a node."""
+    burden = 0.0
+    for c in range(limits.size):
+        burden += max(0, min(weight[c], load[c] + weight[c] - limits[c])) / max(limits[c], 1)
+    return burden
+
+
+@numba.njit(cache=True)
+def _next_with_room(weight: np.ndarray, loads: np.ndarray, limits: np.ndarray, start: int) -> int:
+    """The first part from ``start`` on, cyclically, that has room for a node, else the one that it burdens least."""
+    best, least = -1, np.inf
+    for k in range(loads.shape[0]):
+        part = (start + k) % loads.shape[0]
+        burden = _burden(loads[part], weight, limits)
+        if burden < least:
+            best, least = part, burden
+        if burden == 0:
+            break
+    return best
+
+
+@numba.njit(cache=True)
+def _propose(
+    first: int,
+    indptr: np.ndarray,
+    neighbours: np.ndarray,
+    parts: np.ndarray,
+    weights: np.ndarray,
+    loads: np.ndarray,
+    limits: np.ndarray,
+    affinity: np.ndarray,
+    targets: np.ndarray,
+    scores: np.ndarray,
+) -> None:
+    """Where each node of these rows would go, P for anywhere, and cut edges lost per weight; modifies the last two."""
+    for row in range(indptr.size - 1):
+        node = first + row
+        own = parts[node]
+        relief = _relief(loads[own], weights[node], limits)
+        if relief <= 0:
+            continue
+        mine = neighbours[indptr[row] : indptr[row + 1]]
+        for other in mine:
+            affinity[parts[other]] += 1
+        best, most = loads.shape[0], 0
+        for other in mine:
+            part = parts[other]
+            if part == own or affinity[part] < most or (affinity[part] == most and part >= best):
+                continue
+            if _burden(loads[part], weights[node], limits) == 0:
+                best, most = part, affinity[part]
+        targets[node], scores[node] = best, (affinity[own] - most) / relief
+        for other in mine:
+            affinity[parts[other]] = 0
+
+
+@numba.njit(cache=True)
+def _move(
+    order: np.ndarray,
+    targets: np.ndarray,
+    parts: np.ndarray,
+    weights: np.ndarray,
+    loads: np.ndarray,
+    limits: np.ndarray,
+    swapping: bool,
+) -> None:
+    """Move the nodes of ``order`` while their part is over a limit and the next is not; modifies parts and loads.
+
+    ``swapping``: also where that goes over a limit by less, which makes room for something else.
+    """
+    nearby = 0
+    for node in order:
+        own, target = parts[node], targets[node]
+        relief = _relief(loads[own], weights[node], limits)
+        if relief <= 0:
+            continue
+        if target == loads.shape[0] or _burden(loads[target], weights[node], limits) > 0:
+            target = nearby = _next_with_room(weights[node], loads, limits, nearby)
+        burden = _burden(loads[target], weights[node], limits)
+        if target == own or burden > (0.9 * relief if swapping else 0.0):
+            continue
+        for c in range(limits.size):
+            loads[own, c] -= weights[node, c]
+            loads[target, c] += weights[node, c]
+        parts[node] = target
+
+
+@numba.njit(cache=True)
+def _follow_neighbours(
+    first: int,
+    indptr: np.ndarray,
+    neighbours: np.ndarray,
+    parts: np.ndarray,
+    weights: np.ndarray,
+    loads: np.ndarray,
+    limits: np.ndarray,
+    affinity: np.ndarray,
+) -> int:
+    """Nodes moved: each to the part with most of its neighbours that has room; modifies parts and loads."""
+    moved = 0
+    for row in range(indptr.size - 1):
+        node = first + row
+        own = parts[node]
+        mine = neighbours[indptr[row] : indptr[row + 1]]
+        for other in mine:
+            affinity[parts[other]] += 1
+        best, most = own, affinity[own]
+        for other in mine:
+            part = parts[other]
+            if affinity[part] > most and _burden(loads[part], weights[node], limits) == 0:
+                best, most = part, affinity[part]
+        for other in mine:
+            affinity[parts[other]] = 0
+        if best == own:
+            continue
+        for c in range(limits.size):
+            loads[own, c] -= weights[node, c]
+            loads[best, c] += weights[node, c]
+        parts[node] = best
+        moved += 1
+    return moved

@@ -1,0 +1,61 @@
+"""The refinement of ``--objective rows`` as a step of partitioning: rank 0 reads the edges and moves nodes of all slabs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.comm import together
+from hpcgnn.partition.methods import TOLERANCE, Problem
+from hpcgnn.partition.rows import RowsResult, Schedule, limits_of, minimise_rows
+from hpcgnn.partition.slabs import Advance, edge_chunks
+
+# Less is not worth the clock: on small graphs, where partitioners take no time, the result then depends on the seed only.
+_LEAST_SECONDS = 1.0
+
+
+def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
+    """``(better parts of this rank's nodes (n,) int32, a sentence on what came of it)``. Collective.
+
+    It takes no longer than ``seconds``, what the partitioner took, or a second if that is more. No part gets heavier than
+    the tolerance allows or, in a quantity that was spread worse, than the heaviest was. Rank 0 holds all edges, about 40
+    bytes for each direction; the others wait.
+    """
+    world = problem.world
+    everything = np.zeros(world.size, dtype=np.int64)
+    everything[0] = parts.size
+    gathered, _ = world.alltoallv(parts.astype(np.int32, copy=False), everything)
+    counts, note = np.zeros(world.size, dtype=np.int64), ""
+    with together(world, "refine the partition"):
+        if world.rank == 0:
+            result = _refine(problem, gathered, max(seconds, _LEAST_SECONDS), advance)
+            gathered, note, counts = result.parts, result.note, np.diff(problem.slab.bounds)
+    return world.alltoallv(gathered, counts)[0], world.broadcast(note)
+
+
+def refine_steps(num_nodes: int, num_parts: int) -> int:
+    """What :func:`refine_rows` advances in all."""
+    return Schedule.of(num_parts).passes * num_nodes
+
+
+def _refine(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> RowsResult:
+    reader, num_parts = problem.reader, problem.options.num_parts
+    nodes = reader.meta.num_nodes
+    indptr = reader.indptr(0, nodes)
+    indices = np.empty(reader.meta.num_edges, dtype=np.int32 if nodes < 1 << 31 else np.int64)
+    for chunk in edge_chunks(reader, 0, nodes):
+        indices[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
+    weights = problem.balance.weights(reader, 0, indptr)
+    if "edges" in problem.balance.names:  # also without the one for each node: both are looked at
+        weights = np.column_stack((weights, np.diff(indptr)))
+    limits = limits_of(parts, num_parts, weights, TOLERANCE)
+    return minimise_rows(
+        indptr,
+        indices,
+        parts,
+        num_parts,
+        weights,
+        limits,
+        seed=problem.options.seed,
+        seconds=seconds,
+        advance=advance,
+    )

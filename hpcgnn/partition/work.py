@@ -1,0 +1,240 @@
+"""What a partition that is killed leaves behind, so that the next call with the same arguments continues.
+
+.parts.h5.work/             beside parts.h5, and gone when that is there
+    lock, key.json          whose it is: the graph, the options, the version; and the uuid of parts.h5
+    assignment, assignment.json    int32 of each node, and its checksum
+    parts.h5                as it is written; sealed: it is whole but for the plan; adding: the plan is being added
+    written.R.S             how far rank R of S has come with writing
+    STRATEGY.P.piece        the plan of part P (:mod:`hpcgnn.data.plan_pieces`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn import whole_file
+from hpcgnn.comm import World, together
+from hpcgnn.data import checksums, h5
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition.slabs import Slab
+
+NOTHING, BEGUN, WRITTEN = "nothing", "begun", "written"
+_LOG = logging.getLogger("hpcgnn")
+_WORTH_KEEPING_SECONDS = 60.0
+_NOTE_EVERY_SECONDS = 5.0
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder, and whether it is another run's that is to be continued; ``uuid`` is that of the file to write."""
+
+    folder: Path
+    uuid: str
+    continues: bool
+
+    @property
+    def parts(self) -> Path:
+        """The parts file that has no final name yet."""
+        return self.folder / "parts.h5"
+
+    def has(self, mark: str) -> bool:
+        """Whether ``mark`` has been made."""
+        return (self.folder / mark).exists()
+
+    def mark(self, name: str) -> None:
+        """Say that something is so from now on."""
+        (self.folder / name).touch()
+
+    def keep_assignment(self, world: World, slab: Slab, parts: np.ndarray, facts: dict[str, Any]) -> None:
+        """Keep ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
+        path = self.folder / "assignment"
+        with together(world, "keep the parts of the nodes"):
+            if world.rank == 0:
+                path.write_bytes(b"")
+        with together(world, "keep the parts of the nodes"), path.open("r+b") as file:
+            file.seek(slab.first * 4)
+            file.write(np.ascontiguousarray(parts, dtype=np.int32).data)
+        with together(world, "keep the parts of the nodes"):
+            if world.rank == 0:
+                _replace(path.with_suffix(".json"), facts | {"checksum": _checksum(path)})
+
+    def assignment(self, world: World, slab: Slab) -> tuple[np.ndarray, dict[str, Any]] | None:
+        """What :meth:`keep_assignment` kept, if it is whole. Collective."""
+        facts, path = None, self.folder / "assignment"
+        if world.rank == 0 and self.continues:
+            facts = _read(path.with_suffix(".json"))
+            if facts and not _is_whole(path, int(4 * slab.bounds[-1]), facts["checksum"]):
+                facts = None
+        facts = world.broadcast(facts)
+        if not facts:
+            return None
+        with together(world, "read the parts of the nodes"):
+            parts = np.fromfile(path, np.int32, slab.num_nodes, offset=4 * slab.first)
+        return parts, facts
+
+    def stage(self, schema: h5.Schema) -> str:
+        """How much there is of the parts file: ``WRITTEN`` but for the plan, ``BEGUN``, or ``NOTHING`` of use.
+
+        It is of no use where the plan was being added: HDF5 may have been between two writes.
+        """
+        if not self.continues or self.has("adding"):
+            return NOTHING
+        try:
+            if self.has("sealed"):
+                with PartsFile(self.parts) as parts:
+                    return WRITTEN if parts.uuid == self.uuid else NOTHING
+            h5.byte_offsets(self.parts, schema)
+        except (HpcgnnError, OSError):
+            return NOTHING
+        return BEGUN
+
+    def written(self, world: World) -> Written:
+        """How far this rank has come."""
+        return Written(self.folder / f"written.{world.rank}.{world.size}", self.parts)
+
+    def forget_writing(self) -> None:
+        """Have the parts file written anew."""
+        for path in (
+            *self.folder.glob("written.*"),
+            *(self.folder / name for name in ("parts.h5", "sealed", "adding")),
+        ):
+            path.unlink(missing_ok=True)
+
+
+class Written:
+    """How many rows of all that it writes a rank has written for certain: on disk, not on the way there."""
+
+    def __init__(self, path: Path, parts: Path) -> None:
+        self._path, self._parts, self._noted = path, parts, time.monotonic()
+        self.rows = 0
+        with contextlib.suppress(OSError, ValueError):
+            self.rows = int(path.read_text())
+
+    def reach(self, rows: int) -> None:
+        """Say that the first ``rows`` are written; kept every few seconds."""
+        if time.monotonic() - self._noted < _NOTE_EVERY_SECONDS:
+            return
+        descriptor = os.open(self._parts, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary = self._path.with_name(f"{self._path.name}.new")
+        temporary.write_text(str(rows))
+        os.replace(temporary, self._path)
+        self._noted = time.monotonic()
+
+
+@contextlib.contextmanager
+def kept(
+    world: World, path: str | Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
+) -> Iterator[Work]:
+    """Yield the folder in which to make ``path``; on success :attr:`Work.parts` becomes ``path``. Collective.
+
+    A run that fails removes the folder, unless the assignment took more than a minute; one that is killed or interrupted
+    leaves it. With ``force`` or another ``key`` nothing that was left is used.
+    """
+    found = ("", "", False)
+    with contextlib.ExitStack() as stack:
+        with together(world, f"write {path}"):
+            if world.rank == 0:
+                found = _claim(stack, Path(path), key, force=force, inputs=inputs)
+        folder, name, continues = world.broadcast(found)
+        work = Work(Path(folder), name, continues)
+        try:
+            yield work
+        except Exception:
+            if world.rank == 0 and _seconds(work) < _WORTH_KEEPING_SECONDS:
+                shutil.rmtree(work.folder, ignore_errors=True)
+            raise
+        with together(world, f"write {path}"):
+            if world.rank == 0:
+                whole_file.put(work.parts, path)
+                shutil.rmtree(work.folder, ignore_errors=True)
+
+
+def _claim(
+    stack: contextlib.ExitStack, path: Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
+) -> tuple[str, str, bool]:
+    """``(folder, uuid, whether it continues)``; the folder is this process's until ``stack`` ends."""
+    target = whole_file.check(path, force=force, inputs=inputs)
+    whole_file.remove_left(target.parent)
+    folder = target.with_name(f".{target.name}.work")
+    is_new = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    _lock(stack, folder, path)
+    key = json.loads(json.dumps(key))
+    left = _read(folder / "key.json") or {}
+    if left.get("key") == key and not force:
+        _LOG.warning("continuing what a run that was stopped has left in %s", folder)
+        return str(folder), left["uuid"], True
+    if not is_new:
+        _LOG.warning(
+            "removing %s, left by a run %s", folder, "that --force replaces" if force else "of other arguments"
+        )
+        for entry in folder.iterdir():
+            if entry.name != "lock":
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    name = uuid.uuid4().hex
+    _replace(folder / "key.json", {"key": key, "uuid": name})
+    return str(folder), name, False
+
+
+def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
+    """The kernel takes the lock away when its process ends. Some network file systems have no locks: then there is none."""
+    file = stack.enter_context((folder / "lock").open("a"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise HpcgnnError(f"another process is writing {path}: wait until it ends, or choose another name") from error
+    except OSError as error:
+        _LOG.warning("nothing keeps another process from writing %s beside this one: %s", path, error.strerror)
+
+
+def _is_whole(path: Path, num_bytes: int, checksum: object) -> bool:
+    """Whether a file has this size and this checksum."""
+    try:
+        return path.stat().st_size == num_bytes and _checksum(path) == checksum
+    except OSError:
+        return False
+
+
+def _seconds(work: Work) -> float:
+    """Seconds that it took to compute the stored assignment; 0 where none is stored."""
+    return float((_read(work.folder / "assignment.json") or {}).get("seconds", 0.0))
+
+
+def _checksum(path: Path) -> int:
+    with path.open("rb") as file:
+        pieces = iter(lambda: file.read(_READ_BYTES), b"")
+        return checksums.of_pieces(np.frombuffer(piece, np.uint8) for piece in pieces)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None where there is none, or a damaged one."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _replace(path: Path, values: dict[str, Any]) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(json.dumps(values))
+    os.replace(temporary, path)

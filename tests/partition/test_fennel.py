@@ -1,0 +1,107 @@
+"""Buffered streaming: better than LDG, within the balance, also where the graph is many buffers long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from partition_graphs import Graph, from_npz
+
+from hpcgnn.comm import MpiWorld
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.partition import buffered, coarse, multilevel_loops, slabs
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.slabs import Slab
+from hpcgnn.partition.streaming import fennel, fennel_passes, stream
+
+PARTS, TOLERANCE = 8, 1.05
+
+
+def clustered(directed: bool) -> Graph:
+    """60 groups of 50 nodes, ids by chance, with most edges inside a group, and training nodes in some groups only."""
+    rng = np.random.default_rng(5)
+    group = rng.permutation(3000) % 60
+    members = [np.flatnonzero(group == each) for each in range(60)]
+    sources = np.concatenate([rng.choice(each, 600) for each in members] + [rng.integers(0, 3000, 6000)])
+    destinations = np.concatenate([rng.choice(each, 600) for each in members] + [rng.integers(0, 3000, 6000)])
+    if not directed:
+        sources, destinations = np.concatenate((sources, destinations)), np.concatenate((destinations, sources))
+    train = (group < 20) & (rng.random(3000) < 0.5)
+    return Graph(3000, sources, destinations, masks=dict.fromkeys(("train_mask", "val_mask", "test_mask"), train))
+
+
+def cut_and_balance(path, assign):
+    world = MpiWorld()
+    with GraphFile(path) as reader:
+        slab = Slab.of(world, reader)
+        balance = Balance.of(world, reader, slab, ("edges", "train"))
+        counted = []
+        parts = assign(reader, balance, counted.append)
+        weights = balance.weights(reader, 0, slab.indptr)
+        destinations = np.repeat(np.arange(slab.num_nodes), np.diff(slab.indptr))
+        cut = np.count_nonzero(parts[reader.sources(0, reader.meta.num_edges)] != parts[destinations])
+        loads = np.stack([np.bincount(parts, column, PARTS) for column in weights.T], axis=1)
+        assert sum(counted) == reader.meta.num_nodes * (5 if assign is ldg else fennel_passes(reader))
+    assert parts.dtype == np.int32
+    return cut, (loads.max(axis=0) / loads.mean(axis=0)).max(), parts
+
+
+def ldg(reader, balance, advance):
+    return stream(reader, balance, PARTS, TOLERANCE, advance)
+
+
+def by_fennel(reader, balance, advance):
+    return fennel(reader, balance, PARTS, TOLERANCE, 3, advance)
+
+
+@pytest.fixture(params=["one buffer", "many buffers"])
+def buffers(request, monkeypatch):
+    if request.param == "many buffers":
+        monkeypatch.setattr(buffered, "_BUFFER_EDGES", 6000)
+        monkeypatch.setattr(coarse, "_MOST_EDGES", 9000)
+        monkeypatch.setattr(slabs, "CHUNK_EDGES", 1000)
+    return request.param
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_finds_groups_that_ldg_does_not(tmp_path, buffers, directed):
+    path = clustered(directed).write(tmp_path / "graph.h5")
+    theirs, _, _ = cut_and_balance(path, ldg)
+    ours, balance, parts = cut_and_balance(path, by_fennel)
+    by_chance = (6000 if directed else 12000) * (1 - 1 / PARTS)  # cut whatever one does
+    assert ours - by_chance < 0.7 * (theirs - by_chance)
+    assert balance < TOLERANCE + 0.02
+    assert np.array_equal(cut_and_balance(path, by_fennel)[2], parts)
+
+
+def test_real_graph(tmp_path, shared_data):
+    path = from_npz(shared_data("cora.npz")).write(tmp_path / "graph.h5")
+    ours, balance, _ = cut_and_balance(path, by_fennel)
+    assert ours < 0.6 * cut_and_balance(path, ldg)[0]
+    assert balance < TOLERANCE + 0.02
+
+
+def test_contraction_keeps_every_edge_between_clusters():
+    rng = np.random.default_rng(0)
+    dense = rng.integers(0, 3, (7, 7 + 2))  # 7 nodes, 2 parts
+    np.fill_diagonal(dense, 0)
+    rows, columns = np.nonzero(dense)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=7))))
+    labels = np.array([4, 4, 2, 6, 2, 2, 6], dtype=np.int32)
+    assert multilevel_loops.number_clusters(labels) == 3
+    assert labels.tolist() == [0, 0, 1, 2, 1, 1, 2]
+    found_indptr = np.zeros(4, dtype=np.int64)
+    found_columns, found_weights = np.empty(columns.size, np.int32), np.empty(columns.size, np.int32)
+    multilevel_loops.contract(
+        indptr, columns.astype(np.int32), dense[rows, columns].astype(np.int32), labels, 3, 2,
+        found_indptr, found_columns, found_weights,
+    )  # fmt: skip
+    found = np.zeros((3, 5), dtype=np.int64)
+    found_rows = np.repeat(np.arange(3), np.diff(found_indptr))
+    used = found_indptr[-1]
+    found[found_rows, found_columns[:used]] = found_weights[:used]
+    names = np.concatenate((labels, [3, 4]))
+    expected = np.zeros((3, 5), dtype=np.int64)
+    np.add.at(expected, (labels[rows], names[columns]), dense[rows, columns])
+    expected[np.arange(3), np.arange(3)] = 0
+    assert np.array_equal(found, expected)
+    assert np.count_nonzero(expected) == used  # each pair once

@@ -1,0 +1,195 @@
+"""A partition that is killed goes on where it was; several processes and threads write what one does."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from partition_graphs import datasets, random_graph
+from rank_pool import ThreadPool
+from ranks import partitions
+
+from hpcgnn.comm import MpiWorld
+from hpcgnn.data import plan_pieces, plan_worker
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, slabs, work
+
+OPTIONS = {"num_parts": 5, "method": "ldg", "jobs": 1}
+MOMENTS = {
+    "before anything": ("hpcgnn.partition.partitioner", "_assign", 1),
+    "after the assignment": ("hpcgnn.partition.partitioner", "_write", 1),
+    "while features are written": ("hpcgnn.partition.part_order", "Reordering._write_rows", 7),
+    "while edges are written": ("hpcgnn.partition.part_order", "Reordering._write_edges", 9),
+    "before the checksums": ("hpcgnn.partition.partitioner", "_seal", 1),
+    "while parts are planned": ("hpcgnn.data.plan_pieces", "make", 4),
+    "while the plan is added": ("hpcgnn.data.plan_assembly", "_write_senders", 1),
+    "before the name": ("hpcgnn.whole_file", "put", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return random_graph(400, 3000, rich=False).write(tmp_path_factory.mktemp("graph") / "graph.h5")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(graph, tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "parts.h5"
+    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    return datasets(path)
+
+
+@pytest.fixture(scope="module")
+def writing(graph, tmp_path_factory):
+    """What a run leaves that is killed while it writes edges."""
+    folder = tmp_path_factory.mktemp("killed")
+    kill(graph, folder / "parts.h5", "while edges are written")
+    return folder
+
+
+@pytest.fixture
+def killed(writing, tmp_path):
+    """The same, to be changed; and where its parts file is to be."""
+    shutil.copytree(writing, tmp_path / "own")
+    return tmp_path / "own" / "parts.h5"
+
+
+def check_same(path, expected):
+    """But for the plan's and the file's own checksums of their attributes, which name another uuid, all is the same."""
+    found = datasets(path)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert values.tobytes() == found[name].tobytes(), name
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def kill(graph, path, moment):
+    """Partition in a process of its own (forked: it has imported all) that ends by SIGKILL at that moment."""
+    process = multiprocessing.get_context("fork").Process(target=killed_at, args=(graph, path, *MOMENTS[moment]))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not path.exists()
+    assert (path.parent / ".parts.h5.work").is_dir()
+
+
+def killed_at(graph, path, module, name, count):
+    """Partition in small chunks, and end at so many calls of a function."""
+    work._NOTE_EVERY_SECONDS = 0
+    part_order.CHUNK_BYTES, part_order._RUN_BYTES, slabs.CHUNK_EDGES = 256, 1, 100
+    *above, last = name.split(".")
+    home = functools.reduce(getattr, above, importlib.import_module(module))
+    original, calls = getattr(home, last), []
+
+    def deadly(*arguments):
+        calls.append(1)
+        if len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+
+    setattr(home, last, deadly)
+    ThreadPool(1).run(partitions.partitioned, graph, path, OPTIONS)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_goes_on_after_a_kill(graph, undisturbed, tmp_path, monkeypatch, caplog, moment):
+    path = tmp_path / "parts.h5"
+    kill(graph, path, moment)
+    if moment != "before anything":
+        monkeypatch.setattr(partitioner, "_assign", lambda *_: pytest.fail("the nodes were assigned again"))
+    if moment == "while edges are written":
+        monkeypatch.setattr(
+            part_order.Reordering, "_write_rows", lambda *_: pytest.fail("what was there was written again")
+        )
+    if moment == "while parts are planned":
+        monkeypatch.setattr(part_order.Reordering, "run", lambda _: pytest.fail("the parts were written again"))
+    with caplog.at_level(logging.WARNING, "hpcgnn"):
+        report = partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    assert sum("continuing what a run that was stopped has left" in each for each in caplog.messages) == 1
+    assert report.method == "ldg"
+    check_same(path, undisturbed)
+
+
+def test_pieces_that_are_there_are_not_made_again(graph, undisturbed, tmp_path, monkeypatch):
+    path = tmp_path / "parts.h5"
+    kill(graph, path, "while parts are planned")  # the fourth of five
+    made = []
+    make = plan_pieces.make
+    monkeypatch.setattr(plan_pieces, "make", lambda *given: (made.append(given[-1]), make(*given)))
+    piece = plan_pieces.path_of(tmp_path / ".parts.h5.work", "hybrid", 1)
+    piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")  # damaged since
+    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    assert made == [1, 3, 4]
+    check_same(path, undisturbed)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"num_parts": 4}, {"plan": "none"}, {"force": True}])
+def test_starts_anew_with_other_arguments(graph, killed, tmp_path, caplog, change):
+    with caplog.at_level(logging.WARNING, "hpcgnn"):
+        partition(MpiWorld(), graph, killed, PartitionOptions(**OPTIONS | change))
+    assert "removing" in caplog.text
+    partition(MpiWorld(), graph, tmp_path / "other.h5", PartitionOptions(**OPTIONS | change))
+    check_same(killed, datasets(tmp_path / "other.h5"))
+
+
+@pytest.mark.parametrize("name", ["assignment", "assignment.json", "key.json", "parts.h5", "written.0.1"])
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40])
+def test_what_is_damaged_is_made_anew(graph, undisturbed, killed, name, damage):
+    (killed.parent / ".parts.h5.work" / name).write_bytes(damage)
+    partition(MpiWorld(), graph, killed, PartitionOptions(**OPTIONS))
+    check_same(killed, undisturbed)
+
+
+def test_two_at_once_are_refused(graph, tmp_path):
+    path = tmp_path / "parts.h5"
+    holds = work.kept(MpiWorld(), path, {}, force=False, inputs=[])
+    holds.__enter__()
+    with pytest.raises(HpcgnnError, match="another process is writing") as refused:
+        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    holds.__exit__(HpcgnnError, refused.value, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_go_on_as_well(graph, undisturbed, killed, size):
+    """What was written counts for as many ranks alone, the assignment for any number."""
+    (report, *_) = ThreadPool(size).run(partitions.partitioned, graph, killed, OPTIONS)
+    assert "made by the run that this one continues" in report["reason"]
+    check_same(killed, undisturbed)
+
+
+def test_jobs_write_the_same(graph, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(part_order, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(part_order, "_RUN_BYTES", 1)
+    monkeypatch.setattr(slabs, "CHUNK_EDGES", 100)
+    partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS | {"jobs": 3}))
+    check_same(tmp_path / "parts.h5", undisturbed)
+
+
+def test_a_worker_that_is_killed_is_one_sentence(graph, tmp_path, monkeypatch):
+    start = plan_worker._Worker.__enter__
+
+    def killed(worker):
+        os.kill(worker._process.pid, signal.SIGKILL)
+        return start(worker)
+
+    monkeypatch.setattr(plan_worker._Worker, "__enter__", killed)
+    with pytest.raises(HpcgnnError, match=r"ended \(signal 9\): if memory is short, take fewer --jobs"):
+        partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS | {"jobs": 2}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_import_neither_torch_nor_numba():
+    program = (
+        "import sys, hpcgnn.data.plan_worker; print([m for m in ('torch', 'numba', 'mpi4py') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ended.stdout == "[]\n"

@@ -1,0 +1,273 @@
+"""Moves of nodes that shrink the minimum covers: exact counts, balance, never more rows, what is better than the best cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import click.testing
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_graphs import datasets, from_npz, parts_of_nodes, random_graph
+from rank_pool import ThreadPool
+from ranks import partitions
+
+from hpcgnn.cli.partition import partition as command
+from hpcgnn.comm import MpiWorld
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.partition import PartitionOptions, partition, rows, rows_loops
+from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows
+from hpcgnn.partition.rows_cover import minimum_cover, roles_of
+
+
+def in_edges(num_nodes, sources, destinations):
+    """``(indptr, indices)`` by destination."""
+    order = np.lexsort((sources, destinations))
+    counts = np.bincount(destinations, minlength=num_nodes)
+    return np.concatenate(([0], np.cumsum(counts))), np.asarray(sources)[order]
+
+
+def rows_by_matching(indptr, indices, parts):
+    """Rows of hybrid plans from their definition: for each ordered pair of parts, a maximum matching of its cut edges."""
+    cut = {}
+    for destination in range(indptr.size - 1):
+        for source in indices[indptr[destination] : indptr[destination + 1]]:
+            if parts[source] != parts[destination]:
+                edge = (("source", int(source)), ("destination", destination))
+                cut.setdefault((int(parts[source]), int(parts[destination])), set()).add(edge)
+    total = 0
+    for edges in cut.values():
+        graph = nx.Graph(list(edges))
+        top = {one for one, _ in edges}
+        total += len(nx.bipartite.hopcroft_karp_matching(graph, top)) // 2
+    return total
+
+
+def load_of(parts, num_parts, weights):
+    return np.stack([np.bincount(parts, weights=column, minlength=num_parts) for column in weights.T], axis=1)
+
+
+def refine(indptr, indices, parts, num_parts, tolerance=1.1, **options):
+    """Balances nodes and in-edges plus one; every batch is compared with the definition."""
+    weights = np.column_stack((np.ones(indptr.size - 1, dtype=np.int64), np.diff(indptr) + 1))
+    limits = limits_of(parts, num_parts, weights, tolerance)
+    seen = []
+
+    def check(now, counted):
+        assert counted == rows_by_matching(indptr, indices, now)
+        assert (load_of(now, num_parts, weights) <= limits).all()
+        seen.append(counted)
+
+    result = minimise_rows(indptr, indices, parts, num_parts, weights, limits, on_batch=check, **options)
+    assert result.rows_before == rows_by_matching(indptr, indices, parts)
+    assert result.rows_after == rows_by_matching(indptr, indices, result.parts)
+    assert result.rows_after == min([result.rows_before, *seen])
+    assert list(result.batches) == seen
+    assert result.parts.dtype == np.int32
+    assert (load_of(result.parts, num_parts, weights) <= limits).all()
+    return result
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("num_parts", [1, 2, 5, 40])
+def test_every_batch_is_counted_by_matching_and_balanced(num_parts, symmetric):
+    graph = random_graph(rich=False)
+    sources, destinations = graph.sources, graph.destinations
+    if symmetric:
+        sources, destinations = np.concatenate((sources, destinations)), np.concatenate((destinations, sources))
+    indptr, indices = in_edges(graph.num_nodes, sources, destinations)
+    assert roles_of(indptr, indices).roles == (1 if symmetric else 2)
+    parts = np.random.default_rng(3).integers(0, num_parts, graph.num_nodes)
+    parts[parts == 3] = 2  # an empty part
+    result = refine(indptr, indices, parts, num_parts)
+    assert result.rows_after < result.rows_before or num_parts == 1
+    assert result.complete
+
+
+@given(st.integers(0, 25), st.integers(0, 80), st.integers(1, 6), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_never_more_rows_than_before(num_nodes, num_edges, num_parts, seed):
+    random = np.random.default_rng(seed)
+    edges = random.integers(0, max(num_nodes, 1), (2, num_edges if num_nodes else 0))
+    parts = random.integers(0, num_parts, num_nodes)
+    refine(*in_edges(num_nodes, *edges), parts, num_parts, seed=seed)
+
+
+@pytest.mark.parametrize("name", ["cora.npz", "dblpv7.npz"])
+def test_rows_of_real_graphs_are_fewer(shared_data, name):
+    graph = from_npz(shared_data(name))
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    parts = np.arange(graph.num_nodes) * 8 // graph.num_nodes
+    result = refine(indptr, indices, parts, 8)
+    assert result.rows_after < 0.8 * result.rows_before
+    assert f"{result.rows_after:,} rows" in result.note
+
+
+def test_what_costs_edges_and_saves_rows_is_done():
+    """Nodes 0, 1 and 2 of part 0 have rows for part 1, where 3 to 7 are tied to all of them. 8 is tied to 0 and 1, and to 10
+    of part 1: there, one more edge is cut, and no row is needed for it, as 0 and 1 have theirs."""
+    sources = [0, 1, 2] * 5 + [8, 8, 8]
+    destinations = [*np.repeat([3, 4, 5, 6, 7], 3).tolist(), 10, 0, 1]
+    both = np.array([sources + destinations, destinations + sources])
+    indptr, indices = in_edges(11, *both)
+    parts = np.array([0, 0, 0, 1, 1, 1, 1, 1, 0, 1, 1])
+    weights = np.ones((11, 1), dtype=np.int64)
+    weights[:8] = 100  # only the light nodes can move
+    limits = np.array([[301], [503]])
+    result = minimise_rows(indptr, indices, parts, 2, weights, limits, schedule=Schedule(1, 1, 0.0))
+    assert (result.rows_before, result.rows_after) == (8, 6)
+    assert [np.count_nonzero(one[both[0]] != one[both[1]]) for one in (parts, result.parts)] == [32, 34]
+    assert result.parts[8] == 1
+
+
+def test_the_same_seed_gives_the_same_parts():
+    graph = random_graph(rich=False)
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
+    first, again, other = (refine(indptr, indices, parts, 4, seed=seed) for seed in (7, 7, 8))
+    assert np.array_equal(first.parts, again.parts)
+    assert not np.array_equal(first.parts, other.parts)
+
+
+def test_an_allowance_that_has_run_out_changes_nothing():
+    graph = random_graph(rich=False)
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
+    result = refine(indptr, indices, parts, 4, seconds=0.0)
+    assert not result.complete
+    assert result.rows_after == result.rows_before
+    assert np.array_equal(result.parts, parts)
+    assert "cut short" in result.note
+
+
+def test_passes_are_as_many_as_there_is_time_for(monkeypatch):
+    """On a clock that goes on by a second at each look, some passes are made, counted once more, and all is in time."""
+    graph = random_graph(rich=False)
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
+    seconds = itertools.count()
+    monkeypatch.setattr(rows.time, "perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(rows, "_load_loops", lambda: None)
+    result = refine(indptr, indices, parts, 4, seconds=15.0)
+    assert not result.complete
+    assert next(seconds) <= 16
+    assert result.rows_after < result.rows_before
+
+
+def test_the_best_parts_are_kept_when_annealing_ends_worse(monkeypatch):
+    """At a temperature that never falls, rows only grow from good parts: those are what comes back, improved downhill."""
+    graph = random_graph(rich=False)
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    parts = refine(indptr, indices, np.random.default_rng(3).integers(0, 4, graph.num_nodes), 4, tolerance=1.2).parts
+    monkeypatch.setattr(rows._Search, "_pass", hot(rows._Search._pass))
+    result = refine(indptr, indices, parts, 4, tolerance=1.2)
+    assert max(result.batches) > result.rows_before
+    assert result.rows_after <= result.rows_before
+    assert len(result.batches) == 3 + 2  # annealing, and then downhill from the start
+
+
+def hot(one_pass):
+    return lambda search, temperature: one_pass(search, 50.0 if temperature or search._passes < 9 else 0.0)
+
+
+def test_rows_are_a_cover_and_needed_after_any_moves():
+    """The inner loops' books, against their definitions."""
+    graph = random_graph(rich=False)
+    roles = roles_of(*in_edges(graph.num_nodes, graph.sources, graph.destinations))
+    part = np.tile(np.random.default_rng(3).integers(0, 5, graph.num_nodes).astype(np.int32), roles.roles)
+    state, work = rows_loops.room_for_rows(roles, 5), rows_loops.work_space(roles, 5)
+    cover, _ = minimum_cover(roles, part, 5)
+    rows_loops.take_cover(roles, part, cover, state)
+    weights, limits = np.ones((graph.num_nodes, 1), dtype=np.int64), np.full((5, 1), 60)
+    load, resting = load_of(part[: graph.num_nodes], 5, weights).astype(np.int64), np.zeros(graph.num_nodes, dtype=bool)
+    order = rows_loops.boundary(roles, part)
+    moved = rows_loops.move_nodes(roles, part, state, order, weights, load, limits, 2.0, 1, resting, work)
+    assert moved > 20
+    assert np.array_equal(load, load_of(part[: graph.num_nodes], 5, weights))
+    assert not any(array.any() for array in (work.number, work.agreeing, work.free, work.edges))
+    held = [set(state.part[b : b + c].tolist()) for b, c in zip(state.begin[:-1], state.held, strict=True)]
+    for i, rows_of_role in enumerate(held):
+        others = roles.other[roles.begin[i] : roles.begin[i + 1]]
+        for j in others:
+            assert part[i] == part[j] or part[j] in rows_of_role or part[i] in held[j]
+        for k in range(state.begin[i], state.begin[i] + state.held[i]):
+            needed_by = [j for j in others if part[j] == state.part[k] and part[i] not in held[j]]
+            assert state.need[k] == len(needed_by) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parts": np.array([0, 1, 2])}, "number them from 0 to 1"),
+        ({"parts": np.array([0, 1])}, "give each node one part"),
+        ({"indices": np.array([0, 3])}, "check indptr and indices"),
+        ({"limits": np.ones((3, 1))}, "do not fit 2 parts"),
+    ],
+)
+def test_bad_input_ends_in_a_sentence(change, words):
+    good = {"indptr": np.array([0, 1, 2, 2]), "indices": np.array([1, 2]), "parts": np.array([0, 1, 1]), "num_parts": 2}
+    good |= {"weights": np.ones((3, 1), dtype=np.int64), "limits": np.array([3])}
+    assert minimise_rows(**good).rows_before == 1
+    with pytest.raises(HpcgnnError, match=words):
+        minimise_rows(**good | change)
+
+
+def test_a_graph_too_large_is_refused():
+    indptr = np.zeros(2, dtype=np.int64)
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, dtype=np.int32), shape=(1 << 30,), strides=(0,))
+    with pytest.raises(HpcgnnError, match="--objective volume"):
+        roles_of(indptr, huge)
+
+
+@pytest.mark.parametrize("method", ["metis", "random"])
+def test_the_command_says_what_it_saved(shared_data, tmp_path, method):
+    graph = from_npz(shared_data("cora.npz"))
+    path = graph.write(tmp_path / "graph.h5")
+    arguments = [
+        str(path),
+        str(tmp_path / "parts.h5"),
+        "--parts",
+        "4",
+        "--method",
+        method,
+        "--objective",
+        "rows",
+        "--json",
+    ]
+    result = click.testing.CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert "before the refinement" in report["reason"]
+    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    after = rows_by_matching(indptr, indices, parts_of_nodes(tmp_path / "parts.h5"))
+    assert f"sends {after:,} rows" in report["reason"]
+
+
+def test_balance_is_no_worse_than_the_partitioner_left_it(shared_data, tmp_path):
+    path = from_npz(shared_data("cora.npz")).write(tmp_path / "graph.h5")
+    found = {}
+    for objective in ("volume", "rows"):
+        options = PartitionOptions(8, method="metis", objective=objective, force=True)
+        found[objective] = partition(MpiWorld(), path, tmp_path / "parts.h5", options).quality
+    assert found["rows"].edge_balance <= max(1.05, found["volume"].edge_balance) + 1e-9
+    assert found["rows"].train_balance <= max(1.05, found["volume"].train_balance) + 1e-9
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_ranks_write_what_one_does(tmp_path, size):
+    path = random_graph(rich=False).write(tmp_path / "graph.h5")
+    options = {"num_parts": 4, "method": "random", "objective": "rows"}
+    reports = ThreadPool(size).run(partitions.partitioned, path, tmp_path / "many.h5", options)
+    alone = partition(MpiWorld(), path, tmp_path / "alone.h5", PartitionOptions(**options))
+    assert [report["reason"] for report in reports] == [alone.reason] * size
+    many, one = datasets(tmp_path / "many.h5"), datasets(tmp_path / "alone.h5")
+    assert all(many[name].tobytes() == one[name].tobytes() for name in one)
+
+
+def test_repeated_edges_and_loops_are_no_roles():
+    roles = roles_of(*in_edges(3, [0, 0, 1, 1, 2], [1, 1, 0, 1, 2]))
+    assert (roles.roles, roles.other.tolist(), roles.begin.tolist()) == (1, [1, 0], [0, 1, 2, 2])
+    assert roles.twin.tolist() == [1, 0]
