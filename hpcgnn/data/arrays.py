@@ -22,7 +22,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 def feature_array(x: Any, num_nodes: int, where: str) -> Any:
-    """``x`` as (N, F) float32, an array, or a ``csr_matrix`` with sorted columns, each once."""
+    """``x`` as (N, F) float32 or, where it is that, float16, an array; or a ``csr_matrix`` of float32 with sorted columns."""
     if sp.issparse(x):
         x = sp.csr_matrix(x, dtype=np.float32)
         x.sum_duplicates()
@@ -32,7 +32,7 @@ def feature_array(x: Any, num_nodes: int, where: str) -> Any:
             raise HpcgnnError(f"{where}: x has dtype {x.dtype}, it should be numbers")
     if x.ndim != 2 or x.shape[0] != num_nodes:
         raise HpcgnnError(f"{where}: x has shape {x.shape}, it should be ({num_nodes}, F), a row for each node")
-    return x if sp.issparse(x) else as_float32(x)
+    return x if sp.issparse(x) or x.dtype == np.float16 else as_float32(x)
 
 
 def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str) -> sp.csr_matrix:

@@ -19,6 +19,7 @@ from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.data.features import Features, make_features, parse_features, row_normalised
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
 from hpcgnn.data.node_checks import NodeChecker
+from hpcgnn.data.schema import FULL
 from hpcgnn.data.sources import Source, open_source
 from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.data.spool import Spool
@@ -73,8 +74,9 @@ def convert(
 ) -> ConvertSummary:
     """Write the graph that ``source`` names to ``output``.
 
-    Memory is bounded, whatever the number of edges and the width of x, for generators and text files; about 30 bytes a
-    node are needed to make a split, and files that are read whole (npz, PyG, OGB) take their size.
+    Memory is bounded, whatever the number of edges and the width of x, for generators, text and binary files, and OGB's two
+    largest graphs; about 30 bytes a node are needed to make a split, and what is read whole (npz, PyG, OGB's others) takes
+    its size.
     Raises :class:`HpcgnnError` with one sentence for anything wrong with the source, the options or the disk; then
     nothing is left behind.
     """
@@ -145,7 +147,9 @@ def _write(
 def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:
     info = graph.info
     if options.features is None:
-        return Features(info.num_features, info.x_nnz, graph.features)
+        # Normalised values are new ones, to be rounded once: to float32.
+        dtype = FULL if options.row_normalise else info.x_dtype
+        return Features(info.num_features, info.x_nnz, graph.features, dtype)
     return make_features(parse_features(options.features), info.num_nodes, edges.in_degrees)
 
 
@@ -176,6 +180,7 @@ def _meta(
         directed=not edges.symmetric,
         weighted=info.weighted,
         x_nnz=features.nnz if features.columns else None,
+        x_dtype=features.dtype,
         has_masks=info.has_masks or split is not None,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from hpcgnn.data.arrays import as_float32
 from hpcgnn.data.random_kernels import key_for, normal_rows
+from hpcgnn.data.schema import FULL
 from hpcgnn.data.sources.base import Rows
 from hpcgnn.errors import HpcgnnError
 
@@ -27,11 +29,12 @@ class FeatureRule:
 
 @dataclass(frozen=True)
 class Features:
-    """F columns; ``nnz`` is None for dense features; ``rows(first, last)`` computes or reads (n, F) float32."""
+    """F columns; ``nnz`` is None for dense features; ``rows(first, last)`` computes or reads (n, F) of ``dtype``."""
 
     columns: int
     nnz: int | None
     rows: Callable[[int, int], Rows | None]
+    dtype: str = FULL
 
 
 def parse_features(text: str) -> FeatureRule:
@@ -69,8 +72,9 @@ def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, 
 
 
 def row_normalised(x: Rows) -> Rows:
-    """Each row divided by the sum of its absolute values; zero rows stay zero."""
+    """Each row divided by the sum of its absolute values, as float32; zero rows stay zero."""
     if isinstance(x, np.ndarray):
+        x = as_float32(x)  # a sum of float16 may be too large for one
         sums = np.abs(x).sum(axis=1, keepdims=True)
         return np.divide(x, sums, out=np.zeros_like(x), where=sums > 0)
     sums = np.asarray(abs(x).sum(axis=1)).reshape(-1)

@@ -1,7 +1,7 @@
 """``graph.h5``: one whole graph in original ids, readable in slabs.
 
     /edges/indptr (N+1) int64, /edges/indices (E) int64, [/edges/weight (E) float32]    CSR by destination, sorted rows
-    /nodes/x (N, F) float32,  or  /nodes/x_indptr (N+1) int64, x_indices (nnz) int32, x_data (nnz) float32
+    /nodes/x (N, F) float32 or float16,  or  /nodes/x_indptr (N+1) int64, x_indices (nnz) int32, x_data (nnz) float32
     /nodes/y (N) int64, -1 = no label,  or (N, C) uint8 multi-label, an all-zero row = no label
     /nodes/train_mask, val_mask, test_mask (N) bool
 
@@ -26,6 +26,7 @@ from hpcgnn.data import checksums, h5
 from hpcgnn.data.schema import (
     ATTRIBUTES,
     BORDERS,
+    HALF,
     MASKS,
     MULTI_LABEL,
     NO_TASK,
@@ -52,7 +53,7 @@ __all__ = [
     "SlabReader",
 ]
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 2
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 3
 
 
 class SlabReader(ABC):
@@ -107,7 +108,10 @@ class SlabReader(ABC):
             raise h5.damaged(self.path, "it says that it is of version 1, which had no checksums, and has some")
 
     def _attribute_types(self) -> dict[str, type]:
-        return {"format": str, "version": int, "uuid": str} | ATTRIBUTES
+        types = {"format": str, "version": int, "uuid": str} | ATTRIBUTES
+        if h5.attribute(self.file, "version", int) < _FIRST_WITH_X_DTYPE:
+            del types["x_dtype"]
+        return types
 
     @abstractmethod
     def _rules(self) -> Rules:
@@ -203,13 +207,32 @@ class SlabReader(ABC):
         return self.read("edges/weight", first_edge, last_edge, slab) if self.meta.weighted else None
 
     def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
-        """Features of nodes ``[first, last)``: (n, F) float32 dense or CSR as stored; None if there are none."""
+        """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
             indptr = self.indptr(first, last, "nodes/x_indptr", slab)
             begin, end = int(indptr[0]), int(indptr[-1])
             columns, data = (self.read(f"nodes/x_{name}", begin, end, slab) for name in ("indices", "data"))
             return sp.csr_matrix((data, columns, indptr - begin), shape=(last - first, self.meta.num_features))
-        return self.read("nodes/x", first, last, slab) if self.meta.num_features else None
+        if not self.meta.num_features:
+            return None
+        if self.meta.x_dtype == HALF:
+            return self._widened("nodes/x", first, last, slab)
+        return self.read("nodes/x", first, last, slab)
+
+    def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
+        """Rows of a float16 dataset as float32, in the memory of the result alone.
+
+        They are read into its second half and widened from the front: what a row overwrites has been widened before it.
+        """
+        array, rule = self.arrays[name], self.rules[name]
+        wide = np.empty((last - first, *rule.shape[1:]), np.float32)
+        narrow = wide.reshape(-1).view(np.float16)[wide.size :].reshape(wide.shape)
+        called, expected = ("", None) if slab is None else self._seal(name, slab)
+        look(array, (first, last), narrow, rule, called, expected)
+        step = max(1, _WIDENED_BYTES // (4 * rule.row_size))
+        for begin in range(0, last - first, step):
+            wide[begin : begin + step] = narrow[begin : begin + step]  # numpy copies what overlaps
+        return wide
 
     def labels(self, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
         """``y`` of nodes ``[first, last)``, or None."""
@@ -223,7 +246,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
         return graph_rules(self.meta)
@@ -235,3 +258,5 @@ class GraphFile(SlabReader):
 
 
 _BLOCK_NODES = 1 << 18
+_FIRST_WITH_X_DTYPE = 3  # versions of graph files and parts files are counted alike
+_WIDENED_BYTES = 1 << 20

@@ -34,11 +34,11 @@ class SlabWriter:
     """Writes rows of the arrays that :func:`create` laid out."""
 
     def __init__(self, sink: ByteSink, offsets: Mapping[str, int], schema: Schema) -> None:
-        self._sink, self._offsets, self._schema = sink, offsets, schema
+        self._sink, self._offsets, self.schema = sink, offsets, schema
 
     def write(self, name: str, first_row: int, rows: np.ndarray) -> None:
         """Write ``rows`` (cast to the stored dtype) to dataset ``name`` from row ``first_row`` on."""
-        shape, dtype = self._schema[name]
+        shape, dtype = self.schema[name]
         if rows.size == 0:
             return
         if first_row + rows.shape[0] > shape[0] or rows.shape[1:] != shape[1:]:
@@ -74,6 +74,16 @@ def add_datasets(group: h5py.Group, schema: Schema) -> dict[str, int]:
         if np.prod(shape, dtype=np.int64) > 0:
             offsets[name] = dataset.get_offset()
     return offsets
+
+
+def byte_offsets(path: str | Path, schema: Schema) -> dict[str, int]:
+    """What :func:`create` returned for the same ``schema``. Raises HpcgnnError where the file is not that."""
+    with reading(path, "what was created"), h5py.File(path, locking=False) as file:
+        for name, (shape, dtype) in schema.items():
+            if file[name].shape != shape or file[name].dtype != dtype:
+                raise ValueError(f"{name} is {file[name].dtype} of shape {file[name].shape}")
+        filled = (name for name, (shape, _) in schema.items() if np.prod(shape, dtype=np.int64) > 0)
+        return {name: file[name].id.get_offset() for name in filled}
 
 
 def new_header(kind: str, version: int) -> dict[str, Any]:

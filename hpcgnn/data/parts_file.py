@@ -17,7 +17,7 @@ from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GraphMeta, SlabReader
 from hpcgnn.data.schema import Rules, layout, parts_rules
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 2
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 3
 
 
 def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
@@ -28,12 +28,17 @@ def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, PARTS_VERSION), "part"
 
     @property
     def num_parts(self) -> int:
         """Parts."""
         return self.num_slabs
+
+    @property
+    def ranks_per_node(self) -> int:
+        """For nodes of so many ranks in a row the parts were made; 1 where nobody asked for any."""
+        return max(int(self.attributes.get("ranks_per_node", 1)), 1)
 
     @property
     def node_offsets(self) -> np.ndarray:
@@ -46,6 +51,7 @@ class PartsFile(SlabReader):
 
     def _attribute_types(self) -> dict[str, type]:
         made_by = {"graph_uuid": str, "method": str, "objective": str, "balance": str, "seed": int}
+        made_by["ranks_per_node"] = int  # not in files of before
         told = {name: kind for name, kind in made_by.items() if name in self.file.attrs}  # nothing else goes by them
         return super()._attribute_types() | {"num_parts": int} | told
 

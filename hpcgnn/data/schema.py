@@ -17,6 +17,7 @@ from hpcgnn.data import h5
 from hpcgnn.errors import HpcgnnError
 
 SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
+FULL, HALF = "float32", "float16"
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 NODES, BORDERS, WHOLE = "a row for each node", "a row for each node and one more", "one for the file"
@@ -54,7 +55,10 @@ Rules = dict[str, Rule]
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """What a graph holds; ``x_nnz`` is None for dense features, else the number of stored feature values."""
+    """What a graph holds; ``x_nnz`` is None for dense features, else the number of stored feature values.
+
+    ``x_dtype``: of dense features on disk, ``float32`` or ``float16``; they are float32 wherever they are computed with.
+    """
 
     num_nodes: int
     num_edges: int
@@ -64,6 +68,7 @@ class GraphMeta:
     directed: bool = True
     weighted: bool = False
     x_nnz: int | None = None
+    x_dtype: str = FULL
     has_masks: bool = False
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -74,13 +79,18 @@ class GraphMeta:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
-        """The inverse of :meth:`attributes`, of attributes of the right types. Raises ValueError saying what is wrong."""
-        values = {name: attributes[name] for name in ATTRIBUTES}
+        """The inverse of :meth:`attributes`, of attributes of the right types. Raises ValueError saying what is wrong.
+
+        Before version 3 all features were float32, and no attribute said so.
+        """
+        values = {name: attributes[name] for name in ATTRIBUTES if name != "x_dtype" or name in attributes}
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
             if values[name] < 0:
                 raise ValueError(f"{name} is {values[name]}")
         if values["task"] not in (SINGLE_LABEL, MULTI_LABEL, NO_TASK):
             raise ValueError(f"task is {values['task']!r}")
+        if values.get("x_dtype", FULL) not in (FULL, HALF):
+            raise ValueError(f"x_dtype is {values['x_dtype']!r}")
         values["provenance"] = json.loads(values["provenance"])
         if not isinstance(values["provenance"], dict):
             raise ValueError("provenance is no JSON object")
@@ -113,7 +123,7 @@ def graph_rules(meta: GraphMeta) -> Rules:
         rules["nodes/x_indices"] = integers(meta.x_nnz, meta.num_features, "nodes/x_indptr", np.int32)
         rules["nodes/x_data"] = numbers((meta.x_nnz,), "nodes/x_indptr")
     elif meta.num_features:
-        rules["nodes/x"] = numbers((nodes, meta.num_features), NODES)
+        rules["nodes/x"] = Rule((nodes, meta.num_features), np.dtype(meta.x_dtype), NODES)
     if meta.task == SINGLE_LABEL:
         rules["nodes/y"] = Rule((nodes,), np.dtype(np.int64), low=-1, high=meta.num_classes - 1)
     elif meta.task == MULTI_LABEL:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import h5py
+import numpy as np
 import pytest
 import small_graphs
 
-from hpcgnn.data import plan_store
+from hpcgnn.data import plan_assembly, plan_store
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.plan import plan_receiver
 
 
 @pytest.fixture
@@ -55,13 +57,46 @@ def test_senders_and_receivers_agree(path):
     assert not table
 
 
+@pytest.mark.parametrize("entries_at_once", [1, 40, 1 << 20])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at_once, jobs):
+    """Against a transposition pair by pair."""
+    monkeypatch.setattr(plan_assembly, "_GROUP_ENTRIES", entries_at_once)
+    plan_store.store_plans(path, ["hybrid"], jobs=jobs)
+    wanted = {}
+    with PartsFile(path) as parts:
+        for receiver in range(5):
+            plan = plan_receiver(*parts.edges(*parts.part(receiver), receiver), parts.node_offsets, receiver, "hybrid")
+            rows = np.concatenate(([0], np.cumsum(plan.wanted.lengths)))
+            begin = 0
+            for sender, count in zip(plan.receive_from.peers, plan.receive_from.rows, strict=True):
+                wanted[int(sender), receiver] = [
+                    list(zip(plan.wanted.sources[a:b], plan.wanted.edges[a:b], strict=True))
+                    for a, b in zip(rows[begin : begin + count], rows[begin + 1 : begin + count + 1], strict=True)
+                ]
+                begin += count
+            stored = plan_store.read_plan(parts, "hybrid", receiver)
+            for mine, theirs in ((stored.local, plan.local), (stored.receive, plan.receive)):
+                assert np.array_equal(mine.indptr, theirs.indptr)
+                assert np.array_equal(mine.indices, theirs.indices)
+                assert np.array_equal(mine.edges, theirs.edges)
+        for sender in range(5):
+            send = plan_store.read_plan(parts, "hybrid", sender).send
+            found = [
+                list(zip(send.indices[a:b], send.edges[a:b], strict=True))
+                for a, b in zip(send.indptr[:-1], send.indptr[1:], strict=True)
+            ]
+            assert found == [row for receiver in range(5) for row in wanted.get((sender, receiver), [])]
+    assert len(wanted) > 5
+
+
 def test_a_failure_leaves_the_file_as_it_was(path, monkeypatch):
     before = path.read_bytes()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plan_store, "_write", full)
+    monkeypatch.setattr(plan_store, "assemble", full)
     with pytest.raises(Exception, match="No space left"):
         plan_store.store_plans(path, ["hybrid"])
     assert path.read_bytes() == before

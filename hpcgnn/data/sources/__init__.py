@@ -2,8 +2,13 @@
 
 npz:FILE[?split=K&nodes=N]  numpy arrays: num_nodes, edge_index, x or x_data.., y, train_mask..
 pyg:NAME[?root=DIR&split=K] a data set of PyTorch Geometric, through its own loader
-ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader
+ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader; ogbn-papers100M and mag240m
+                            in slabs from their raw files
 edgelist:FILE[?nodes=N]     text, a line an edge: src dst [weight]
+arclist:FILE[?nodes=N]      the same, as WebGraph writes arcs
+binedges:FILE[?dtype=int64&nodes=N]  pairs of little-endian int32, uint32 or int64
+parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]  a table of edges
+bvgraph:FILE                WebGraph's NAME.graph beside its NAME.properties
 metis:FILE                  METIS .graph
 mtx:FILE[?nodes=N]          MatrixMarket
 rmat:scale=S,..  sbm:nodes=N,..  digits
@@ -34,7 +39,7 @@ def open_source(text: str, folder: Path) -> Source:
 
 def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
     # Each kind imports what it needs, so that converting a text file loads neither torch nor scikit-learn.
-    from hpcgnn.data.sources import matrix_market, metis, npz, ogb, pyg, rmat, sbm, text
+    from hpcgnn.data.sources import binary, matrix_market, metis, npz, ogb, parquet, pyg, rmat, sbm, text, webgraph
     from hpcgnn.data.sources.digits import open_digits
 
     return {
@@ -42,6 +47,10 @@ def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
         "pyg": pyg.open_pyg,
         "ogb": ogb.open_ogb,
         "edgelist": text.open_edge_list,
+        "arclist": text.open_edge_list,
+        "binedges": binary.open_binary_edges,
+        "parquet": parquet.open_parquet,
+        "bvgraph": webgraph.open_bvgraph,
         "metis": metis.open_metis,
         "mtx": matrix_market.open_matrix_market,
         "rmat": rmat.open_rmat,

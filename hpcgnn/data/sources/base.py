@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from hpcgnn.data.arrays import as_float32, feature_array, label_array, mask_array
 from hpcgnn.data.edges import MAX_NODES, EdgeChunk
-from hpcgnn.data.graph_file import MASKS, NO_TASK
+from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.data.sources.spec import is_file
 from hpcgnn.errors import HpcgnnError
 
@@ -28,7 +28,8 @@ Rows: TypeAlias = np.ndarray | sp.csr_matrix
 class SourceInfo:
     """What a source holds before any option is applied; ``num_edges`` is None where only reading tells.
 
-    ``x_nnz`` is None for dense features. ``default_split`` is used when the user names none and there are no masks.
+    ``x_nnz`` is None for dense features, whose ``x_dtype``, float32 or float16, is that of the file.
+    ``default_split`` is used when the user names none and there are no masks.
     ``both_ways``: the format wants every edge with its reverse, of the same weight.
     """
 
@@ -37,6 +38,7 @@ class SourceInfo:
     weighted: bool = False
     num_features: int = 0
     x_nnz: int | None = None
+    x_dtype: str = FULL
     num_classes: int = 0
     task: str = NO_TASK
     has_masks: bool = False
@@ -58,7 +60,7 @@ class Source(Protocol):
         ...
 
     def features(self, first: int, last: int) -> Rows | None:
-        """(n, F) float32, dense or CSR, of nodes ``[first, last)``; None if there are none."""
+        """(n, F) of ``info.x_dtype``, dense or CSR, of nodes ``[first, last)``; None if there are none."""
         ...
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
@@ -124,6 +126,7 @@ class ArraySource:
             weighted=weight is not None,
             num_features=0 if self._x is None else self._x.shape[1],
             x_nnz=None if self._x is None or isinstance(self._x, np.ndarray) else self._x.nnz,
+            x_dtype=HALF if self._x is not None and self._x.dtype == np.float16 else FULL,
             num_classes=classes,
             task=task,
             has_masks=self._masks is not None,

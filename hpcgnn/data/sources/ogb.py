@@ -1,31 +1,40 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ...), through its own loader.
 
-``root`` is what you would give to ``NodePropPredDataset``. The published split is kept.
+``root`` is what you would give to ``NodePropPredDataset``. The published split is kept. Two data sets are read in slabs from
+their own files instead, without ogb: :mod:`hpcgnn.data.sources.ogb_raw`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.sources.base import ArraySource
+from hpcgnn.data.sources.base import ArraySource, Source
+from hpcgnn.data.sources.ogb_raw import open_mag, open_papers
 from hpcgnn.data.sources.pyg import default_root, loading, warnings_off
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
 
 _TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_IN_SLABS: dict[str, Callable[[str, Path], Source]] = {
+    "ogbn-papers100m": open_papers,
+    "mag240m": open_mag,
+    "mag240m-lsc": open_mag,
+}
 _SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
-def open_ogb(spec: Spec, folder: Path) -> ArraySource:
+def open_ogb(spec: Spec, folder: Path) -> Source:
     """See the module's text; needs ``ogb``."""
     root_text = spec.take("root")
     root = Path(root_text).expanduser() if root_text else default_root("ogb")
+    if opener := _IN_SLABS.get(spec.name.lower()):
+        return opener(spec.text, root)
     try:
         with warnings_off():
             from ogb.nodeproppred import NodePropPredDataset

@@ -54,7 +54,7 @@ class EdgeListSource(StructureSource):
 
 def open_edge_list(spec: Spec, folder: Path) -> EdgeListSource:
     """See the module's text."""
-    return EdgeListSource(existing_file(spec.name, "edgelist"), spec.take_int("nodes", 0), folder)
+    return EdgeListSource(existing_file(spec.name, spec.kind), spec.take_int("nodes", 0), folder)
 
 
 def _columns(line: str, path: Path) -> int:

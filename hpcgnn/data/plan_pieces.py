@@ -1,0 +1,141 @@
+"""The plan of one receiver in a file of its own: what several processes make, and what is left where one is killed.
+
+    256 bytes: b"hpcgnn-plan-pc 1", uuid of the parts (32 bytes), strategy (16), checksum uint64, lengths of the arrays (int64)
+    then the arrays of ``ARRAYS``, one after the other
+
+A file appears under its name whole. Its checksum is looked at by who finds it there (:func:`is_whole`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from hpcgnn.data import checksums
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.plan import plan_receiver
+
+# `entries` says for each peer how many entries its rows of S have; `lengths`, `sources`, `edges` are those rows.
+ARRAYS = MappingProxyType(
+    {f"{m}_{name}": kind for m in "LR" for name, kind in (("indptr", "<i8"), ("indices", "<i4"), ("edges", "<i8"))}
+    | dict.fromkeys(("peers", "post", "pre", "entries", "lengths"), "<i8")
+    | {"sources": "<i4", "edges": "<i8"}
+)
+_MAGIC = b"hpcgnn-plan-pc 1"
+_HEADER = np.dtype(
+    [("magic", "S16"), ("uuid", "S32"), ("strategy", "S16"), ("checksum", "<u8"), ("lengths", "<i8", len(ARRAYS))]
+)
+_HEADER_BYTES = 256
+_READ_BYTES = 1 << 20
+
+
+def path_of(folder: Path, strategy: str, part: int) -> Path:
+    """Where the piece of ``part`` is."""
+    return folder / f"{strategy}.{part}.piece"
+
+
+def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
+    """Plan what ``part`` receives and leave it in ``folder``. Memory and time: O(edges of the part)."""
+    first, last = parts.part(part)
+    plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy)
+    received, wanted = plan.receive_from, plan.wanted
+    row_ends = np.concatenate(([0], np.cumsum(received.rows)))
+    entry_ends = np.concatenate(([0], np.cumsum(wanted.lengths)))[row_ends]
+    matrices = {f"{m}_{name}": getattr(each, name) for m, each in (("L", plan.local), ("R", plan.receive))
+                for name in ("indptr", "indices", "edges")}  # fmt: skip
+    tables = {"peers": received.peers, "post": received.post, "pre": received.pre, "entries": np.diff(entry_ends)}
+    rows = {name: getattr(wanted, name) for name in ("lengths", "sources", "edges")}
+    values = matrices | tables | rows
+    arrays = [np.ascontiguousarray(values[name], dtype=kind) for name, kind in ARRAYS.items()]
+    _write(path_of(folder, strategy, part), parts.uuid, strategy, arrays)
+
+
+def _write(path: Path, uuid: str, strategy: str, arrays: list[np.ndarray]) -> None:
+    lengths = np.array([array.size for array in arrays], dtype="<i8")
+    header = np.zeros((), dtype=_HEADER)
+    header["magic"], header["uuid"], header["strategy"], header["lengths"] = _MAGIC, uuid, strategy, lengths
+    header["checksum"] = checksums.of_arrays([lengths, *arrays])
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(header.tobytes().ljust(_HEADER_BYTES, b"\0"))
+        for array in arrays:
+            file.write(array.data)
+    os.replace(temporary, path)
+
+
+def remove(folder: Path, strategy: str) -> None:
+    """Remove all pieces of a plan."""
+    for path in folder.glob(f"{strategy}.*.piece*"):
+        path.unlink(missing_ok=True)
+
+
+def is_whole(path: Path, uuid: str, strategy: str) -> bool:
+    """Whether ``path`` holds a piece of that plan, byte for byte as it was written; reads all of it."""
+    try:
+        with Piece.open(path, uuid, strategy) as piece:
+            return piece.has_its_checksum()
+    except (OSError, HpcgnnError):
+        return False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An open piece: ``lengths`` of its arrays, and where each begins in the file."""
+
+    path: Path
+    descriptor: int
+    checksum: int
+    lengths: dict[str, int]
+    offsets: dict[str, int]
+
+    @classmethod
+    def open(cls, path: Path, uuid: str, strategy: str) -> Piece:
+        """Raises HpcgnnError where it is no piece of that plan, and OSError."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            header = np.frombuffer(os.pread(descriptor, _HEADER_BYTES, 0).ljust(_HEADER_BYTES, b"\0"), _HEADER, 1)[0]
+            lengths = dict(zip(ARRAYS, header["lengths"].tolist(), strict=True))
+            sizes = [lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
+            offsets = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
+            known = (header["magic"], header["uuid"], header["strategy"]) == (_MAGIC, uuid.encode(), strategy.encode())
+            if not known or min(sizes) < 0 or os.fstat(descriptor).st_size != offsets[-1]:
+                raise HpcgnnError(f"{path} is no whole piece of this plan: remove it")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor, int(header["checksum"]), lengths, dict(zip(ARRAYS, offsets, strict=False)))
+
+    def __enter__(self) -> Piece:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Elements ``[first, last)`` of an array."""
+        last = self.lengths[name] if last is None else last
+        out = np.empty(last - first, ARRAYS[name])
+        view, position = out.view(np.uint8).data, self.offsets[name] + first * out.itemsize
+        while view:
+            count = os.preadv(self.descriptor, [view[: 1 << 30]], position)
+            if count == 0:
+                raise HpcgnnError(f"{self.path} was cut off while it was read: start anew")
+            view, position = view[count:], position + count
+        return out
+
+    def has_its_checksum(self) -> bool:
+        """Whether the bytes are those that were written."""
+        lengths = np.array(list(self.lengths.values()), dtype="<i8").view(np.uint8)
+        return checksums.of_pieces(self._bytes(lengths)) == self.checksum
+
+    def _bytes(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
+        yield lengths
+        end = os.fstat(self.descriptor).st_size
+        for begin in range(_HEADER_BYTES, end, _READ_BYTES):
+            yield np.frombuffer(os.pread(self.descriptor, min(_READ_BYTES, end - begin), begin), np.uint8)

@@ -1,0 +1,209 @@
+"""``ogb:ogbn-papers100M`` and ``ogb:mag240m``: the two graphs of 10^8 nodes, in slabs from their own raw files.
+
+Neither needs the ogb package, whose loaders would take some hundred GB of memory. ``root`` is what they would be given, or
+the data set's own folder. Of papers100M, ``raw/data.npz``, ``raw/node-label.npz`` and ``split/time/*.csv.gz`` are read; of
+MAG240M, whose features stay float16, the graph of papers that cite papers: ``processed/paper/*.npy``, its ``edge_index.npy``,
+``meta.pt`` and ``split_dict.pt``. Edges are as published, from the citing to the cited. Published test labels may be held
+back, and nodes without a label are in no split.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.data.arrays import as_float32
+from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
+from hpcgnn.data.sources.base import CHUNK_EDGES, Rows, SourceInfo
+from hpcgnn.data.sources.slabs import SlabArray, open_member, open_npy
+from hpcgnn.errors import HpcgnnError
+
+_PIECE_NODES = 1 << 20
+
+
+class SlabSource:
+    """A graph whose arrays are read in slabs; ``splits`` holds the nodes of each mask, (k,) integers."""
+
+    def __init__(
+        self, where: str, edges: SlabArray, x: SlabArray, y: SlabArray, splits: Mapping[str, np.ndarray], nodes: int
+    ) -> None:
+        self._edges, self._x, self._y = edges, x, y
+        for array, columns in ((x, x.shape[1] if len(x.shape) == 2 else -1), (y, 1)):
+            if array.shape not in ((nodes, columns), (nodes,)) or (array is x and columns < 0):
+                raise HpcgnnError(
+                    f"{array.where} has shape {array.shape}, it should have a row for each of {nodes:,} nodes"
+                )
+        if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+            raise HpcgnnError(
+                f"{edges.where} is {edges.dtype} of shape {edges.shape}, it should be whole numbers of shape (2, E)"
+            )
+        self._splits = {name: _checked_split(splits[name], nodes, f"{where}, {name}") for name in MASKS}
+        classes = self._num_classes()
+        self.info = SourceInfo(
+            num_nodes=nodes,
+            num_edges=edges.shape[1],
+            num_features=x.shape[1],
+            x_dtype=HALF if x.dtype == np.float16 else FULL,
+            num_classes=classes,
+            task=SINGLE_LABEL if classes else NO_TASK,
+            has_masks=bool(classes),
+        )
+
+    def _num_classes(self) -> int:
+        largest, counted = -1, 0
+        for first in range(0, self._y.shape[0], _PIECE_NODES):
+            y = self._label_rows(first, min(first + _PIECE_NODES, self._y.shape[0]))
+            largest, counted = max(largest, int(y.max(initial=-1))), counted + int((y >= 0).sum())
+        if largest >= max(counted, 1):
+            raise HpcgnnError(f"{self._y.where} has class {largest}, but only {counted:,} nodes with a label")
+        return largest + 1
+
+    def _label_rows(self, first: int, last: int) -> np.ndarray:
+        y = self._y.rows(first, last).reshape(-1)
+        if y.dtype.kind == "f":
+            y = np.where(np.isnan(y), -1, y)
+            whole = y == np.trunc(y)
+            if not whole.all():
+                bad = int(np.flatnonzero(~whole)[0])
+                raise HpcgnnError(f"{self._y.where} holds {y[bad]} for node {first + bad}: labels are whole numbers")
+        return y.astype(np.int64)
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        for first in range(0, self._edges.shape[1], chunk_edges):
+            src, dst = self._edges.columns(first, min(first + chunk_edges, self._edges.shape[1]))
+            yield src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False), None
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        x = self._x.rows(first, last)
+        return x if x.dtype == np.float16 else as_float32(x)
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        return self._label_rows(first, last) if self.info.num_classes else None
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        if not self.info.num_classes:
+            return None
+        has_label = self._label_rows(first, last) >= 0
+        found = {}
+        for name, nodes in self._splits.items():
+            begin, end = np.searchsorted(nodes, [first, last])
+            found[name] = np.zeros(last - first, np.bool_)
+            found[name][nodes[begin:end] - first] = True
+            found[name] &= has_label
+        return found
+
+
+def _checked_split(nodes: np.ndarray, num_nodes: int, where: str) -> np.ndarray:
+    """Sorted int64."""
+    nodes = np.sort(np.asarray(nodes).reshape(-1))
+    if nodes.dtype.kind not in "iu" or (nodes.size and not 0 <= nodes[0] <= nodes[-1] < num_nodes):
+        raise HpcgnnError(f"{where} should hold numbers of nodes, from 0 to {num_nodes - 1}")
+    return nodes.astype(np.int64)
+
+
+# -- papers100M --------------------------------------------------------------------------------------------------------
+
+
+def open_papers(where: str, root: Path) -> SlabSource:
+    """ogbn-papers100M."""
+    folder = _folder(where, root, ("ogbn_papers100M", "papers100M-bin"), Path("raw", "data.npz"))
+    data = folder / "raw" / "data.npz"
+    nodes, edges = (_one_number(open_member(data, f"num_{name}_list")) for name in ("nodes", "edges"))
+    edge_index = open_member(data, "edge_index", num_readers=2)
+    if edge_index.shape != (2, edges):
+        raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, num_edges_list says (2, {edges})")
+    files = {name: folder / "split" / "time" / f"{own}.csv.gz" for name, own in zip(MASKS, _OWN_NAMES, strict=True)}
+    splits = {name: _numbers(path) for name, path in files.items()}
+    labels = open_member(folder / "raw" / "node-label.npz", "node_label")
+    return SlabSource(where, edge_index, open_member(data, "node_feat"), labels, splits, nodes)
+
+
+_OWN_NAMES = ("train", "valid", "test")
+
+
+def _one_number(array: SlabArray) -> int:
+    if array.shape != (1,) or array.dtype.kind not in "iu":
+        raise HpcgnnError(f"{array.where} is {array.dtype} of shape {array.shape}, it should be one whole number")
+    return int(array.rows(0, 1)[0])
+
+
+def _numbers(path: Path) -> np.ndarray:
+    """The whole numbers of a gzipped text, one a line."""
+    try:
+        with gzip.open(path, "rb") as file:
+            words = file.read().split()
+        return np.array(words, dtype=np.int64) if words else np.empty(0, np.int64)
+    except (OSError, EOFError, ValueError, OverflowError, zlib.error) as error:
+        raise HpcgnnError(f"{path} cannot be read as gzipped numbers of nodes, one a line: {error}") from error
+
+
+# -- MAG240M -----------------------------------------------------------------------------------------------------------
+
+
+def open_mag(where: str, root: Path) -> SlabSource:
+    """The papers of MAG240M-LSC and their citations."""
+    folder = _folder(where, root, ("mag240m_kddcup2021", "mag240m"), Path("processed", "paper", "node_feat.npy"))
+    papers = folder / "processed" / "paper"
+    nodes = _loaded(folder / "meta.pt").get("paper")
+    if not isinstance(nodes, int) or nodes < 0:
+        raise HpcgnnError(f"{folder / 'meta.pt'} does not say under 'paper' how many papers there are")
+    found = _loaded(folder / "split_dict.pt")
+    names = ("train", "valid", "test" if "test" in found else "test-dev")
+    if missing := [name for name in names if not isinstance(found.get(name), np.ndarray)]:
+        raise HpcgnnError(
+            f"{folder / 'split_dict.pt'} has no array {missing[0]!r}; it has {', '.join(map(str, found))}"
+        )
+    return SlabSource(
+        where,
+        open_npy(folder / "processed" / "paper___cites___paper" / "edge_index.npy"),
+        open_npy(papers / "node_feat.npy"),
+        open_npy(papers / "node_label.npy"),
+        {mask: found[name] for mask, name in zip(MASKS, names, strict=True)},
+        nodes,
+    )
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """A dictionary of numbers and arrays, as torch saved it; nothing else in it is made, and no code run."""
+    import torch
+
+    array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
+    types: list[Any] = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("i4", "i8", "f4", "f8"))]
+    for module in ("numpy.core", "numpy._core"):  # as numpy 1, with which these files were written, and numpy 2 call it
+        types += [(array, f"{module}.multiarray._reconstruct"), (scalar, f"{module}.multiarray.scalar")]
+    try:
+        with torch.serialization.safe_globals(types):
+            found = torch.load(path, weights_only=True)
+    except Exception as error:  # pickles raise what their parts raise
+        detail = (" ".join(str(error).split()) or type(error).__name__)[:120]
+        raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {detail}") from error
+    if not isinstance(found, dict):
+        raise HpcgnnError(f"{path} holds a {type(found).__name__}, it should be a dictionary")
+    return {
+        key: value.numpy()
+        if isinstance(value, torch.Tensor)
+        else value.item()
+        if isinstance(value, np.generic)
+        else value
+        for key, value in found.items()
+    }
+
+
+def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Path:
+    """The data set's folder: the one in ``root`` that OGB gives one of ``names``, or ``root`` itself."""
+    for folder in (*(root / name for name in names), root):
+        if (folder / inside).is_file():
+            return folder
+    raise HpcgnnError(
+        f"{where}: there is no {root / names[0] / inside}: download the data set and name the folder with ?root=DIR"
+    )

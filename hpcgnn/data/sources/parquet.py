@@ -1,0 +1,123 @@
+"""``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``.
+
+Columns ``source`` and ``target``, or ``src`` and ``dst``, of whole numbers, and ``weight`` where there is one, unless other names
+are given. Read batch by batch: memory is that of the compressed columns of one row group. The largest id, of the statistics where
+the file has them, gives the number of nodes, or ``?nodes=N`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.data.arrays import as_float32
+from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file
+from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError
+
+_NAMES = {"source": ("source", "src"), "target": ("target", "dst"), "weight": ("weight",)}
+
+
+class ParquetEdges(StructureSource):
+    """Opened anew each time."""
+
+    def __init__(self, path: Path, asked: dict[str, str | None], num_nodes: int) -> None:
+        self._path = path
+        with self._open() as file:
+            self._columns = _chosen(path, file.schema_arrow, asked)
+            num_edges = file.metadata.num_rows
+            if not num_nodes and not num_edges:
+                raise HpcgnnError(f"{path} holds no edges: say how many nodes there are with ?nodes=N")
+            largest = None if num_nodes else _largest_told(file.metadata, self._columns[:2])
+        self.info = SourceInfo(num_nodes, num_edges, weighted=len(self._columns) == 3)
+        if not num_nodes:
+            if largest is None:
+                largest = max(int(max(src.max(), dst.max())) for src, dst, _ in self.edges() if src.size)
+            num_nodes = agreed_nodes(str(path), largest + 1, num_edges, 0)
+            self.info = SourceInfo(num_nodes, num_edges, weighted=self.info.weighted)
+
+    @contextlib.contextmanager
+    def _open(self, place: str = "its footer") -> Iterator[Any]:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            with parquet.ParquetFile(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
+                yield file
+        except (OSError, ArrowException) as error:
+            raise self._unreadable(place, error) from error
+
+    def _unreadable(self, place: str, error: Exception) -> HpcgnnError:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        return HpcgnnError(f"{self._path} cannot be read as Parquet, at {place}, it may have been cut short: {detail}")
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.data.sources.base.Source`."""
+        from pyarrow import ArrowException
+
+        with self._open() as file:
+            for group in range(file.metadata.num_row_groups):
+                try:
+                    for batch in file.iter_batches(chunk_edges, row_groups=[group], columns=list(self._columns)):
+                        yield self._chunk(batch, group)
+                except (OSError, ArrowException) as error:
+                    raise self._unreadable(f"row group {group}", error) from error
+
+    def _chunk(self, batch: Any, group: int) -> EdgeChunk:
+        arrays = []
+        for name in self._columns:
+            column = batch.column(name)
+            if column.null_count:
+                raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
+            arrays.append(column.to_numpy(zero_copy_only=False))
+        src, dst, *weight = arrays
+        return src.astype(np.int64), dst.astype(np.int64), as_float32(weight[0]) if weight else None
+
+
+def open_parquet(spec: Spec, folder: Path) -> ParquetEdges:
+    """See the module's text; needs ``pyarrow``."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
+    asked = {role: spec.take(role) for role in _NAMES}
+    return ParquetEdges(existing_file(spec.name, "parquet"), asked, spec.take_int("nodes", 0))
+
+
+def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str, ...]:
+    """The names of two or three columns, checked for their types."""
+    from pyarrow import types
+
+    chosen = []
+    for role, usual in _NAMES.items():
+        name = asked[role]
+        names = usual if name is None else (name,)
+        found = next((candidate for candidate in names if candidate in schema.names), None)
+        if found is None and (role != "weight" or name is not None):
+            raise HpcgnnError(
+                f"{path} has no column {' or '.join(names)}; it has {', '.join(schema.names) or 'none'}: say ?{role}=COLUMN"
+            )
+        if found is None:
+            continue
+        kind = schema.field(found).type
+        if not (types.is_integer(kind) or (role == "weight" and types.is_floating(kind))):
+            raise HpcgnnError(f"{path}: column {found} is of {kind}, it should be of whole numbers")
+        chosen.append(found)
+    return tuple(chosen)
+
+
+def _largest_told(metadata: Any, columns: tuple[str, ...]) -> int | None:
+    """The largest id of all row groups' statistics; None where one has none. Other ids are refused when they are sorted."""
+    largest = -1
+    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    for group in range(metadata.num_row_groups):
+        for name in columns:
+            told = metadata.row_group(group).column(places[name]).statistics if name in places else None
+            if told is None or not told.has_min_max:
+                return None
+            largest = max(largest, int(told.max))
+    return largest

@@ -1,0 +1,252 @@
+"""WebGraph's format, Parquet tables and binary pairs: in slabs, from small files of the true format."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bv_writer import Writer, delta, gamma, unary, zeta
+from helpers import pairs, read
+from requires import require_module
+
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.sources import open_source, webgraph
+from hpcgnn.errors import HpcgnnError
+
+NODES = 300
+
+
+@pytest.fixture(scope="module")
+def successors() -> list[list[int]]:
+    """As pages link: to neighbours in runs, to what the page before links to, and to some far away."""
+    rng = np.random.default_rng(0)
+    found: list[list[int]] = []
+    for node in range(NODES):
+        links = set(rng.integers(0, NODES, rng.integers(0, 5)).tolist())
+        if node % 3:
+            links |= {link for link in found[node - 1] if rng.random() < 0.8}
+        if node % 4 == 0:
+            start = int(rng.integers(0, NODES - 20))
+            links |= set(range(start, start + int(rng.integers(2, 15))))
+        found.append(sorted(links) if node % 7 else [])
+    found[NODES - 1] = list(range(0, NODES, 2))
+    return found
+
+
+def arcs_of(successors: list[list[int]]) -> list[tuple[int, int]]:
+    return [(node, successor) for node, links in enumerate(successors) for successor in links]
+
+
+def sentence_of(source: str, folder: Path) -> str:
+    with pytest.raises(HpcgnnError) as caught:
+        convert(source, folder / "bad.h5", ConvertOptions(force=True))
+    assert not (folder / "bad.h5").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# -- WebGraph ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_codes_are_those_of_the_papers() -> None:
+    """Examples of "The WebGraph framework I" and "II": of x = 1, 2, ..., which are written as 0, 1, ..."""
+    assert [unary(n) for n in range(3)] == ["1", "01", "001"]
+    assert [gamma(n) for n in range(5)] == ["1", "010", "011", "00100", "00101"]
+    assert [delta(n) for n in range(4)] == ["1", "0100", "0101", "01100"]
+    assert [zeta(n, 2) for n in range(8)] == ["10", "110", "111", "01000", "01001", "01010", "01011", "011000"]
+    assert [zeta(n, 3) for n in range(4)] == ["100", "1010", "1011", "1100"]
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        Writer(),
+        Writer(window=0, least=0),
+        Writer(window=1, least=2, k=1),
+        Writer(window=3, k=5, codes={"RESIDUALS": "DELTA", "REFERENCES": "GAMMA", "OUTDEGREES": "DELTA"}),
+        Writer(codes={"RESIDUALS": "GAMMA", "BLOCKS": "DELTA", "BLOCK_COUNT": "UNARY", "REFERENCES": "DELTA"}),
+    ],
+    ids=["usual", "plain", "short", "delta", "gamma"],
+)
+@pytest.mark.parametrize("slab_bytes", [1, 100, 1 << 20])
+def test_bvgraph(
+    tmp_path: Path, successors: list[list[int]], writer: Writer, slab_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webgraph, "_SLAB_BYTES", slab_bytes)
+    writer.write(tmp_path / "web", successors)
+    source = open_source(f"bvgraph:{tmp_path / 'web'}", tmp_path)
+    for chunk in (1, 10, 1 << 20):
+        chunks = [(src.copy(), dst.copy()) for src, dst, _ in source.edges(chunk)]
+        src, dst = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
+        assert list(zip(src.tolist(), dst.tolist(), strict=True)) == arcs_of(successors)
+
+
+@pytest.mark.parametrize("suffix", ["", ".graph", ".properties"])
+def test_bvgraph_is_converted(tmp_path: Path, successors: list[list[int]], suffix: str) -> None:
+    Writer().write(tmp_path / "web-2000", successors)
+    convert(f"bvgraph:{tmp_path / 'web-2000'}{suffix}", tmp_path / "graph.h5")
+    meta, edges, *_ = read(tmp_path / "graph.h5")
+    assert meta.num_nodes == NODES
+    assert pairs(edges) == arcs_of(successors)
+
+
+@pytest.mark.parametrize("left", [0, 10, 0.5, -1])
+def test_a_bvgraph_that_was_cut_short(tmp_path: Path, successors: list[list[int]], left: float) -> None:
+    Writer().write(tmp_path / "web", successors)
+    path = tmp_path / "web.graph"
+    size = path.stat().st_size
+    os.truncate(path, left % size if isinstance(left, int) else int(left * size))
+    sentence = sentence_of(f"bvgraph:{path}", tmp_path)
+    assert f"{path} was cut short" in sentence
+
+
+def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path: Path, successors: list[list[int]]) -> None:
+    """Whatever its bits: what cannot be told from a graph has another number of arcs, or ids out of range."""
+    Writer().write(tmp_path / "web", successors)
+    path, rng = tmp_path / "web.graph", np.random.default_rng(5)
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), 3):
+            data[place] = rng.integers(0, 256)
+        path.write_bytes(data)
+        try:
+            convert(f"bvgraph:{path}", tmp_path / "graph.h5", ConvertOptions(force=True))
+        except HpcgnnError:
+            refused += 1
+    assert refused > 40
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("arcs=", "arcs=1", "one of them is of another graph"),
+        ("nodes=300", "nodes=x", "nodes=x should be a whole number"),
+        ("nodes=300\n", "", "nodes= should be a whole number"),
+        ("nodes=300", "nodes=300000000", "was cut short, or is not that of"),
+        ("nodes=300", "nodes=340", "was cut short"),
+        ("zetak=3", "zetak=99", "zetak=99 should be from 1 to 30"),
+        ("windowsize=7", "windowsize=9999999", "should be at most"),
+        ("compressionflags=", "compressionflags=RESIDUALS_GOLOMB", "code RESIDUALS_GOLOMB"),
+        ("version=0", "endianness=little", "not of a big-endian BVGraph"),
+    ],
+)
+def test_properties_that_do_not_fit(
+    tmp_path: Path, successors: list[list[int]], old: str, new: str, sentence: str
+) -> None:
+    Writer().write(tmp_path / "web", successors)
+    path = tmp_path / "web.properties"
+    path.write_text(path.read_text().replace(old, new))
+    assert sentence in sentence_of(f"bvgraph:{tmp_path / 'web'}", tmp_path)
+
+
+def test_a_bvgraph_is_two_files(tmp_path: Path, successors: list[list[int]]) -> None:
+    assert "web.graph does not exist" in sentence_of(f"bvgraph:{tmp_path / 'web'}", tmp_path)
+    Writer().write(tmp_path / "web", successors)
+    (tmp_path / "web.properties").unlink()
+    assert "web.properties does not exist" in sentence_of(f"bvgraph:{tmp_path / 'web'}", tmp_path)
+
+
+def test_an_arc_list_is_an_edge_list(tmp_path: Path, successors: list[list[int]]) -> None:
+    (tmp_path / "web.arcs").write_text("".join(f"{src}\t{dst}\n" for src, dst in arcs_of(successors)))
+    convert(f"arclist:{tmp_path / 'web.arcs'}", tmp_path / "graph.h5")
+    assert pairs(read(tmp_path / "graph.h5")[1]) == arcs_of(successors)
+
+
+# -- binary pairs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arcs() -> np.ndarray:
+    """(E, 2) int64."""
+    return np.random.default_rng(1).integers(0, NODES, (5000, 2))
+
+
+@pytest.mark.parametrize("dtype", [None, "int32", "int64", "uint32"])
+def test_binary_pairs(tmp_path: Path, arcs: np.ndarray, dtype: str | None) -> None:
+    path = tmp_path / "edges.bin"
+    arcs.astype(np.dtype(dtype or "int64").newbyteorder("<")).tofile(path)
+    options = f"?dtype={dtype}" if dtype else ""
+    convert(f"binedges:{path}{options}", tmp_path / "graph.h5")
+    meta, edges, *_ = read(tmp_path / "graph.h5")
+    assert meta.num_nodes == arcs.max() + 1
+    assert pairs(edges) == sorted(map(tuple, arcs.tolist()))
+    convert(f"binedges:{path}{options or '?dtype=int64'}&nodes=400", tmp_path / "more.h5")
+    assert read(tmp_path / "more.h5")[0].num_nodes == 400
+
+
+def test_binary_pairs_that_are_wrong(tmp_path: Path, arcs: np.ndarray) -> None:
+    path = tmp_path / "edges.bin"
+    arcs.tofile(path)
+    os.truncate(path, 16 * 4321 + 5)
+    assert f"{path} was cut short" in (sentence := sentence_of(f"binedges:{path}", tmp_path))
+    assert "ends at byte 69,141, 5 bytes into edge 4,321" in sentence
+    os.truncate(path, 0)
+    assert "holds no edges" in sentence_of(f"binedges:{path}", tmp_path)
+    arcs[77, 1] = -4
+    arcs.tofile(path)
+    assert f"edge 77 is {arcs[77, 0]} -> -4" in sentence_of(f"binedges:{path}", tmp_path)
+    assert "dtype=int16 should be one of int32, int64, uint32" in sentence_of(f"binedges:{path}?dtype=int16", tmp_path)
+
+
+def test_memory_does_not_grow_with_binary_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "edges.bin"
+    (np.arange(6_000_000, dtype=np.int64) % 1_000_000).tofile(path)
+    tracemalloc.start()
+    try:
+        source = open_source(f"binedges:{path}", tmp_path)
+        assert sum(src.size for src, _, _ in source.edges(1 << 16)) == 3_000_000
+        assert tracemalloc.get_traced_memory()[1] < 24_000_000, "half of the file"
+    finally:
+        tracemalloc.stop()
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def write_parquet(path: Path, columns: dict[str, np.ndarray | list[object]], **options: object) -> None:
+    pa = require_module("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table(columns), path, row_group_size=700, **options)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_parquet(tmp_path: Path, arcs: np.ndarray, statistics: bool, weighted: bool) -> None:
+    path, weight = tmp_path / "edges.parquet", np.arange(5000) / 4
+    columns = {"source": arcs[:, 0].astype(np.int32), "kind": ["x"] * 5000, "target": arcs[:, 1].astype(np.uint64)}
+    write_parquet(path, columns | ({"weight": weight} if weighted else {}), write_statistics=statistics)
+    convert(f"parquet:{path}", tmp_path / "graph.h5")
+    meta, edges, *_ = read(tmp_path / "graph.h5")
+    assert (meta.num_nodes, meta.weighted) == (arcs.max() + 1, weighted)
+    expected = np.column_stack([arcs, weight])[:, : 3 if weighted else 2].tolist()
+    assert sorted(map(tuple, edges.tolist())) == sorted(map(tuple, expected))
+
+
+def test_parquet_with_other_names(tmp_path: Path, arcs: np.ndarray) -> None:
+    path = tmp_path / "edges.parquet"
+    write_parquet(path, {"from": arcs[:, 0], "to": arcs[:, 1], "w": np.ones(5000, np.int8)})
+    assert "has no column source or src; it has from, to, w" in sentence_of(f"parquet:{path}", tmp_path)
+    convert(f"parquet:{path}?source=from&target=to&weight=w&nodes=999", tmp_path / "graph.h5")
+    meta, edges, *_ = read(tmp_path / "graph.h5")
+    assert (meta.num_nodes, meta.weighted) == (999, True)
+    assert pairs(edges) == sorted(map(tuple, arcs.tolist()))
+
+
+def test_parquet_that_is_wrong(tmp_path: Path, arcs: np.ndarray) -> None:
+    path = tmp_path / "edges.parquet"
+    write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1].astype(float)})
+    assert "column dst is of double, it should be of whole numbers" in sentence_of(f"parquet:{path}", tmp_path)
+    write_parquet(path, {"src": [*arcs[1:, 0].tolist(), None], "dst": arcs[:, 1]})
+    assert "column src has empty values in row group 7" in sentence_of(f"parquet:{path}", tmp_path)
+    write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1]}, compression="snappy")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    assert f"{path} cannot be read as Parquet, at its footer" in sentence_of(f"parquet:{path}", tmp_path)
+    path.write_bytes(whole[:2000] + b"\xff" * 900 + whole[2900:])
+    assert "at row group" in sentence_of(f"parquet:{path}", tmp_path)

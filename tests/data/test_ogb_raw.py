@@ -1,0 +1,226 @@
+"""papers100M and MAG240M from small files of the form that OGB publishes, in slabs."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from helpers import read
+
+from hpcgnn.data import convert as convert_module
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.sources import open_source, slabs
+from hpcgnn.errors import HpcgnnError
+
+NODES, EDGES, COLUMNS, CLASSES = 500, 3000, 16, 5
+OWN = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
+
+
+class Published:
+    """What both data sets are made of; most nodes have no label, as there."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(3)
+        self.edges = rng.integers(0, NODES, (2, EDGES))
+        self.x = rng.standard_normal((NODES, COLUMNS)).astype(np.float32)
+        self.y = np.full(NODES, -1)
+        labelled = rng.permutation(NODES)[:60]
+        self.y[labelled] = np.arange(60) % CLASSES
+        self.split = dict(zip(OWN.values(), np.split(labelled, [30, 45]), strict=True))
+
+
+@pytest.fixture
+def published() -> Published:
+    return Published()
+
+
+def papers(root: Path, data: Published, compressed: bool) -> Path:
+    """As ``raw/`` and ``split/`` of papers100M-bin are."""
+    folder = root / "ogbn_papers100M"
+    (folder / "raw").mkdir(parents=True)
+    (folder / "split" / "time").mkdir(parents=True)
+    save = np.savez_compressed if compressed else np.savez
+    save(
+        folder / "raw" / "data.npz",
+        num_nodes_list=np.array([NODES]),
+        num_edges_list=np.array([EDGES]),
+        node_year=np.full((NODES, 1), 2000),
+        edge_index=data.edges,
+        node_feat=data.x,
+    )
+    y = np.where(data.y < 0, np.nan, data.y).astype(np.float32)[:, None]
+    save(folder / "raw" / "node-label.npz", node_label=y)
+    for name, nodes in data.split.items():
+        with gzip.open(folder / "split" / "time" / f"{name}.csv.gz", "wt") as file:
+            file.write("".join(f"{node}\n" for node in nodes))
+    return folder
+
+
+def mag(root: Path, data: Published) -> Path:
+    """As ``mag240m_kddcup2021`` is; the test nodes' labels are held back."""
+    folder = root / "mag240m_kddcup2021"
+    paper, cites = folder / "processed" / "paper", folder / "processed" / "paper___cites___paper"
+    paper.mkdir(parents=True)
+    cites.mkdir()
+    np.save(paper / "node_feat.npy", data.x.astype(np.float16))
+    y = np.where(data.y < 0, np.nan, data.y).astype(np.float32)
+    y[data.split["test"]] = np.nan
+    np.save(paper / "node_label.npy", y)
+    np.save(paper / "node_year.npy", np.full(NODES, 2000))
+    np.save(cites / "edge_index.npy", data.edges)
+    split = {"train": data.split["train"], "valid": data.split["valid"], "test-dev": data.split["test"]}
+    split |= {"test-whole": data.split["test"], "test-challenge": data.split["test"]}
+    torch.save(split, folder / "now.pt")
+    with zipfile.ZipFile(folder / "now.pt") as now, zipfile.ZipFile(folder / "split_dict.pt", "w") as then:
+        for name in now.namelist():  # as numpy 1 calls what is in it
+            then.writestr(name, now.read(name).replace(b"numpy._core", b"numpy.core"))
+    (folder / "now.pt").unlink()
+    torch.save({"paper": NODES, "author": 7, "institution": 2, "num_classes": CLASSES}, folder / "meta.pt")
+    return folder
+
+
+def assert_edges(edges: np.ndarray, data: Published) -> None:
+    assert sorted(map(tuple, edges[:, :2].astype(int).tolist())) == sorted(map(tuple, data.edges.T.tolist()))
+
+
+@pytest.fixture
+def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that everything is read in many pieces."""
+    monkeypatch.setattr(convert_module, "_PIECE_NODES", 64)
+    monkeypatch.setattr(slabs, "_PIECE_BYTES", 100)
+
+
+@pytest.mark.usefixtures("small_slabs")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_papers100m_from_its_raw_files(tmp_path: Path, published: Published, compressed: bool) -> None:
+    papers(tmp_path, published, compressed)
+    convert(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path / "graph.h5")
+    meta, edges, x, y, masks = read(tmp_path / "graph.h5")
+    assert (meta.num_nodes, meta.num_edges, meta.num_classes, meta.x_dtype) == (NODES, EDGES, CLASSES, "float32")
+    assert_edges(edges, published)
+    assert np.array_equal(x, published.x)
+    assert np.array_equal(y, published.y)
+    for mask, name in OWN.items():
+        assert np.array_equal(np.flatnonzero(masks[mask]), np.sort(published.split[name]))
+
+
+@pytest.mark.usefixtures("small_slabs")
+@pytest.mark.parametrize("inside", [False, True])
+def test_mag240m_keeps_its_16_bits(tmp_path: Path, published: Published, inside: bool) -> None:
+    folder = mag(tmp_path, published)
+    convert(f"ogb:mag240m?root={folder if inside else tmp_path}", tmp_path / "graph.h5")
+    meta, edges, x, y, masks = read(tmp_path / "graph.h5")
+    assert (meta.num_nodes, meta.x_dtype) == (NODES, "float16")
+    with h5py.File(tmp_path / "graph.h5") as file:
+        assert file["nodes/x"].dtype == np.float16
+    assert_edges(edges, published)
+    assert np.array_equal(x, published.x.astype(np.float16).astype(np.float32))
+    hidden = published.y.copy()
+    hidden[published.split["test"]] = -1
+    assert np.array_equal(y, hidden)
+    assert np.array_equal(np.flatnonzero(masks["val_mask"]), np.sort(published.split["valid"]))
+    assert not masks["test_mask"].any(), "nodes whose labels are held back test nothing"
+
+
+def test_slabs_of_an_archive_are_read_in_any_order(tmp_path: Path) -> None:
+    values = np.arange(40_000).reshape(2, -1)
+    for name, save in (("stored", np.savez), ("deflated", np.savez_compressed)):
+        save(tmp_path / f"{name}.npz", other=np.zeros(3), values=values)
+        array = slabs.open_member(tmp_path / f"{name}.npz", "values", num_readers=2)
+        for first, last in ((0, 5), (19_000, 20_000), (7, 9_000), (7, 7)):
+            assert np.array_equal(array.columns(first, last), values[:, first:last])
+        assert np.array_equal(array.rows(1, 2), values[1:])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_memory_does_not_grow_with_the_files(tmp_path: Path, compressed: bool) -> None:
+    """48 MB of features and 32 MB of edges, in pieces: a tenth of it in memory at most."""
+    data, rows = Published(), 1_000_000
+    folder = papers(tmp_path, data, compressed)
+    save = np.savez_compressed if compressed else np.savez
+    x, edges = np.zeros((rows, 12), np.float32), np.arange(4_000_000).reshape(2, -1) % rows
+    save(folder / "raw" / "data.npz", num_nodes_list=[rows], num_edges_list=[2_000_000], edge_index=edges, node_feat=x)
+    save(folder / "raw" / "node-label.npz", node_label=np.arange(rows) % CLASSES)
+    del x, edges
+    source = open_source(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+    tracemalloc.start()
+    try:
+        assert sum(src.size for src, _, _ in source.edges(1 << 16)) == 2_000_000
+        assert sum(source.features(first, first + 50_000).shape[0] for first in range(0, rows, 50_000)) == rows
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# -- files that were cut short, and others -----------------------------------------------------------------------------
+
+
+def sentence_of(source: str, folder: Path) -> str:
+    with pytest.raises(HpcgnnError) as caught:
+        convert(source, folder / "bad.h5", ConvertOptions(force=True))
+    assert not (folder / "bad.h5").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+def test_an_archive_that_was_cut_short(tmp_path: Path, published: Published, compressed: bool, share: float) -> None:
+    path = papers(tmp_path, published, compressed) / "raw" / "data.npz"
+    os.truncate(path, int(path.stat().st_size * share))
+    sentence = sentence_of(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+    assert str(path) in sentence
+    assert "cut short" in sentence
+
+
+def test_a_deflated_array_that_is_damaged_in_the_middle(tmp_path: Path, published: Published) -> None:
+    path = papers(tmp_path, published, compressed=True) / "raw" / "data.npz"
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("node_feat.npy")
+    with path.open("r+b") as file:
+        file.seek(info.header_offset + info.compress_size // 2)
+        file.write(b"\xff" * 200)
+    assert f"{path}: node_feat.npy is damaged at byte" in sentence_of(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["paper/node_feat.npy", "paper/node_label.npy", "paper___cites___paper/edge_index.npy"]
+)
+@pytest.mark.parametrize("left", [3, 90, -1])
+def test_an_array_that_was_cut_short(tmp_path: Path, published: Published, name: str, left: int) -> None:
+    path = mag(tmp_path, published) / "processed" / name
+    os.truncate(path, left % path.stat().st_size)
+    sentence = sentence_of(f"ogb:mag240m?root={tmp_path}", tmp_path)
+    assert str(path) in sentence
+    assert ("cut short" in sentence) == (left == -1)
+
+
+def test_a_pickle_runs_nothing(tmp_path: Path, published: Published) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    folder = mag(tmp_path, published)
+    torch.save({"paper": Evil()}, folder / "meta.pt")
+    assert str(folder / "meta.pt") in sentence_of(f"ogb:mag240m?root={tmp_path}", tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_does_not_fit_together_is_refused(tmp_path: Path, published: Published) -> None:
+    source = f"ogb:mag240m?root={tmp_path}"
+    assert "?root=DIR" in sentence_of(source, tmp_path)
+    folder = mag(tmp_path, published)
+    torch.save({"paper": NODES + 1}, folder / "meta.pt")
+    assert f"a row for each of {NODES + 1} nodes" in sentence_of(source, tmp_path)
+    torch.save({"paper": NODES}, folder / "meta.pt")
+    torch.save({"train": np.array([NODES])}, folder / "split_dict.pt")
+    assert "'valid'" in sentence_of(source, tmp_path)
+    torch.save({name: np.array([NODES]) for name in ("train", "valid", "test")}, folder / "split_dict.pt")
+    assert "train_mask should hold numbers of nodes" in sentence_of(source, tmp_path)
