@@ -33,6 +33,23 @@ def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str
     with together(world, f"create {path}"):
         if world.rank == 0:
             offsets = h5.create(path, schema, attributes)
+    with _opened(world, path, schema, offsets) as writer:
+        yield writer
+
+
+@contextlib.contextmanager
+def continuing(world: World, path: Path, schema: h5.Schema) -> Iterator[h5.SlabWriter]:
+    """As :func:`writing`, where ``path`` has been created by a run that was killed. Collective."""
+    offsets: dict[str, int] = {}
+    with together(world, f"open {path}"):
+        if world.rank == 0:
+            offsets = h5.byte_offsets(path, schema)
+    with _opened(world, path, schema, offsets) as writer:
+        yield writer
+
+
+@contextlib.contextmanager
+def _opened(world: World, path: Path, schema: h5.Schema, offsets: dict[str, int]) -> Iterator[h5.SlabWriter]:
     offsets = world.broadcast(offsets)
     with open_for_writing(world, str(path)) as sink:
         yield h5.SlabWriter(sink, offsets, schema)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -36,24 +37,63 @@ def replacing(
     Raises:
         HpcgnnError: where a file must not or cannot be written.
     """
+    target = check(path, force=force, inputs=inputs)
+    if cleans:
+        remove_left(target.parent)
+    temporary = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.hpcgnn.tmp")
+    try:
+        with _one_sentence(path):
+            yield temporary
+        put(temporary, path)
+    finally:
+        # what could not be written, on a file system that is read-only now, cannot be removed either: the first error counts
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def check(path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] = ()) -> Path:
+    """The file that is to be replaced: ``path``, or what it is a link to. Raises as :func:`replacing` does."""
     path = Path(path)
     target = _target(path)
     if not target.parent.is_dir():
         raise HpcgnnError(f"cannot write {path}: folder {target.parent} does not exist")
     _check_replaceable(path, target, force, inputs)
-    if cleans:
-        remove_left(target.parent)
-    temporary = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.hpcgnn.tmp")
-    try:
-        yield temporary
+    return target
+
+
+def put(temporary: Path, path: str | Path) -> None:
+    """Give what is whole now, on the same file system, the name ``path``. Raises HpcgnnError."""
+    with _one_sentence(path):
         _sync(temporary)
-        os.replace(temporary, target)
+        os.replace(temporary, _target(Path(path)))
+
+
+@contextlib.contextmanager
+def _one_sentence(path: str | Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def temporary_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path`` for what it is made of; it is removed whatever happens.
+
+    Raises:
+        HpcgnnError: where there can be none.
+    """
+    target = _target(Path(path))
+    folder = target.with_name(f".{target.name}-pieces.{_host()}.{os.getpid()}.hpcgnn.tmp")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
+    try:
+        yield folder
     finally:
-        # what could not be written, on a file system that is read-only now, cannot be removed either: the first error counts
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _target(path: Path) -> Path:
@@ -104,7 +144,10 @@ def remove_left(folder: Path) -> None:
         for entry in os.scandir(folder):
             found = _LEFT.fullmatch(entry.name)
             if found and found["host"] == _host() and not _is_alive(int(found["process"])):
-                os.unlink(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
 
 
 def _host() -> str:

@@ -38,6 +38,10 @@ file=${SOURCE#*:}
 state=$([[ ! -f $file ]] || stat -L -c '%s %.Y' -- "$file")
 name=$(tr -c 'A-Za-z0-9._\n-' _ <<<"$SOURCE")
 graph=$DATA/${name:0:80}-$(digest "$SOURCE" "$CONVERT_FLAGS" "$state").h5
+# Neighbouring parts share a node.
+if ((RANKS > RANKS_PER_NODE && RANKS % RANKS_PER_NODE == 0)); then
+    PARTITION_FLAGS="--ranks-per-node $RANKS_PER_NODE $PARTITION_FLAGS"
+fi
 parts=${graph%.h5}-$RANKS-$(digest "$PARTITION_FLAGS").h5
 
 # Each thread stays on one core of its rank; tools/mpiexec.sh gives each rank its own cores.

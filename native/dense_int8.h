@@ -30,25 +30,19 @@ struct Int8Product {
     bool past_caches;  // stores of whole vectors
 };
 
-inline int64_t int8_steps(const int64_t terms) {
-    return (terms + kTermsOfInt8 - 1) / kTermsOfInt8;
-}
-
-// The weight's columns as rows of codes, (width, depth), and their scales.
-inline void quantize_columns(const float* weight, const int64_t row_stride, const int64_t column_stride,
-                             const int64_t depth, const int64_t first, const int64_t last, const Keyed& rounding,
-                             int8_t* codes, float* scale) {
-    const auto column = scratch<float>(depth);
-    for (int64_t c = first; c < last; ++c) {
-        for (int64_t k = 0; k < depth; ++k) column[k] = weight[k * row_stride + c * column_stride];
-        scale[c] = rounding.row(column.get(), depth, 1, c, codes + c * depth);
-    }
+// Column c of the weight as a row of codes, (width, depth), and its scale. column: memory for its values.
+inline void quantize_column(const float* weight, const int64_t row_stride, const int64_t column_stride,
+                            const int64_t depth, const int64_t c, const Keyed& rounding, float* column, int8_t* codes,
+                            float* scale) {
+    for (int64_t k = 0; k < depth; ++k) column[k] = weight[k * row_stride + c * column_stride];
+    scale[c] = rounding.row(column, depth, 1, c, codes + c * depth);
 }
 
 // One panel of the weight, from the codes of its columns; padding is 0.
 inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Panels& panels, const int64_t p,
                             uint32_t* packed, int32_t* correction) {
-    const int64_t steps = int8_steps(depth), stride = panels.vectors_of(p) * kFloats, first = panels.first_column(p);
+    const int64_t steps = steps_of<Int8Arithmetic>(depth), stride = panels.vectors_of(p) * kFloats,
+                  first = panels.first_column(p);
     uint32_t* to = packed + first * steps;
     const auto numbers = scratch<uint32_t>(steps);
     for (int64_t c = 0; c < stride; ++c) {
@@ -65,7 +59,8 @@ inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Pane
 // `rows` rows of y in one panel; x: the rows' numbers.
 template <int rows, int vectors>
 void int8_product_tile(const Int8Product& job, const StridedRows<uint32_t> x, const int64_t row, const int64_t p) {
-    const int64_t column = job.panels.first_column(p), width = job.panels.width, steps = int8_steps(job.depth);
+    const int64_t column = job.panels.first_column(p), width = job.panels.width,
+                  steps = steps_of<Int8Arithmetic>(job.depth);
     const int tail = job.panels.columns_of(p) - (vectors - 1) * kFloats;
     Ints sum[rows][vectors];
 #pragma GCC unroll 8
@@ -125,7 +120,7 @@ inline void int8_product_rows(const Int8Product& job, const int64_t begin, const
 
 inline void int8_product(Int8Product job, const float* weight, const int64_t row_stride, const int64_t column_stride,
                          const Keyed& weight_rounding, const int threads) {
-    const int64_t depth = job.depth, steps = int8_steps(depth), padded = job.panels.padded_width();
+    const int64_t depth = job.depth, steps = steps_of<Int8Arithmetic>(depth), padded = job.panels.padded_width();
     const int64_t tasks = (job.rows + kInt8RowsAtOnce - 1) / kInt8RowsAtOnce, width = job.panels.width;
     const auto packed = scratch<uint32_t>(steps * padded);
     const auto correction = scratch<int32_t>(padded);
@@ -138,10 +133,11 @@ inline void int8_product(Int8Product job, const float* weight, const int64_t row
 #pragma omp parallel num_threads(threads)
     {
         const auto numbers = scratch<uint32_t>(kInt8RowsAtOnce * stride);
+        const auto column = scratch<float>(depth);
 #pragma omp for schedule(static)
         for (int64_t c = 0; c < width; ++c)
-            quantize_columns(weight, row_stride, column_stride, depth, c, c + 1, weight_rounding, weight_codes.get(),
-                             column_scale.get());
+            quantize_column(weight, row_stride, column_stride, depth, c, weight_rounding, column.get(),
+                            weight_codes.get(), column_scale.get());
 #pragma omp for schedule(static)
         for (int64_t p = 0; p < job.panels.count; ++p)
             pack_int8_panel(weight_codes.get(), depth, job.panels, p, packed.get(), correction.get());
@@ -155,12 +151,6 @@ inline void int8_product(Int8Product job, const float* weight, const int64_t row
 
 // -- gradients of weights --------------------------------------------------------------------------------------------
 
-// What SegmentSums wants to know.
-struct Int8Steps {
-    using Number = uint32_t;
-    static constexpr int64_t kTerms = kTermsOfInt8;
-};
-
 struct Int8Gradient {
     int64_t rows;
     const int8_t* codes;
@@ -169,7 +159,7 @@ struct Int8Gradient {
 };
 
 // One thread's share, as SegmentSums; and of a block of rows at a time, dy times the scales of x, by columns.
-struct Int8Sums : SegmentSums<Int8Steps> {
+struct Int8Sums : SegmentSums<Int8Arithmetic> {
     Scratch<int8_t> codes;        // (kRowsPacked, padded width)
     Scratch<int32_t> largest;     // (padded width): bits of magnitudes
     Scratch<float> column_scale;  // (padded width)
@@ -295,7 +285,7 @@ inline void add_int8_block(Int8Sums& own, const Int8Gradient& job, const int64_t
         quantize_block<Rounding::kRandom>(own, job, first, count);
     }
     pack_gradient_panels(own, count);
-    const int64_t steps = int8_steps(count), depth = own.depth;
+    const int64_t steps = steps_of<Int8Arithmetic>(count), depth = own.depth;
     for (int64_t from = 0; from < depth; from += kColumnsPacked) {
         const int64_t columns = std::min(depth - from, kColumnsPacked);
         pack_int8_columns(own, job.codes + first * depth + from, count, columns);
@@ -328,7 +318,7 @@ inline void int8_weight_gradient(const Int8Gradient& job, const int64_t depth, c
             for (int64_t first = s * kRowsOfAProduct; first < end; first += kRowsPacked)
                 add_int8_block(own, job, first, std::min(end - first, kRowsPacked));
 #pragma omp ordered
-            add_segment(static_cast<SegmentSums<Int8Steps>&>(own), dweight, sums);
+            add_segment(static_cast<SegmentSums<Int8Arithmetic>&>(own), dweight, sums);
         }
     }
 }

@@ -60,7 +60,6 @@ struct Int8Arithmetic {
     using Number = uint32_t;
     static constexpr int kBits = 32 / kTerms;                                      // of a code in a number
     static constexpr uint32_t kMask = kTerms == 1 ? ~0U : (1U << kBits % 32) - 1;  // of them
-    static constexpr bool kIsBytes = kTerms == 4;
 
     // The code of term t as part of a number.
     static Number part(const int code, const int t) { return (static_cast<Number>(code) & kMask) << (t * kBits); }
@@ -70,7 +69,7 @@ struct Int8Arithmetic {
     static void row(const int8_t* codes, const int64_t count, Number* to) {
         constexpr int kAdded = kWithOffset ? kOffset : 0;
         const int64_t whole = count / kTerms;
-        if constexpr (kIsBytes) {
+        if constexpr (kTerms == 4) {
             auto* bytes = reinterpret_cast<uint8_t*>(to);
 #pragma omp simd
             for (int64_t i = 0; i < whole * kTerms; ++i) bytes[i] = static_cast<uint8_t>(codes[i] + kAdded);

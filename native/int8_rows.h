@@ -14,7 +14,6 @@ namespace {
 
 constexpr float kMostCode = 127;
 constexpr uint32_t kMagnitude = 0x7FFFFFFF;  // the bits of a float but for its sign
-constexpr int64_t kRowsQuantized = 64;       // by a thread at a time
 
 // Magnitudes are compared as integers: their order is the same, and a NaN is beyond infinity, so that it stays.
 template <int n>

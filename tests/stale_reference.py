@@ -120,10 +120,13 @@ def train(
     decay: float | None = None,
     *,
     corrects: bool = False,
+    shared: np.ndarray | None = None,
 ) -> list[float]:
-    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing."""
+    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing. shared:
+    (N,) the machine of each node, where rows are stale only from other machines."""
     matrix = aggregation_matrix(graph, config.model)
-    same = torch.from_numpy(part[:, None] == part[None, :])
+    shared = part if shared is None else shared
+    same = torch.from_numpy(shared[:, None] == shared[None, :])
     inside, cut = matrix * same, matrix * ~same
     diagonals = diagonals_of(graph, config.model) if corrects else None
     memories = [Memory(layer, ages, decay, diagonals, part) for layer in range(config.layers)]

@@ -195,9 +195,14 @@ def test_the_kernels_are_left_only_for_what_is_far_ahead():
 def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, found):
     spent = []
     by_kernels = {"float32": 1.0, "bf16": kernels}
-    monkeypatch.setattr(bfloat16, "_by_kernels", lambda x, weight, backend, name: spent.append(by_kernels[name]))
+    multiplied = lambda x, weight, backend, name: spent.append(by_kernels[name])  # noqa: E731
+    monkeypatch.setattr(bfloat16, "multiply_and_back", multiplied)
     monkeypatch.setattr(bfloat16, "_by_torch", lambda x, weight: spent.append(torchs))
-    monkeypatch.setattr(bfloat16, "_timed", lambda call, device: (call(), spent[-1])[1])
+
+    def least(calls, device, rounds):
+        return {name: (call(), spent[-1])[1] for name, call in calls.items()}
+
+    monkeypatch.setattr(bfloat16, "least_seconds", least)
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
     monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", where=None: kernels is not None)
     assert bfloat16.bfloat16.__wrapped__() == found

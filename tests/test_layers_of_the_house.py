@@ -19,7 +19,7 @@ FLOORS = [
     {"settings"},
     {"kernels", "plan"},
     {"comm", "data", "node_order"},
-    {"shared_file"},
+    {"shared_file", "node_plan"},
     {"graph", "partition", "policy"},
     {"nn"},
     {"study", "train"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from requires import require
 from virtual_clusters import COMMAND, LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
 TRANSFER = ROOT / "tests" / "ranks" / "transfer.py"
+WHERE = ROOT / "tests" / "ranks" / "hosts.py"
 HOSTS = 4
 
 pytestmark = pytest.mark.virtual_cluster
@@ -115,6 +117,81 @@ def test_more_ranks_than_hosts_fill_one_after_another(cluster: str) -> None:
     hosts = [0, 0, 1, 1, 2, 3]
     assert [line.split()[:2] for line in sorted(lines)] == [[str(r), f"{cluster}-{h}"] for r, h in enumerate(hosts)]
     assert all(1 <= int(line.split()[2]) <= threads for line in lines)
+
+
+def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[list[int]]) -> None:
+    """``expected``: the ranks of each host, which share memory with each other and with no others."""
+    assert sorted(itertools.chain(*expected)) == list(range(len(ranks)))
+    for index, host in enumerate(expected):
+        for rank in host:
+            found = dict(ranks[rank])
+            assert found.pop("messages") == len(host) or len(host) == 1, "messages within a host go through its memory"
+            assert found == {"host": f"{cluster}-{index}", "node": host, "written": host[0]}
+
+
+@pytest.mark.parametrize("placement", ["block", "cyclic"])
+def test_the_ranks_of_a_host_share_memory_and_no_others_do(cluster: str, placement: str) -> None:
+    arguments = ("--ranks-per-host", 4, "--placement", placement, sys.executable, WHERE)
+    ranks = json.loads(virtual_cluster("run", "--name", cluster, *arguments).stdout)
+    numbers = range(4 * HOSTS)
+    expected = [list(numbers[4 * h : 4 * h + 4] if placement == "block" else numbers[h::HOSTS]) for h in range(HOSTS)]
+    assert_ranks_of(cluster, ranks, expected)
+
+
+def test_a_world_sees_the_hosts_as_nodes(cluster: str) -> None:
+    arguments = ("run", "--name", cluster, "-n", 6, "-t", 1, sys.executable, WHERE, "--world")
+    ranks = json.loads(virtual_cluster(*arguments).stdout)
+    assert_ranks_of(cluster, ranks, [[0, 1], [2, 3], [4], [5]])
+
+
+@pytest.mark.parametrize(("placement", "between_hosts"), [("block", False), ("cyclic", True)])
+def test_only_what_goes_to_another_host_takes_the_link(
+    cluster: str, tmp_path: Path, placement: str, between_hosts: bool
+) -> None:
+    size_bytes = 4_000_000
+    arguments = ("--ranks-per-host", 2, "--placement", placement, "--bytes", tmp_path / "moved.json")
+    virtual_cluster("run", "--name", cluster, *arguments, sys.executable, TRANSFER, size_bytes)
+    moved = json.loads((tmp_path / "moved.json").read_text())
+    for host, way in ((0, "tx"), (1, "rx")):
+        payload_bytes = moved[f"{cluster}-{host}"][f"{way}_payload_bytes"]
+        if between_hosts:
+            assert size_bytes <= payload_bytes < size_bytes + 10_000
+        else:
+            assert payload_bytes < 10_000
+
+
+def test_ranks_of_a_host_share_what_they_send_to_others(cluster: str, tmp_path: Path) -> None:
+    """Training finds the same in fewer bytes over the links; within hosts rows are read in shared memory."""
+    graph, parts = tmp_path / "graph.h5", tmp_path / "parts.h5"
+    hpcgnn = [sys.executable, "-m", "hpcgnn"]
+    partition = ("partition", graph, parts, "--parts", str(2 * HOSTS), "--ranks-per-node", "2", "--quiet")
+    for command in (("convert", "digits", graph, "--quiet"), partition):
+        subprocess.run([*hpcgnn, *command], check=True)
+    found = {}
+    for asked in ("off", "auto"):
+        options = ["--epochs", "5", "--hidden", "32", "--compute", "float32", "--node-aware", asked, "--quiet"]
+        train = [*hpcgnn, "train", parts, "--out", tmp_path / asked, *options]
+        virtual_cluster("run", "--name", cluster, "--ranks-per-host", 2, "-t", 1, *train)
+        found[asked] = [json.loads(line) for line in (tmp_path / asked / "metrics.jsonl").read_text().splitlines()]
+    losses = {asked: [epoch["loss"] for epoch in epochs] for asked, epochs in found.items()}
+    assert losses["auto"] == pytest.approx(losses["off"], rel=1e-4)
+    last = {asked: epochs[-1] for asked, epochs in found.items()}
+    assert last["auto"]["bytes_between_nodes"] == last["auto"]["bytes_sent"] > 0
+    assert last["auto"]["bytes_between_nodes"] < last["off"]["bytes_between_nodes"] < last["off"]["bytes_sent"]
+    assert last["auto"]["bytes_shared_on_nodes"] > 0 == last["off"]["bytes_shared_on_nodes"]
+
+
+def test_each_host_has_a_shared_memory_of_its_own_and_of_the_size_asked_for(cluster: str) -> None:
+    script = """
+        touch /dev/shm/$(hostname)-$OMPI_COMM_WORLD_RANK
+        until [ $(ls /dev/shm | grep -c "^$(hostname)-") = 2 ]; do sleep 0.05; done
+        echo $(df --output=size -k /dev/shm | tail -1) $(ls /dev/shm | tr '\\n' ' ')
+    """
+    arguments = ("--ranks-per-host", 2, "--shared-memory", "64m", "--", "bash", "-c", script)
+    lines = virtual_cluster("run", "--name", cluster, *arguments).stdout.splitlines()
+    assert sorted(lines) == sorted(
+        2 * [f"65536 {cluster}-{host}-{2 * host} {cluster}-{host}-{2 * host + 1}" for host in range(HOSTS)]
+    )
 
 
 def test_a_transfer_is_held_back_by_the_links_rate_and_counted(cluster: str) -> None:

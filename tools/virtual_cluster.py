@@ -14,45 +14,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
+from virtual_jobs import Interrupted, Job, Stop, run_job, state_folder
 from virtual_network import CONTROL_SUBNET, UNLIMITED, ClusterError, Network
 
-TOOLS = Path(__file__).resolve().parent
-STATE = Path("/run")  # root's alone, gone with a reboot like the namespaces, and its paths have no blanks to be quoted
 DEFAULT_NAME = "hpcgnn"
 DEFAULT_SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
 _REFUSED = 2
-_GRACE_SECONDS = 10.0  # Open MPI gives ranks one from SIGTERM to SIGKILL, and then takes leave of its daemons
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
-
-
-class Interrupted(Exception):
-    """The user, or a batch system, asked for the end."""
-
-
-class Stop:
-    """Remembers SIGINT, SIGTERM and SIGHUP instead of raising at once: what has begun to be made, or removed, is finished."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._remember)
-
-    def _remember(self, number: int, _frame: FrameType | None) -> None:
-        self.signal = number
-
-    def check(self) -> None:
-        """Raise :class:`Interrupted` when one came."""
-        if self.signal:
-            raise Interrupted
 
 
 # -- the life of a cluster ---------------------------------------------------------------------------------------------
@@ -67,11 +40,6 @@ def locked(name: str) -> Iterator[None]:
         except OSError as error:
             raise ClusterError(f"another process makes or owns cluster {name}: choose another --name") from error
         yield
-
-
-def state_folder(name: str) -> Path:
-    """The folder of a cluster's running jobs."""
-    return STATE / f"virtual_cluster.{name}"
 
 
 def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, speed: str, stop: Stop) -> None:
@@ -107,74 +75,6 @@ def existing(name: str) -> Network:
     return network
 
 
-# -- jobs --------------------------------------------------------------------------------------------------------------
-
-
-def run_job(network: Network, ranks: int | None, threads: int | None, command: list[str], stop: Stop) -> int:
-    """Run ``command`` on ranks spread over the hosts, the first ones on the first host; returns its exit code."""
-    hosts = network.hosts
-    folder = state_folder(network.name)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    session = Path(tempfile.mkdtemp(prefix="job.", dir=folder))
-    (session / "hosts").write_text("".join(f"{host}\n" for host in hosts))
-    (session / "agent").symlink_to(TOOLS / "virtual_cluster_agent.sh")
-    starter = [
-        str(TOOLS / "mpiexec.sh"),
-        "-V",
-        "-n",
-        str(ranks or len(hosts)),
-        *(["-t", str(threads)] if threads else []),
-    ]
-    try:
-        # In a session of its own, so that Ctrl-C reaches the launcher once and from here.
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", network.switch, *starter, *command],
-            env=os.environ | launcher_settings(session),
-            start_new_session=True,
-        )
-        return wait(process, stop)
-    finally:
-        network.kill(mark=str(session))
-        shutil.rmtree(session, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another job's session is in it
-            folder.rmdir()
-
-
-def launcher_settings(session: Path) -> dict[str, str]:
-    """The environment in which Open MPI starts ranks on the hosts; its agent hands on everything else in it."""
-    parameters = {
-        "plm_rsh_agent": str(session / "agent"),
-        "orte_default_hostfile": str(session / "hosts"),
-        "orte_tmpdir_base": str(session),
-        "oob_tcp_if_include": "control",
-        # Nothing but TCP over the data network: no shared memory, and no transport that looks for other interfaces.
-        "pml": "ob1",
-        "btl": "tcp,self",
-        "btl_tcp_if_include": "eth0",
-        "rmaps_base_mapping_policy": "node",
-        "rmaps_base_ranking_policy": "slot",
-        # The hosts share this machine's cores, whatever each believes.
-        "rmaps_base_oversubscribe": "1",
-        "mpi_yield_when_idle": "1",
-        "hwloc_base_binding_policy": "none",
-    }
-    return {f"OMPI_MCA_{name}": value for name, value in parameters.items()} | {"VIRTUAL_CLUSTER_JOB": str(session)}
-
-
-def wait(process: subprocess.Popen[bytes], stop: Stop) -> int:
-    """Wait for the launcher; ends it when a signal came, in the way that makes it end its ranks."""
-    while not stop.signal:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(timeout=0.2)
-            return code if code >= 0 else 128 - code
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_GRACE_SECONDS)
-    process.kill()
-    process.wait()
-    raise Interrupted
-
-
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +97,7 @@ def down(arguments: argparse.Namespace, _stop: Stop) -> int:
 
 
 def run(arguments: argparse.Namespace, stop: Stop) -> int:
-    """Start an MPI job, one rank a host; its exit code is the command's.
+    """Start an MPI job, one rank a host or more; its exit code is the command's.
 
     With --hosts, on a cluster made for it and removed at its end.
     """
@@ -222,7 +122,9 @@ def run(arguments: argparse.Namespace, stop: Stop) -> int:
 def run_and_count(network: Network, arguments: argparse.Namespace, command: list[str], stop: Stop) -> int:
     """Run the job; with ``--bytes``, write what the interfaces counted meanwhile."""
     before = network.counters()
-    code = run_job(network, arguments.ranks, arguments.threads, command, stop)
+    ranks = arguments.ranks or len(network.hosts) * arguments.ranks_per_host
+    job = Job(command, ranks, arguments.threads, arguments.placement, arguments.shared_memory)
+    code = run_job(network, job, stop)
     if arguments.bytes:
         moved = {
             host: {name: value - before[host][name] for name, value in counted.items()}
@@ -289,6 +191,13 @@ def rate(text: str) -> str:
     return text
 
 
+def size(text: str) -> str:
+    """A size of memory as ``mount`` writes it, or its share of the machine's."""
+    if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
+        raise argparse.ArgumentTypeError(f"{text} is no size such as 64m or 1g")
+    return text
+
+
 def subnet(text: str) -> ipaddress.IPv4Network:
     """A network for the hosts."""
     try:
@@ -338,11 +247,28 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--subnet", type=subnet, default=DEFAULT_SUBNET, help="their addresses (default: %(default)s)")
 
     command = add(run, "run", "run --hosts 4 --rate 100mbit -- hpcgnn train parts.h5 --out run")
-    command.add_argument("-n", "--ranks", type=positive, help="how many ranks (default: one a host)")
+    ranks = command.add_mutually_exclusive_group()
+    ranks.add_argument("-n", "--ranks", type=positive, help="how many ranks in all")
+    ranks.add_argument(
+        "--ranks-per-host", type=positive, default=1, metavar="R", help="how many on each host (default: %(default)s)"
+    )
+    command.add_argument(
+        "--placement",
+        choices=("block", "cyclic"),
+        default="block",
+        help="ranks 0, 1, ... on the first host, or on one host after another (default: %(default)s)",
+    )
     command.add_argument("-t", "--threads", type=positive, help="threads of each (default: as tools/mpiexec.sh does)")
     command.add_argument("--hosts", type=positive, metavar="N", help="make a cluster of N hosts for this job alone")
     command.add_argument("--rate", type=rate, help=f"with --hosts: {speed} (the default)")
     command.add_argument("--subnet", type=subnet, help=f"with --hosts: their addresses (default: {DEFAULT_SUBNET})")
+    command.add_argument(
+        "--shared-memory",
+        type=size,
+        default="50%",
+        metavar="SIZE",
+        help="of each host's /dev/shm: 64m, 1g, ... (default: %(default)s)",
+    )
     command.add_argument("--bytes", type=Path, metavar="FILE", help="write what the hosts sent and received, as JSON")
     command.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
 

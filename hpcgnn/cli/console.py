@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 STDOUT, STDERR = 1, 2
+_LINE_SECONDS = 60.0
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydra_", "srun", "slurmstepd")
 
 
@@ -51,14 +53,47 @@ def stdout() -> Console:
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield ``advance(n)``; it draws a bar on stderr, or nothing if ``quiet`` or if stderr is not a terminal."""
-    if quiet or not is_terminal(STDERR):
+    """Yield ``advance(n)``; it draws a bar on stderr with the time left, or nothing if ``quiet``.
+
+    Where stderr is not a terminal, as in a batch job, it prints a line every ``_LINE_SECONDS``.
+    """
+    if quiet:
         yield lambda count: None
+        return
+    if not is_terminal(STDERR):
+        yield _Lines(description, total).advance
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+class _Lines:
+    """Progress for a file that somebody looks into now and then."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description, self._total, self._done = description, total, 0
+        self._started = self._said = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Count, and say how far it is if that was not said lately."""
+        self._done += count
+        now = time.monotonic()
+        if not self._total or not self._done or now - self._said < _LINE_SECONDS:
+            return
+        self._said = now
+        done = self._done / self._total
+        left = (now - self._started) * max(1 - done, 0.0) / done
+        note(f"{self._description}: {done:.0%} after {_span(now - self._started)}, about {_span(left)} left")
+
+
+def _span(seconds: float) -> str:
+    """``_span(3700) == '1 h 2 min'``."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def table(title: str, rows: Iterable[tuple[str, object]]) -> None:

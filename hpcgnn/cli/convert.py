@@ -17,8 +17,11 @@ _HELP = """Convert SOURCE to the graph file OUTPUT.
 SOURCE is one of
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
-  ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv
-  edgelist:FILE[?nodes=N]             text: src dst [weight]
+  ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
+  edgelist:FILE[?nodes=N]             text: src dst [weight]; also arclist:FILE
+  binedges:FILE[?dtype=int64&nodes=N] pairs of little-endian int32, uint32 or int64
+  parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]
+  bvgraph:FILE                        WebGraph: NAME.graph beside NAME.properties
   metis:FILE   mtx:FILE[?nodes=N]      METIS .graph, MatrixMarket
   rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,a=..,b=..,c=..]
   sbm:nodes=10000,blocks=10,degree=16[,homophily=0.8,features=64,seed=0,signal=3]
@@ -70,7 +73,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
 
 def _rows(summary: Any) -> list[tuple[str, object]]:
     meta = summary.meta
-    kind = "sparse" if meta.x_nnz is not None else "dense"
+    kind = "sparse" if meta.x_nnz is not None else f"dense {meta.x_dtype}"
     sizes = " / ".join(f"{size:,}" for size in summary.split_sizes.values())
     return [
         ("nodes", meta.num_nodes),

@@ -18,6 +18,7 @@ from hpcgnn.plan import STRATEGIES
 EXAMPLES = """\b
 Examples:
   hpcgnn partition graph.h5 parts.h5 --parts 4
+  hpcgnn partition graph.h5 parts.h5 --parts 64 --ranks-per-node 8 --objective rows
   mpirun -n 8 hpcgnn partition graph.h5 parts.h5 --parts 64 --method parmetis
 """
 
@@ -27,14 +28,35 @@ Examples:
 @click.argument("parts_file", metavar="parts.h5")
 @click.option("--parts", "num_parts", metavar="P", type=click.IntRange(min=1), required=True, help="Number of parts.")
 @click.option(
-    "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How; auto says what it took."
+    "--method",
+    type=click.Choice(METHODS),
+    default="auto",
+    show_default=True,
+    help="Partitioning method; with auto, the report names the one chosen.",
 )
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
     default="cut",
     show_default=True,
-    help="Minimise cut edges, or rows sent (metis only).",
+    help="What is minimised: cut edges; the raw rows that a halo exchange sends (metis and mtkahypar); or the rows that"
+    " the hybrid plan sends, by moving nodes after any partitioner.",
+)
+@click.option(
+    "--ranks-per-node",
+    metavar="K",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Ranks that will share a machine: parts 0 to K-1 go to the first, the next K to the second, and so on, and"
+    " parts with many edges between them share one. Must divide P.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Processes that write the parts and their plans; 0, the default: one for each core that may be used.",
 )
 @click.option(
     "--balance",
@@ -44,7 +66,12 @@ Examples:
     help=f"What every part gets the same share of: a comma list out of {', '.join(QUANTITIES)}.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the partitioner's random choices."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the partitioner's random choices. The same seed gives the same parts; kaminpar on more than 8 million undirected "
+    "edges needs --jobs 1 for that.",
 )
 @click.option(
     "--plan",
@@ -71,6 +98,8 @@ def partition(
     method: str,
     objective: str,
     balance: str,
+    ranks_per_node: int,
+    jobs: int,
     seed: int,
     strategy: str,
     timeout: float,
@@ -84,7 +113,9 @@ def partition(
     ranks here has nothing to do with P.
     """
     names = tuple(name.strip() for name in balance.split(","))
-    options = PartitionOptions(num_parts, method, objective, names, seed, force, strategy)
+    options = PartitionOptions(
+        num_parts, method, objective, names, seed, force, strategy, ranks_per_node=ranks_per_node, jobs=jobs
+    )
     world = MpiWorld(timeout_seconds=timeout)
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
     report = make_parts(world, graph, parts_file, options, bar)
@@ -110,7 +141,7 @@ def _rows(report: PartitionReport) -> list[tuple[str, object]]:
         ("halo rows", f"{quality.halo_total:,} (largest part {quality.halo_max:,})"),
         ("replication", f"{quality.replication:.3f}"),
         ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds.items())),
-        ("peak memory per rank", console.size(report.peak_memory_bytes)),
+        ("peak memory of a process", console.size(report.peak_memory_bytes)),
     ]
     if quality.empty_parts:
         rows.append(("empty parts", quality.empty_parts))

@@ -12,8 +12,11 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.cli import console
+from hpcgnn.comm.placement import Placement
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.plan_worker import fitting_jobs
+from hpcgnn.node_plan import NodeRows, count_between, count_pairs
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.plan.volume import PairRows, describe
 
@@ -21,14 +24,44 @@ _BYTES_PER_VALUE = 4
 _PAIRS_SHOWN = 10
 
 
-@click.command(epilog="\b\nExample\n  hpcgnn plan parts.h5 --strategy all --width 256")
+EXAMPLES = """\b
+Examples:
+  hpcgnn plan parts.h5 --strategy all --width 256
+  hpcgnn plan parts.h5 --ranks-per-node 8
+"""
+
+
+@click.command(epilog=EXAMPLES)
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
 @click.option("--width", type=click.IntRange(1), default=256, show_default=True, help="Columns of the rows sent.")
+@click.option(
+    "--ranks-per-node",
+    metavar="K",
+    type=click.IntRange(1),
+    help="Also say what travels between nodes of K ranks each, and within them.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Processes that make plans; 0: one for each core that this one may use.",
+)
 @click.option("--pairs", "all_pairs", is_flag=True, help=f"Show every pair of ranks, not the {_PAIRS_SHOWN} largest.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, with every pair.")
-def plan(parts: Path, strategy: str, width: int, all_pairs: bool, quiet: bool, as_json: bool) -> None:
+def plan(
+    parts: Path,
+    strategy: str,
+    width: int,
+    ranks_per_node: int | None,
+    jobs: int,
+    all_pairs: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Rows and bytes that one aggregation sends, per pair of ranks and in all, without training.
 
     Plans that PARTS does not hold yet, or that are stale, are made and stored in it.
@@ -37,8 +70,9 @@ def plan(parts: Path, strategy: str, width: int, all_pairs: bool, quiet: bool, a
     started = time.perf_counter()
     with PartsFile(parts) as file:
         total = len(strategies) * file.num_parts
+        fitting = fitting_jobs(file.meta.num_edges, file.num_parts)
     with console.progress("planning parts", total, quiet=quiet or as_json) as advance:
-        made = plan_store.store_plans(parts, strategies, advance)
+        made = plan_store.store_plans(parts, strategies, advance, jobs=jobs or fitting)
     report: dict[str, Any] = {"parts": str(parts), "width": width, "made": made}
     report["seconds"] = time.perf_counter() - started
     with PartsFile(parts) as file:
@@ -46,6 +80,15 @@ def plan(parts: Path, strategy: str, width: int, all_pairs: bool, quiet: bool, a
         report["strategies"] = {
             name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE) for name, rows in pairs.items()
         }
+        if ranks_per_node is not None:
+            placement = Placement.in_blocks(file.num_parts, ranks_per_node)
+            with console.progress("rows between nodes", total, quiet=quiet or as_json) as advance:
+                for name, rows in pairs.items():
+                    within, between_ranks = count_pairs(rows.sender, rows.receiver, rows.rows, placement)
+                    between = count_between(file, name, placement, advance)
+                    counted = NodeRows(between, within, between_ranks)
+                    report["strategies"][name] |= counted.as_dict(width * _BYTES_PER_VALUE)
+            report["ranks_per_node"] = ranks_per_node
     if as_json:
         listed = {name: _as_lists(rows) for name, rows in pairs.items()}
         print(json.dumps(report | {"pairs": listed}))
@@ -69,8 +112,25 @@ def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None)
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
     console.stdout().print(shown)
+    if "ranks_per_node" in report:
+        _show_nodes(report)
     for strategy, rows in pairs.items():
         _show_pairs(strategy, rows, report["width"] * _BYTES_PER_VALUE, limit)
+
+
+def _show_nodes(report: dict[str, Any]) -> None:
+    shown = Table(title=f"on nodes of {report['ranks_per_node']} ranks", title_justify="left", box=box.SIMPLE)
+    columns = {
+        "rows_between_nodes": "rows between nodes",
+        "bytes_between_nodes": "bytes between nodes",
+        "rows_within_nodes": "rows within nodes",
+        "rows_between_nodes_by_pairs_of_ranks": "between nodes, --node-aware off",
+    }
+    for name in ("strategy", *columns.values()):
+        shown.add_column(name, justify="left" if name == "strategy" else "right")
+    for strategy, facts in report["strategies"].items():
+        shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
+    console.stdout().print(shown)
 
 
 def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | None) -> None:

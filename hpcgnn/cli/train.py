@@ -149,14 +149,11 @@ def train(
             f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
         )
         console.note(f"{out}: {start}")
+    ctx.obj.advice = f"the last checkpoint is in {out}/checkpoints, and --resume continues from it"
     with console.progress("training", trainer.config.epochs, quiet=hidden) as advance:
         advance(trainer.next_epoch)
         trainer.on_epoch = lambda record: advance(1)
-        try:
-            summary = trainer.fit()
-        except KeyboardInterrupt as interruption:
-            advice = f"the last checkpoint is in {out}/checkpoints, and --resume continues from it"
-            raise click.Abort(advice) from interruption
+        summary = trainer.fit()
     if world.rank == 0 and as_json:
         print(json.dumps(summary))
     elif not hidden:
@@ -269,6 +266,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         ],
         ("arithmetic of dense products", summary["compute"]),
         ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
+        *_node_rows(summary),
         *_policy_rows(summary),
         ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
         *_device_rows(summary),
@@ -277,6 +275,14 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         ("run folder", str(out)),
     ]
     console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)
+
+
+def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    """What went between nodes, if there were several."""
+    between, shared = (int(summary[f"bytes_{what}_per_epoch"]) for what in ("between_nodes", "shared_on_nodes"))
+    if not between and not shared:
+        return []
+    return [("  between nodes", between), ("bytes read in shared memory an epoch", shared)]
 
 
 def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:

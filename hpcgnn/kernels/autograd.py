@@ -155,7 +155,7 @@ def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")
 
 
-def _transpose(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
+def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
     """The transpose, and the weights of its entries: ``weight`` if given, else the stored ones."""
     if weight is None:
         transpose = csr.transpose()
@@ -196,7 +196,7 @@ class _Spmm(torch.autograd.Function):
             dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            transpose, transposed = _transpose(csr, weight, ctx.backend)
+            transpose, transposed = transposed_with(csr, weight, ctx.backend)
             dx = plain_spmm(transpose, dz, transposed, backend=ctx.backend)
         if ctx.needs_input_grad[1]:
             heads = None if weight.dim() == 1 else weight.shape[1]
@@ -256,7 +256,7 @@ class _Sddmm(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 da = plain_spmm(csr, b, gradient, backend=backend)
             if ctx.needs_input_grad[1]:
-                transpose, weight = _transpose(csr, gradient, backend)
+                transpose, weight = transposed_with(csr, gradient, backend)
                 db = plain_spmm(transpose, a, weight, backend=backend)
         else:
             da, db = end_sums(csr, gradient, ctx.needs_input_grad[:2], backend)

@@ -210,6 +210,16 @@ class Csr:
         other._shared = self.structure
         return other
 
+    def through(self, other: Csr) -> Csr:
+        """What :meth:`spmm <hpcgnn.kernels.spmm>` with ``other`` (num_cols, C), a matrix of ones, and then with this matrix
+        adds up: (num_rows, C), with an entry for each pair of entries that meet, and this matrix's weights."""
+        columns = self.indices.long()
+        lengths = other.row_lengths()[columns]
+        ends = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+        weight = None if self.weight is None else torch.repeat_interleave(self.weight, lengths)
+        indices = other.indices[other._entries_of(columns)]
+        return Csr(ends[self.indptr], indices, other.num_cols, weight, check=False)
+
     def row_lengths(self) -> torch.Tensor:
         """(num_rows,) int64 number of entries of each row."""
         return self.indptr[1:] - self.indptr[:-1]

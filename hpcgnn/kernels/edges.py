@@ -103,15 +103,25 @@ def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tenso
     return out.view(csr.num_entries, *a.shape[1:])
 
 
-def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:
+def check_operation(op: str) -> None:
+    """Raise ValueError unless :func:`sddmm` has it."""
     if op not in OPERATIONS:
         raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, not {op!r}")
+
+
+def check_heads(op: str, heads: int | None, width: int) -> None:
+    """Raise ValueError unless ``width`` columns fall into so many equal groups, and ``op`` has such."""
+    if heads is not None and (op != "dot" or heads < 1 or width % heads):
+        raise ValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
+
+
+def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:
+    check_operation(op)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise ValueError(f"a must be float32 or float64 of shape ({csr.num_rows}, F), not {a.dtype} {tuple(a.shape)}")
     if b.shape != (csr.num_cols, a.shape[1]) or b.dtype != a.dtype:
         raise ValueError(f"b must be {a.dtype} of shape ({csr.num_cols}, {a.shape[1]}), not {b.dtype} {tuple(b.shape)}")
-    if heads is not None and (op != "dot" or heads < 1 or a.shape[1] % heads):
-        raise ValueError(f"heads must divide the {a.shape[1]} columns, for dot only; not {heads} for {op}")
+    check_heads(op, heads, a.shape[1])
 
 
 def _check_entries(csr: Csr, values: torch.Tensor, name: str) -> None:

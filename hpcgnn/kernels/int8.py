@@ -27,7 +27,8 @@ from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import INT8
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.edges import OPERATIONS
+from hpcgnn.kernels.edges import check_heads, check_operation
+from hpcgnn.kernels.keyed import check_key
 
 MOST_CODE = 127
 MOST_TERMS = (2**31 - 1) // MOST_CODE**2  # of an int32 sum of products
@@ -76,7 +77,7 @@ def quantize_rows(
         ValueError: naming the argument that is wrong.
     """
     _check_float("x", x)
-    _check_key("key", key)
+    check_key("key", key)
     if factor is not None and (factor.shape != x.shape[:1] or factor.dtype != torch.float32):
         raise ValueError(f"factor must be float32 of shape ({x.shape[0]},), not {factor.dtype} {tuple(factor.shape)}")
     kernels = choose(INT8, backend, x=x, factor=factor)
@@ -112,8 +113,8 @@ def product(
     """
     _check_operand("x", x)
     _check_weight(x, weight)
-    _check_key("key", key)
-    _check_key("weight_key", weight_key)
+    check_key("key", key)
+    check_key("weight_key", weight_key)
     shape = x.shape[0], weight.shape[1]
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != torch.float32):
         raise ValueError(f"bias must be float32 of shape ({shape[1]},), not {bias.dtype} {tuple(bias.shape)}")
@@ -144,7 +145,7 @@ def weight_gradient(
     """
     _check_operand("x", x)
     _check_float("dy", dy)
-    _check_key("key", key)
+    check_key("key", key)
     if dy.shape[0] != x.shape[0]:
         raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
     kernels = choose(INT8, backend, dy=dy, x=x.codes)
@@ -164,8 +165,7 @@ def sddmm(
     Raises:
         ValueError: naming the argument that is wrong, also where a head has more than :data:`MOST_TERMS` columns.
     """
-    if op not in OPERATIONS:
-        raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, not {op!r}")
+    check_operation(op)
     _check_operand("a", a)
     _check_operand("b", b)
     width = a.shape[1]
@@ -174,8 +174,7 @@ def sddmm(
             f"a must have {csr.num_rows} rows, and b {csr.num_cols}, of as many columns: they are {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
-    if heads is not None and (op != "dot" or heads < 1 or width % heads):
-        raise ValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
+    check_heads(op, heads, width)
     if op == "dot":
         _check_terms(width // (heads or 1))
     kernels = choose(INT8, backend, a=a.codes, b=b.codes, csr=csr.indices)
@@ -214,8 +213,3 @@ def _check_weight(x: torch.Tensor | Int8Rows, weight: torch.Tensor) -> None:
 def _check_terms(terms: int) -> None:
     if terms > MOST_TERMS:
         raise ValueError(f"int32 holds the sum of {MOST_TERMS} products of 8-bit integers, not of {terms}: use float32")
-
-
-def _check_key(name: str, key: int | None) -> None:
-    if key is not None and not 0 <= key < 2**64:
-        raise ValueError(f"{name} must lie in [0, 2**64) or be None, not {key}")

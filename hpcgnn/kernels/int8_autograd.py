@@ -11,8 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.autograd import reused, tracked
+from hpcgnn.kernels.autograd import reused, tracked, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
@@ -112,10 +111,7 @@ class _Spmm(torch.autograd.Function):
         gradient = quantizer.rows(dz.contiguous())  # of both products: quantized once
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            transpose, values = csr.transpose(), None
-            if weight is not None:
-                transpose = csr.structure.transpose()
-                values = plain_rows.gather_rows(weight, csr.transpose_order, backend, check=False)
+            transpose, values = transposed_with(csr, weight, backend)
             dx = plain_spmm(transpose, gradient.codes, values, scale=gradient.scale, backend=backend)
         if ctx.needs_input_grad[1]:
             heads = None if weight.dim() == 1 else weight.shape[1]

@@ -11,6 +11,12 @@ GOLDEN_32 = np.uint32(0x9E3779B9)
 _MASK_64 = 2**64 - 1
 
 
+def check_key(name: str, key: int | None) -> None:
+    """Raise ValueError unless it is a key, or None."""
+    if key is not None and not 0 <= key < 2**64:
+        raise ValueError(f"{name} must lie in [0, 2**64) or be None, not {key}")
+
+
 def derive_key(*words: int) -> int:
     """A 64-bit key from integers such as (seed, epoch, layer); order matters."""
     key = 0

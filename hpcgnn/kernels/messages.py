@@ -43,6 +43,7 @@ import torch
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES, Count
 from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.keyed import check_key
 from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 
 
@@ -85,8 +86,7 @@ def encode_rows(
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    if key is not None and not 0 <= key < 2**64:
-        raise ValueError(f"key must lie in [0, 2**64) or be None, not {key}")
+    check_key("key", key)
     _check_matrix("x", x)
     kernels = choose(MESSAGES, backend, x=x, rows=rows, buffer=buffer, payload_at=payload_at, params_at=params_at)
     _check_rows(rows, x.shape[0], check)

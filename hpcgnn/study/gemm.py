@@ -93,7 +93,7 @@ def requirements(shape: dict[str, Any], found: dict[str, Any]) -> list[Requireme
     what = "times ours float32 by int8, quantization counted"
     if not found["dot_products"]:
         sizes = shape["rows"], shape["depth"], shape["width"]
-        is_taken = found["training_takes_int8"] and training.multiplies(*sizes)
+        is_taken = found["training_takes_int8"] and training.multiplies(*sizes, training.LIMITS[False])
         return [line(what, "layer", "times_ours", LEAST_WHERE_TAKEN)] if is_taken else []
     if shape["multiply_adds"] < LARGE:
         return []

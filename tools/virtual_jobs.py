@@ -1,0 +1,129 @@
+"""MPI jobs on the hosts of a virtual cluster: where ranks go, over what they talk, and how a job is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from virtual_network import Network
+
+TOOLS = Path(__file__).resolve().parent
+STATE = Path("/run")  # root's alone, gone with a reboot like the namespaces, and its paths have no blanks to be quoted
+_GRACE_SECONDS = 10.0  # Open MPI gives ranks one from SIGTERM to SIGKILL, and then takes leave of its daemons
+
+
+class Interrupted(Exception):
+    """The user, or a batch system, asked for the end."""
+
+
+class Stop:
+    """Remembers SIGINT, SIGTERM and SIGHUP instead of raising at once: what has begun to be made, or removed, is finished."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = number
+
+    def check(self) -> None:
+        """Raise :class:`Interrupted` when one came."""
+        if self.signal:
+            raise Interrupted
+
+
+def state_folder(name: str) -> Path:
+    """The folder of a cluster's running jobs."""
+    return STATE / f"virtual_cluster.{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to start: ``command`` on so many ``ranks`` (None: one a host) of so many ``threads`` (None: as the starter does).
+
+    placement: ``block``, ranks 0, 1, ... on the first host, or ``cyclic``, on one host after the other.
+    shared_memory: the size of each host's /dev/shm as ``mount`` writes it.
+    """
+
+    command: list[str]
+    ranks: int | None = None
+    threads: int | None = None
+    placement: str = "block"
+    shared_memory: str = "50%"
+
+
+def run_job(network: Network, job: Job, stop: Stop) -> int:
+    """Run a job on ranks spread evenly over the hosts; returns its exit code."""
+    hosts = network.hosts
+    folder = state_folder(network.name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    session = Path(tempfile.mkdtemp(prefix="job.", dir=folder))
+    (session / "hosts").write_text("".join(f"{host}\n" for host in hosts))
+    (session / "agent").symlink_to(TOOLS / "virtual_cluster_agent.sh")
+    starter = [
+        str(TOOLS / "mpiexec.sh"),
+        "-V",
+        "-n",
+        str(job.ranks or len(hosts)),
+        *(["-t", str(job.threads)] if job.threads else []),
+    ]
+    try:
+        # In a session of its own, so that Ctrl-C reaches the launcher once and from here.
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", network.switch, *starter, *job.command],
+            env=os.environ | launcher_settings(session, job),
+            start_new_session=True,
+        )
+        return wait(process, stop)
+    finally:
+        network.kill(mark=str(session))
+        shutil.rmtree(session, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another job's session is in it
+            folder.rmdir()
+
+
+def launcher_settings(session: Path, job: Job) -> dict[str, str]:
+    """The environment in which Open MPI starts ranks on the hosts; its agent hands on everything else in it."""
+    parameters = {
+        "plm_rsh_agent": str(session / "agent"),
+        "orte_default_hostfile": str(session / "hosts"),
+        "orte_tmpdir_base": str(session),
+        "oob_tcp_if_include": "control",
+        # Between hosts nothing but TCP over the data network: no transport that looks for other interfaces. Within a host
+        # shared memory, which cannot reach further: each host has a name and a /dev/shm of its own.
+        "pml": "ob1",
+        "btl": "tcp,self,vader",
+        "btl_tcp_if_include": "eth0",
+        "rmaps_base_mapping_policy": "node",
+        "rmaps_base_ranking_policy": "slot" if job.placement == "block" else "node",
+        # The hosts share this machine's cores, whatever each believes.
+        "rmaps_base_oversubscribe": "1",
+        "mpi_yield_when_idle": "1",
+        "hwloc_base_binding_policy": "none",
+    }
+    return {f"OMPI_MCA_{name}": value for name, value in parameters.items()} | {
+        "VIRTUAL_CLUSTER_JOB": str(session),
+        "VIRTUAL_CLUSTER_SHARED_MEMORY": job.shared_memory,
+    }
+
+
+def wait(process: subprocess.Popen[bytes], stop: Stop) -> int:
+    """Wait for the launcher; ends it when a signal came, in the way that makes it end its ranks."""
+    while not stop.signal:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout=0.2)
+            return code if code >= 0 else 128 - code
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_GRACE_SECONDS)
+    process.kill()
+    process.wait()
+    raise Interrupted
