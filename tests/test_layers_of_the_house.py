@@ -22,7 +22,11 @@ FLOORS = [
     {"shared_file", "node_plan"},
     {"graph", "partition", "policy"},
     {"nn"},
-    {"study", "train"},
+    {"bench", "train"},
+    {"launch"},
+    {"study"},
+    {"cost_model"},
+    {"report"},
     {"cli"},
 ]
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.bench.graphs import Graphs, read_graph
 from hpcgnn.kernels import Csr, dense, int8
 from hpcgnn.kernels.edges import sddmm
 from hpcgnn.kernels.spmm import spmm
 from hpcgnn.nn import int8 as training
-from hpcgnn.study.graphs import Graphs, read_graph
 
 ROWS = (512, 4096, 32768)
 WIDTHS = ((32, 32), (64, 64), (96, 96), (64, 256), (256, 40), (128, 128), (128, 256), (256, 256), (602, 256))

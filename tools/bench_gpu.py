@@ -23,11 +23,11 @@ from typing import Any
 
 import measure
 
+from hpcgnn.bench import figures
+from hpcgnn.bench.report import Requirement
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import figures
-from hpcgnn.study.report import Requirement
 
 TOOLS = Path(__file__).parent
 EPOCHS = [sys.executable, str(TOOLS / "bench_gpu_epochs.py")]

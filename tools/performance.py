@@ -18,8 +18,8 @@ from typing import Any
 
 import measure
 
-from hpcgnn.study.plot import roofline
-from hpcgnn.study.report import timing_rows
+from hpcgnn.bench.plot import roofline
+from hpcgnn.bench.report import timing_rows
 
 ABOUT = """\
 What is compared is `z = A x` for a graph's matrix of ones, and its backward pass; every result is checked against

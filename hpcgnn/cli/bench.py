@@ -11,6 +11,13 @@ from typing import Any
 
 import click
 
+from hpcgnn.bench import plot as pictures
+from hpcgnn.bench import quantize as quantization
+from hpcgnn.bench.aggregate import MODES
+from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.problem import DIRECTIONS
+from hpcgnn.bench.report import device_of, timing_rows
+from hpcgnn.bench.run import Settings, run
 from hpcgnn.cli import bench_products, console
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli.bench_shared import show_requirements, table
@@ -23,13 +30,6 @@ from hpcgnn.devices import CPU
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.study import plot as pictures
-from hpcgnn.study import quantize as quantization
-from hpcgnn.study.aggregate import MODES
-from hpcgnn.study.line_up import HOST_NAME
-from hpcgnn.study.problem import DIRECTIONS
-from hpcgnn.study.report import device_of, timing_rows
-from hpcgnn.study.run import Settings, run
 
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
 
@@ -160,9 +160,9 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
 
     Start it under mpirun or srun, one rank a part, on the hosts that are to train.
     """
+    from hpcgnn.bench import exchange as measuring
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
-    from hpcgnn.study import exchange as study
 
     world = MpiWorld(timeout_seconds=timeout)
     console.set_up_logging("warning", world.rank)
@@ -171,9 +171,9 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
         if world.size == 1:
             raise HpcgnnError(f"one rank exchanges nothing: start `mpirun -n P hpcgnn bench exchange {parts}`")
     graph = load(parts, world).to(choose_device(world, device, ranks_per_gpu))
-    chosen = study.Settings(**settings | {"bits": int(settings["bits"])})
+    chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
-        found = study.run(graph, chosen, advance)
+        found = measuring.run(graph, chosen, advance)
     if world.rank == 0:
         print(json.dumps(found)) if as_json else _show_exchange(found)
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
+from hpcgnn.bench import gemm as products
+from hpcgnn.bench import gemm_contenders, sddmm_contenders
+from hpcgnn.bench import sddmm as at_edges
+from hpcgnn.bench.problem import Contender
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.devices import CPU
-from hpcgnn.study import gemm as products
-from hpcgnn.study import gemm_contenders, sddmm_contenders
-from hpcgnn.study import sddmm as at_edges
-from hpcgnn.study.problem import Contender
 
 _SDDMM_GRAPHS = (("rmat:scale=17,degree=28", shared.WIDTH),)
 

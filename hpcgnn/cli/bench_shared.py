@@ -11,8 +11,8 @@ import click
 from rich import box
 from rich.table import Table
 
+from hpcgnn.bench.line_up import HOST_NAME
 from hpcgnn.cli import console
-from hpcgnn.study.line_up import HOST_NAME
 
 WIDTH = 256
 folder = click.option(

@@ -7,7 +7,7 @@ import json
 import pytest
 import small_graphs
 
-from hpcgnn.study.exchange import CALLS, summary
+from hpcgnn.bench.exchange import CALLS, summary
 
 
 def test_hidden_is_what_overlap_saves_of_what_it_could():

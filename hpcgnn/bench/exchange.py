@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.bench.measure import Advance
+from hpcgnn.bench.report import Requirement
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.transport import DeviceTransport
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
-from hpcgnn.study.measure import Advance
-from hpcgnn.study.report import Requirement
 
 LEAST_HIDDEN = 0.8
 CALLS = ("aggregate", "exchange", "both", "in_turn")

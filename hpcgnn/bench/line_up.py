@@ -7,10 +7,10 @@ from functools import cached_property
 
 import torch
 
-from hpcgnn.study import ours
-from hpcgnn.study.ceilings import copy_call, gather_on, int8_sized
-from hpcgnn.study.contenders import DEVICE_RIVALS, RIVALS
-from hpcgnn.study.problem import Call, Contender, Problem
+from hpcgnn.bench import ours
+from hpcgnn.bench.ceilings import copy_call, gather_on, int8_sized
+from hpcgnn.bench.contenders import DEVICE_RIVALS, RIVALS
+from hpcgnn.bench.problem import Call, Contender, Problem
 
 HOST_NAME = "cpu"  # as torch calls it
 

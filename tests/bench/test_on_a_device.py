@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import small_graphs
 import torch
+from bench import device_programs
+from bench.device_programs import HERE, WIDTH, matrix
 from click.testing import CliRunner
 from rank_pool import RankPool
 from requires import require_module
-from study import device_programs
-from study.device_programs import HERE, WIDTH, matrix
 
+from hpcgnn.bench import gemm_contenders, sddmm_contenders
+from hpcgnn.bench.gemm_contenders import GemmProblem
+from hpcgnn.bench.line_up import DEVICE, HOST, line_up
+from hpcgnn.bench.problem import Problem
+from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import gemm_contenders, sddmm_contenders
-from hpcgnn.study.gemm_contenders import GemmProblem
-from hpcgnn.study.line_up import DEVICE, HOST, line_up
-from hpcgnn.study.problem import Problem
-from hpcgnn.study.sddmm_contenders import SddmmProblem
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcgnn.study.aggregate import ONE_THREAD
-from hpcgnn.study.line_up import HOST_NAME, line_up
-from hpcgnn.study.problem import DIRECTIONS
+from hpcgnn.bench.aggregate import ONE_THREAD
+from hpcgnn.bench.line_up import HOST_NAME, line_up
+from hpcgnn.bench.problem import DIRECTIONS
 
 MOST_OF_NUMBA = 2.0
 LEAST_SCALING = 0.95
@@ -43,7 +43,7 @@ class Requirement:
 
 
 def requirements(graph: dict[str, Any]) -> list[Requirement]:
-    """Those that the measurements of one graph (see :func:`hpcgnn.study.run.run`) answer."""
+    """Those that the measurements of one graph (see :func:`hpcgnn.bench.run.run`) answer."""
     found: list[Requirement] = []
     device = device_of(graph)
     chosen = line_up(device)

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench.ceilings import copy_call, gather_call
+from hpcgnn.bench.problem import Call, Contender, Prepare, Problem, autograd_call
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.buffers import BufferPool
 from hpcgnn.kernels.int8 import quantize_rows
 from hpcgnn.kernels.native import spmm as native
 from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
-from hpcgnn.study.ceilings import copy_call, gather_call
-from hpcgnn.study.problem import Call, Contender, Prepare, Problem, autograd_call
 
 KEY = 1  # of the noise with which 8-bit integers are rounded, as in training
 # What "off" means where it is not 0 or the other boolean.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcgnn.study import report
-from hpcgnn.study.measure import Outcome
-from hpcgnn.study.problem import Contender
+from hpcgnn.bench import report
+from hpcgnn.bench.measure import Outcome
+from hpcgnn.bench.problem import Contender
 
 
 def lines(outcome: Outcome, contenders: Mapping[str, Contender], multiply_adds: float) -> dict[str, dict[str, Any]]:

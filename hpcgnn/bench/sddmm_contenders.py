@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench.ceilings import copy_call, gather_on, int8_sized
+from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.problem import Call, Contender, Problem
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, edges, int8
-from hpcgnn.study.ceilings import copy_call, gather_on, int8_sized
-from hpcgnn.study.line_up import HOST_NAME
-from hpcgnn.study.problem import Call, Contender, Problem
 
 DIRECTIONS = ("dot", "add")
 DTYPES = ("float32", "int8")

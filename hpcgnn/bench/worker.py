@@ -1,6 +1,6 @@
-"""A process that measures: ``python -m hpcgnn.study.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``.
+"""A process that measures: ``python -m hpcgnn.bench.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``.
 
-STUDY and its WORDs are those of a :class:`hpcgnn.study.studies.Subject`, such as ``aggregate GRAPH_FOLDER WIDTH``.
+STUDY and its WORDs are those of a :class:`hpcgnn.bench.studies.Subject`, such as ``aggregate GRAPH_FOLDER WIDTH``.
 
 It answers one line of JSON on stdout for each line of JSON on stdin: ``{"do": "prepare" | "run", "contender": name, "direction":
 ...}``, until its input ends. Threads, instruction set and buffer pool are set by the environment that it is
@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench import clock
+from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.problem import Call, Counted, Result, Unfinished
+from hpcgnn.bench.studies import STUDIES, Subject
 from hpcgnn.devices import Device, device_of
 from hpcgnn.memory import keep_freed_memory
-from hpcgnn.study import clock
-from hpcgnn.study.line_up import HOST_NAME
-from hpcgnn.study.problem import Call, Counted, Result, Unfinished
-from hpcgnn.study.studies import STUDIES, Subject
 
 # A call that is shorter than this is made once untimed before it is timed, so that it finds its own code and data.
 _LONG_SECONDS = 0.3

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.bench import aggregate, graphs, report
+from hpcgnn.bench.aggregate import PLANS, Workload
+from hpcgnn.bench.ceilings import last_level_cache_bytes
+from hpcgnn.bench.measure import Advance
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
-from hpcgnn.study import aggregate, graphs, report
-from hpcgnn.study.aggregate import PLANS, Workload
-from hpcgnn.study.ceilings import last_level_cache_bytes
-from hpcgnn.study.measure import Advance
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")

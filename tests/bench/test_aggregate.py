@@ -14,13 +14,13 @@ import torch
 from click.testing import CliRunner
 from requires import require_module
 
+from hpcgnn.bench import graphs, plot, report, studies
+from hpcgnn.bench.line_up import HOST
+from hpcgnn.bench.measure import Entry, Place, Timing, compare, interleave
+from hpcgnn.bench.problem import Problem
+from hpcgnn.bench.worker import fingerprint
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import graphs, plot, report, studies
-from hpcgnn.study.line_up import HOST
-from hpcgnn.study.measure import Entry, Place, Timing, compare, interleave
-from hpcgnn.study.problem import Problem
-from hpcgnn.study.worker import fingerprint
 
 NODES, WIDTH = 60, 32
 BENCH = [sys.executable, "-m", "hpcgnn", "bench"]
@@ -216,19 +216,13 @@ def test_bad_input_is_one_sentence(arguments, said):
     assert not result.stdout
 
 
-def test_a_missing_matplotlib_is_one_sentence(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HpcgnnError, match=r"hpcgnn\[plot\]"):
-        plot.roofline({"graphs": []}, tmp_path / "a.svg")
-
-
 @pytest.mark.parametrize("name", ["aggregate", "quantize"])
 def test_help_has_an_example(name):
     assert f"hpcgnn bench {name} --" in CliRunner().invoke(bench, [name, "--help"]).output
 
 
 def test_quantization_beside_a_copy():
-    from hpcgnn.study import quantize
+    from hpcgnn.bench import quantize
 
     found = quantize.run(64, 32, (2, 8), 1, 2, lambda count: None)
     timed = {f"{what} {bits}" for what in ("encode", "decode", "aggregate") for bits in (2, 8)}

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench import clock
+from hpcgnn.bench.line_up import line_up
+from hpcgnn.bench.measure import Advance, Timing
+from hpcgnn.bench.report import Requirement
+from hpcgnn.bench.run import machine
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
-from hpcgnn.study import clock
-from hpcgnn.study.line_up import line_up
-from hpcgnn.study.measure import Advance, Timing
-from hpcgnn.study.report import Requirement
-from hpcgnn.study.run import machine
 
 _CALLS = 3
 _REQUIRED_BITS = 2  # on the host; on a device, whose kernels have one form for all, each that is measured

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.bench import figures, graphs, studies
+from hpcgnn.bench.ceilings import last_level_cache_bytes
+from hpcgnn.bench.measure import Entry, Place, interleave, steps
+from hpcgnn.bench.report import Requirement
+from hpcgnn.bench.run import Progress, machine
+from hpcgnn.bench.sddmm_contenders import DTYPES, by_name
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.int8 import dot_products
-from hpcgnn.study import figures, graphs, studies
-from hpcgnn.study.ceilings import last_level_cache_bytes
-from hpcgnn.study.measure import Entry, Place, interleave, steps
-from hpcgnn.study.report import Requirement
-from hpcgnn.study.run import Progress, machine
-from hpcgnn.study.sddmm_contenders import DTYPES, by_name
 
 # Of products whose operands no cache holds: on CPUs with dot products of 8-bit integers, and on others.
 LEAST_TIMES_FLOAT32, LEAST_WITHOUT_DOT_PRODUCTS = 1.5, 1.0

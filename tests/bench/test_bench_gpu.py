@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import small_graphs
+from bench.as_gpu import environment
 from requires import require_module
-from study.as_gpu import environment
 from virtual_clusters import require_rights
 
+from hpcgnn.bench import plot, report
+from hpcgnn.bench.line_up import DEVICE
 from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.study import plot, report
-from hpcgnn.study.line_up import DEVICE
 
 TOOLS = Path(__file__).parents[2] / "tools"
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.bench import graphs, studies
+from hpcgnn.bench.ceilings import last_level_cache_bytes
+from hpcgnn.bench.line_up import HOST_NAME, line_up
+from hpcgnn.bench.measure import Advance, Entry, Outcome, Place, interleave
+from hpcgnn.bench.measure import steps as steps_of
+from hpcgnn.bench.ours import tuning_variants
+from hpcgnn.bench.problem import DIRECTIONS
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
-from hpcgnn.study import graphs, studies
-from hpcgnn.study.ceilings import last_level_cache_bytes
-from hpcgnn.study.line_up import HOST_NAME, line_up
-from hpcgnn.study.measure import Advance, Entry, Outcome, Place, interleave
-from hpcgnn.study.measure import steps as steps_of
-from hpcgnn.study.ours import tuning_variants
-from hpcgnn.study.problem import DIRECTIONS
 
 MODES = ("kernel", "user")
 ONE_THREAD = "@1"  # ends the keys of what ran on one thread

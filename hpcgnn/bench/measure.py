@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.studies import Subject
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study.line_up import HOST_NAME
-from hpcgnn.study.studies import Subject
 
 Advance = Callable[[int], None]
 
@@ -40,7 +40,7 @@ class Place:
         """What starts it."""
         options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
         options += ["--device", self.device]
-        return [sys.executable, "-m", "hpcgnn.study.worker", self.subject.study, *self.subject.words, *options]
+        return [sys.executable, "-m", "hpcgnn.bench.worker", self.subject.study, *self.subject.words, *options]
 
     def variables(self) -> dict[str, str]:
         """Its environment."""
@@ -51,7 +51,7 @@ class Place:
 
 
 class Worker:
-    """A process of :mod:`hpcgnn.study.worker`."""
+    """A process of :mod:`hpcgnn.bench.worker`."""
 
     def __init__(self, place: Place) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.bench import gemm_contenders, graphs, sddmm_contenders
+from hpcgnn.bench.gemm_contenders import GemmProblem
+from hpcgnn.bench.line_up import line_up
+from hpcgnn.bench.problem import DIRECTIONS, Contender, Problem
+from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.devices import Device
-from hpcgnn.study import gemm_contenders, graphs, sddmm_contenders
-from hpcgnn.study.gemm_contenders import GemmProblem
-from hpcgnn.study.line_up import line_up
-from hpcgnn.study.problem import DIRECTIONS, Contender, Problem
-from hpcgnn.study.sddmm_contenders import SddmmProblem
 
 
 @dataclass(frozen=True)

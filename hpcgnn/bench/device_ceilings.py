@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
+from hpcgnn.bench import clock
+from hpcgnn.bench.problem import Call
 from hpcgnn.devices import Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.triton.launch import launch
-from hpcgnn.study import clock
-from hpcgnn.study.problem import Call
 
 # Rows that a program reads at a time, and its warps; the ceiling is the best of them.
 _SHAPES = ((4, 1), (8, 1), (16, 1), (8, 2), (16, 4), (32, 4), (64, 8))

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench import figures, studies
+from hpcgnn.bench.gemm_contenders import DIRECTIONS, DTYPES, by_name
+from hpcgnn.bench.measure import Entry, Place, interleave, steps
+from hpcgnn.bench.report import Requirement
+from hpcgnn.bench.run import Progress, machine
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.nn import int8 as training
-from hpcgnn.study import figures, studies
-from hpcgnn.study.gemm_contenders import DIRECTIONS, DTYPES, by_name
-from hpcgnn.study.measure import Entry, Place, interleave, steps
-from hpcgnn.study.report import Requirement
-from hpcgnn.study.run import Progress, machine
 
 # On CPUs with dot products of 8-bit integers, of products with at least so many multiply-adds.
 LEAST_TIMES_FLOAT32, LEAST_OF_PEAK = 1.8, 0.85

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench.problem import Call, Contender, Problem, autograd_call
 from hpcgnn.kernels import Csr
-from hpcgnn.study.problem import Call, Contender, Problem, autograd_call
 
 
 def _pyg_conv(problem: Problem, direction: str) -> Call:

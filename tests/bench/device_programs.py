@@ -10,14 +10,14 @@ import torch
 from standin import standin
 
 import hpcgnn
+from hpcgnn.bench import clock, exchange, gemm_contenders, quantize, sddmm_contenders
+from hpcgnn.bench.gemm_contenders import GemmProblem
+from hpcgnn.bench.line_up import DEVICE
+from hpcgnn.bench.problem import Problem, Unfinished
+from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.comm import World
 from hpcgnn.devices import CPU
 from hpcgnn.kernels import Csr
-from hpcgnn.study import clock, exchange, gemm_contenders, quantize, sddmm_contenders
-from hpcgnn.study.gemm_contenders import GemmProblem
-from hpcgnn.study.line_up import DEVICE
-from hpcgnn.study.problem import Problem, Unfinished
-from hpcgnn.study.sddmm_contenders import SddmmProblem
 
 NODES, WIDTH, HEADS = 60, 32, 4
 SHAPE = (64, 32, 16)

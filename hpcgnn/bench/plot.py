@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn import whole_file
+from hpcgnn.bench.aggregate import gathered_bytes
+from hpcgnn.bench.line_up import line_up
+from hpcgnn.bench.report import device_of
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study.aggregate import gathered_bytes
-from hpcgnn.study.line_up import line_up
-from hpcgnn.study.report import device_of
 
 _VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1, "ours.int8.counted": 1}
 _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", "p", "h", "d")
 
 
 def roofline(result: dict[str, Any], path: Path) -> None:
-    """Draw the forward kernels of every graph in ``result`` (of :func:`hpcgnn.study.run.run`) to ``path``.
+    """Draw the forward kernels of every graph in ``result`` (of :func:`hpcgnn.bench.run.run`) to ``path``.
 
     A contender stands at the bytes that its entries gather and the additions that they make; weights and results are not
     counted, so that all that store features alike stand at one intensity. Raises :class:`HpcgnnError`.
@@ -77,9 +77,8 @@ def _draw(axes: Any, graph: dict[str, Any]) -> None:
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HpcgnnError("the picture needs matplotlib: pip install 'hpcgnn[plot]'") from error
+    """Imported late: it takes longer than all else that the command imports."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     return Figure, rc_context

@@ -11,17 +11,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from hpcgnn.bench import aggregate, ceilings, figures, gemm, gemm_contenders, report, sddmm, sddmm_contenders, studies
+from hpcgnn.bench.gemm_contenders import GemmProblem
+from hpcgnn.bench.measure import Entry, Outcome, Place, Timing, compare
+from hpcgnn.bench.problem import Counted, Unfinished
+from hpcgnn.bench.sddmm_contenders import SddmmProblem
+from hpcgnn.bench.worker import fingerprint
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.native import library
 from hpcgnn.nn import int8 as training
-from hpcgnn.study import aggregate, ceilings, figures, gemm, gemm_contenders, report, sddmm, sddmm_contenders, studies
-from hpcgnn.study.gemm_contenders import GemmProblem
-from hpcgnn.study.measure import Entry, Outcome, Place, Timing, compare
-from hpcgnn.study.problem import Counted, Unfinished
-from hpcgnn.study.sddmm_contenders import SddmmProblem
-from hpcgnn.study.worker import fingerprint
 
 NODES, WIDTH, HEADS = 60, 32, 4
 OF_GEMM, OF_SDDMM = (

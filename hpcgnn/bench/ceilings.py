@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from hpcgnn.bench.problem import Call, Counted
 from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
-from hpcgnn.study.problem import Call, Counted
 
 # Entries ahead to prefetch; the ceiling is the best of them.
 _DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
@@ -54,7 +54,7 @@ def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
     """:func:`gather_call` where the tensors are: on the host, or on a device."""
     if device.where.type == "cpu":
         return gather_call(csr, x)
-    from hpcgnn.study import device_ceilings  # whose kernel is in Triton, which not every machine has
+    from hpcgnn.bench import device_ceilings  # whose kernel is in Triton, which not every machine has
 
     return device_ceilings.gather_call(csr, x, device)
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench.ceilings import copy_call, multiply_call
+from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.problem import Call, Contender, Prepare, Result, Unfinished
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, int8
-from hpcgnn.study.ceilings import copy_call, multiply_call
-from hpcgnn.study.line_up import HOST_NAME
-from hpcgnn.study.problem import Call, Contender, Prepare, Result, Unfinished
 
 DIRECTIONS = ("y", "dx", "dW", "layer", "product")
 _KEY, _WEIGHT_KEY = 1, 2  # of the noise, as training draws it
