@@ -1,0 +1,50 @@
+"""Plans of very many parts: nothing is as large as parts squared."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import small_graphs
+
+from hpcgnn.data import plan_pieces, plan_store
+from hpcgnn.data.parts_file import PartsFile
+
+PARTS = 1024
+PAIRS = 2 * PARTS
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory):
+    """A parts file and its pieces: each part has one node, with an edge from each of two neighbours."""
+    folder = tmp_path_factory.mktemp("ring")
+    node = np.arange(PARTS)
+    edges = np.stack((np.concatenate(((node + 1) % PARTS, (node - 1) % PARTS)), np.tile(node, 2)))
+    graph = RING_OF(edges)
+    small_graphs.write_parts(folder / "parts.h5", graph, node, PARTS)
+    with PartsFile(folder / "parts.h5") as parts:
+        for part in range(PARTS):
+            plan_pieces.make(parts, "hybrid", folder, part)
+    return folder
+
+
+def test_tables_are_as_long_as_there_are_pairs(ring):
+    tracemalloc.start()
+    try:
+        plan_store.add_plan(ring / "parts.h5", "hybrid", ring)
+        added = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        with PartsFile(ring / "parts.h5") as parts:
+            sender, receiver, post, pre = plan_store.read_all_pairs(parts, "hybrid")
+            stored = {name: array.size for name, array in parts.file["plan/hybrid"].items() if name != "checksums"}
+        read = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sender.size == PAIRS
+    assert set(zip(sender.tolist(), receiver.tolist(), strict=True)) == {
+        (part, (part + step) % PARTS) for part in range(PARTS) for step in (-1, 1)
+    }
+    assert (post + pre == 1).all()
+    assert max(stored.values()) <= PAIRS + PARTS + 2
+    assert max(added, read) < MOST_BYTES
