@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from bench.as_gpu import environment
 from gpu import programs
 from gpu.programs import relative
 from requires import require_module
-from study.as_gpu import environment
 
 MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii")
 CLOSE = 1e-5
