@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from hpcgnn.arguments import check_path, check_world
@@ -25,6 +25,9 @@ from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
 from hpcgnn.node_order import NodeOrder, node_order
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 @dataclass
@@ -379,9 +382,11 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
 
 
 def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | Csr | None:
-    if isinstance(features, sp.csr_matrix):
-        return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
-    return None if features is None else torch.from_numpy(features)
+    if features is None:
+        return None
+    if isinstance(features, np.ndarray):
+        return torch.from_numpy(features)
+    return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
 
 
 def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | None:

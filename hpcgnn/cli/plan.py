@@ -22,6 +22,7 @@ from hpcgnn.plan.volume import PairRows, describe
 
 _BYTES_PER_VALUE = 4
 _PAIRS_SHOWN = 10
+_MOST_PAIRS_LISTED = 1 << 18  # thousands of parts have millions of pairs, each some 100 bytes as a list
 
 
 EXAMPLES = """\b
@@ -49,9 +50,15 @@ Examples:
     show_default=True,
     help="Processes that make plans; 0: one for each core that this one may use.",
 )
-@click.option("--pairs", "all_pairs", is_flag=True, help=f"Show every pair of ranks, not the {_PAIRS_SHOWN} largest.")
+@click.option(
+    "--pairs",
+    "all_pairs",
+    is_flag=True,
+    help=f"Show every pair of ranks, not the {_PAIRS_SHOWN} largest; with --json, where there are more than"
+    f" {_MOST_PAIRS_LISTED:,}, too.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, with every pair.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, with the pairs.")
 def plan(
     parts: Path,
     strategy: str,
@@ -90,8 +97,10 @@ def plan(
                     report["strategies"][name] |= counted.as_dict(width * _BYTES_PER_VALUE)
             report["ranks_per_node"] = ranks_per_node
     if as_json:
-        listed = {name: _as_lists(rows) for name, rows in pairs.items()}
-        print(json.dumps(report | {"pairs": listed}))
+        listed = {
+            name: _as_lists(rows) for name, rows in pairs.items() if all_pairs or rows.sender.size <= _MOST_PAIRS_LISTED
+        }
+        print(json.dumps(report | {"pairs": listed, "pairs_left_out": [name for name in pairs if name not in listed]}))
     elif not quiet:
         _show(report, pairs, None if all_pairs else _PAIRS_SHOWN)
 

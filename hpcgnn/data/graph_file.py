@@ -16,11 +16,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-import scipy.sparse as sp
 
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.schema import (
@@ -40,6 +39,9 @@ from hpcgnn.data.schema import (
 )
 from hpcgnn.data.stored import ByteSource, StoredArray, look
 from hpcgnn.errors import HpcgnnError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 __all__ = [
     "GRAPH_KIND",
@@ -209,6 +211,8 @@ class SlabReader(ABC):
     def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
+            import scipy.sparse as sp  # here, as most graphs have dense features, and no use for its modules
+
             indptr = self.indptr(first, last, "nodes/x_indptr", slab)
             begin, end = int(indptr[0]), int(indptr[-1])
             columns, data = (self.read(f"nodes/x_{name}", begin, end, slab) for name in ("indices", "data"))

@@ -1,7 +1,8 @@
 """One plan in ``parts.h5`` from the pieces of all receivers: handing the rows of S to their senders is a transposition.
 
-Nothing here is O(parts squared): tables are as long as there are pairs that exchange rows, and the rows of many senders are read
-at once, so that each piece is opened once for every ``_GROUP_ENTRIES`` entries of S.
+Nothing here is O(parts squared): tables are as long as there are pairs that exchange rows, 24 bytes a pair and about as much
+again while they are sorted. The rows of many senders are read at once, so that each piece is opened once for every
+``_GROUP_ENTRIES`` entries of S.
 """
 
 from __future__ import annotations
@@ -16,28 +17,36 @@ from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, path_of
-from hpcgnn.data.schema import plan_offset_rules, plan_rules
+from hpcgnn.data.schema import PAIR_ARRAYS, plan_offset_rules, plan_rules
 from hpcgnn.data.stored_plan import PLAN_VERSION
 
 _GROUP_ENTRIES = 1 << 21
+_PAIRS_AT_ONCE = 1 << 20
+_OF_PAIRS = (*PAIR_ARRAYS, "entries")
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Every pair that exchanges rows, by receiver, then sender: (pairs,) int64 each; ``begins`` (P+1,) of each receiver.
+    """Every pair that exchanges rows, by receiver, then sender: (pairs,) int32 each; ``begins`` (P+1,) of each receiver.
 
-    rows: of both kinds. first_row, first_entry: where they, and their entries, begin among those that the receiver wants.
+    peers: the senders. by_sender: (pairs,) int64, the pairs by sender, then receiver; ``sent`` (P+1,) where each sender's begin.
     """
 
     begins: np.ndarray
-    receiver: np.ndarray
-    sender: np.ndarray
+    peers: np.ndarray
     post: np.ndarray
     pre: np.ndarray
-    rows: np.ndarray
     entries: np.ndarray
-    first_row: np.ndarray
-    first_entry: np.ndarray
+    by_sender: np.ndarray
+    sent: np.ndarray
+
+    def receivers(self, pairs: np.ndarray) -> np.ndarray:
+        """The receiver of each of ``pairs``, int64."""
+        return np.searchsorted(self.begins, pairs, side="right") - 1
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """(P,) int64: the sum of ``values`` (pairs,) of each sender; float64 in between, exact below 2**53."""
+        return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -54,21 +63,19 @@ class _Pieces:
 
     def pairs(self) -> tuple[_Pairs, np.ndarray]:
         """The pairs, and the lengths (P, 4) int64 of L_indptr, L_indices, R_indptr, R_indices."""
-        tables: dict[str, list[np.ndarray]] = {name: [] for name in ("peers", "post", "pre", "entries")}
-        lengths = np.zeros((self.num_parts, 4), dtype=np.int64)
+        lengths, peers = np.zeros((self.num_parts, 4), dtype=np.int64), np.zeros(self.num_parts, dtype=np.int64)
+        for part in range(self.num_parts):
+            with self.open(part) as piece:
+                lengths[part] = [piece.lengths[name] for name in ("L_indptr", "L_indices", "R_indptr", "R_indices")]
+                peers[part] = piece.lengths["peers"]
+        begins = _ends(peers)
+        tables = {name: np.empty(begins[-1], dtype=np.int32) for name in _OF_PAIRS}
         for part in range(self.num_parts):
             with self.open(part) as piece:
                 for name, values in tables.items():
-                    values.append(piece.read(name))
-                lengths[part] = [piece.lengths[name] for name in ("L_indptr", "L_indices", "R_indptr", "R_indices")]
-        begins = _ends([peers.size for peers in tables["peers"]])
-        sender, post, pre, entries = (np.concatenate(values) for values in tables.values())
-        receiver = np.repeat(np.arange(self.num_parts), np.diff(begins))
-        rows = post + pre
-        row_ends, entry_ends = _ends(rows), _ends(entries)
-        first_row = row_ends[:-1] - row_ends[begins[receiver]]
-        first_entry = entry_ends[:-1] - entry_ends[begins[receiver]]
-        return _Pairs(begins, receiver, sender, post, pre, rows, entries, first_row, first_entry), lengths
+                    values[begins[part] : begins[part + 1]] = piece.read(name)
+        sent = _ends(np.bincount(tables["peers"], minlength=self.num_parts))
+        return _Pairs(begins, **tables, by_sender=np.argsort(tables["peers"], kind="stable"), sent=sent), lengths
 
 
 def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
@@ -78,8 +85,7 @@ def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
     """
     pieces = _Pieces(folder, parts.uuid, strategy, parts.num_parts)
     pairs, lengths = pieces.pairs()
-    by_sender = np.argsort(pairs.sender, kind="stable")
-    small = _offsets(parts.num_parts, pairs, lengths)
+    small = _offsets(pairs, lengths)
     with h5.writing(parts.path, f"plan/{strategy}"):
         plans = parts.file.require_group("plan")
         if strategy in plans:
@@ -90,29 +96,35 @@ def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
         schema = {name: (rule.shape, rule.dtype) for name, rule in rules.items()}
         places = h5.add_datasets(group, schema)
         parts.file.flush()
-    tables = {f"recv_{name}": values for name, values in _table(pairs.sender, pairs).items()}
-    tables |= {f"send_{name}": values[by_sender] for name, values in _table(pairs.receiver, pairs).items()}
     with LocalFile(parts.path) as sink:
         writer = h5.SlabWriter(sink, places, schema)
-        for name, values in (small | tables).items():
+        for name, values in small.items():
             writer.write(name, 0, values)
+        _write_tables(pairs, writer)
         _write_receivers(pieces, small, writer)
         _write_senders(pieces, pairs, small, writer)
 
 
-def _table(peers: np.ndarray, pairs: _Pairs) -> dict[str, np.ndarray]:
-    return {"peers": peers, "post": pairs.post, "pre": pairs.pre}
+def _write_tables(pairs: _Pairs, writer: h5.SlabWriter) -> None:
+    for first in range(0, pairs.peers.size, _PAIRS_AT_ONCE):
+        some = slice(first, first + _PAIRS_AT_ONCE)
+        for name in PAIR_ARRAYS:
+            writer.write(f"recv_{name}", first, getattr(pairs, name)[some].astype(np.int64))
+        sent = pairs.by_sender[some]
+        writer.write("send_peers", first, pairs.receivers(sent))
+        for name in ("post", "pre"):
+            writer.write(f"send_{name}", first, getattr(pairs, name)[sent].astype(np.int64))
 
 
-def _offsets(num_parts: int, pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
+def _offsets(pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
     """The small arrays that say where each part's slabs begin."""
-    sent_rows, sent_entries = (_sums(pairs.sender, values, num_parts) for values in (pairs.rows, pairs.entries))
+    sent_rows = pairs.sums(pairs.post) + pairs.sums(pairs.pre)
     return {
         "L_offsets": np.stack((_ends(lengths[:, 0]), _ends(lengths[:, 1])), axis=1),
         "R_offsets": np.stack((_ends(lengths[:, 2]), _ends(lengths[:, 3])), axis=1),
-        "S_offsets": np.stack((_ends(sent_rows + 1), _ends(sent_entries)), axis=1),
+        "S_offsets": np.stack((_ends(sent_rows + 1), _ends(pairs.sums(pairs.entries))), axis=1),
         "recv_offsets": pairs.begins,
-        "send_offsets": _ends(np.bincount(pairs.sender, minlength=num_parts)),
+        "send_offsets": pairs.sent,
     }
 
 
@@ -127,8 +139,9 @@ def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5
 
 
 def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
+    given = _Given(*(np.zeros(pieces.num_parts, dtype=np.int64) for _ in range(2)))
     for first, last in _groups(np.diff(offsets["S_offsets"][:, 1])):
-        sender, lengths, sources, edges = _rows_of(pieces, pairs, first, last)
+        sender, lengths, sources, edges = _rows_of(pieces, pairs, first, last, given)
         row, entry = offsets["S_offsets"][first].tolist()
         writer.write("S_indptr", row, _indptrs(sender, lengths, first, last))
         writer.write("S_indices", entry, sources)
@@ -145,26 +158,41 @@ def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int) -> tuple[np.ndarray, ...]:
-    """What senders ``[first, last)`` send: each row's sender and length, and the entries' sources and edges."""
-    keys = pairs.receiver * pieces.num_parts + pairs.sender  # ascending
-    receivers = np.arange(pieces.num_parts) * pieces.num_parts
-    bounds = np.searchsorted(keys, receivers + first), np.searchsorted(keys, receivers + last)
+@dataclass(frozen=True)
+class _Given:
+    """How many of the rows that each receiver wants, and of their entries, senders before have; (P,) int64 each. They grow."""
+
+    rows: np.ndarray
+    entries: np.ndarray
+
+
+def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Given) -> tuple[np.ndarray, ...]:
+    """What senders ``[first, last)`` send: each row's sender and length, and the entries' sources and edges.
+
+    Of each receiver these are neighbours, behind what is ``given``. Memory and time O(pairs and rows of these senders + P).
+    """
+    by_sender = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
+    mine = np.sort(by_sender)  # by receiver: as they are read
+    receiver = pairs.receivers(mine)
+    rows_each = pairs.post[mine].astype(np.int64) + pairs.pre[mine]
+    entries_each = pairs.entries[mine].astype(np.int64)
+    rows, entries = (_sums(receiver, values, pieces.num_parts) for values in (rows_each, entries_each))
     found: list[tuple[np.ndarray, ...]] = []
-    for part in np.flatnonzero(bounds[1] > bounds[0]).tolist():
-        begin, end = int(bounds[0][part]), int(bounds[1][part]) - 1
-        rows = int(pairs.first_row[begin]), int(pairs.first_row[end] + pairs.rows[end])
-        entries = int(pairs.first_entry[begin]), int(pairs.first_entry[end] + pairs.entries[end])
+    for part in np.flatnonzero(rows).tolist():
+        row, entry = int(given.rows[part]), int(given.entries[part])
+        of_rows, of_entries = (row, row + int(rows[part])), (entry, entry + int(entries[part]))
         with pieces.open(part) as piece:
-            found.append((piece.read("lengths", *rows), piece.read("sources", *entries), piece.read("edges", *entries)))
+            found.append((
+                piece.read("lengths", *of_rows), piece.read("sources", *of_entries), piece.read("edges", *of_entries)
+            ))  # fmt: skip
+    given.rows[:] += rows
+    given.entries[:] += entries
     empty = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
     lengths, sources, edges = (np.concatenate(arrays) for arrays in zip(empty, *found, strict=True))
-    mine = _ranges(bounds[0], bounds[1] - bounds[0])
-    order = np.argsort(pairs.sender[mine], kind="stable")
-    rows_each, entries_each = pairs.rows[mine], pairs.entries[mine]
+    order = np.searchsorted(mine, by_sender)
     row_order = _ranges(_ends(rows_each)[:-1][order], rows_each[order])
     entry_order = _ranges(_ends(entries_each)[:-1][order], entries_each[order])
-    sender = np.repeat(pairs.sender[mine][order], rows_each[order])
+    sender = np.repeat(pairs.peers[by_sender].astype(np.int64), rows_each[order])
     return sender, lengths[row_order], sources[entry_order], edges[entry_order]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.checks import tiles_problem
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.data.schema import PAIR_ARRAYS, Rule, plan_offset_rules, plan_rules
+from hpcgnn.data.schema import Rule, plan_offset_rules, plan_rules
 from hpcgnn.data.stored import StoredArray, look
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
@@ -161,19 +161,25 @@ class StoredPlan:
     # -- all pairs ----------------------------------------------------------------------------------------------------
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64; in memory O(pairs)."""
-        sent, received = self._table("send"), self._table("recv")
-        by_receiver = np.lexsort((sent[0], sent[1]))
-        if not np.array_equal(sent[[1, 0, 2, 3]][:, by_receiver], received):
-            raise self._damaged("send_peers", "and recv_peers do not describe the same pairs of parts")
-        receiver, sender, post, pre = received
-        return sender, receiver, post, pre
+        """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64, by receiver.
 
-    def _table(self, way: str) -> np.ndarray:
-        """(4, pairs): part, peer, post, pre."""
-        tables = [self._peers(way, part) for part in range(self._parts.num_parts)]
-        part = np.repeat(np.arange(self._parts.num_parts), [table.peers.size for table in tables])
-        return np.stack((part, *(np.concatenate([getattr(table, name) for table in tables]) for name in PAIR_ARRAYS)))
+        In memory O(pairs), and never O(P^2): these 32 bytes a pair, and as much again to compare what senders and receivers say.
+        """
+        begins, sent = self.offsets["recv_offsets"], self.offsets["send_offsets"]
+        sender, post, pre = table = np.empty((3, int(begins[-1])), np.int64)
+        for part in range(self._parts.num_parts):
+            peers = self._peers("recv", part)
+            table[:, begins[part] : begins[part + 1]] = peers.peers, peers.post, peers.pre
+        receiver = np.repeat(np.arange(self._parts.num_parts), np.diff(begins))
+        by_sender = np.argsort(sender, kind="stable")
+        agree = np.array_equal(np.bincount(sender, minlength=self._parts.num_parts), np.diff(sent))
+        for part in range(self._parts.num_parts if agree else 0):
+            peers, chosen = self._peers("send", part), by_sender[sent[part] : sent[part + 1]]
+            said = (peers.peers, peers.post, peers.pre)
+            agree = agree and all(map(np.array_equal, said, (receiver[chosen], post[chosen], pre[chosen])))
+        if not agree:
+            raise self._damaged("send_peers", "and recv_peers do not describe the same pairs of parts")
+        return sender, receiver, post, pre
 
 
 _ANY = np.dtype(np.int64)  # replaced by that of the array

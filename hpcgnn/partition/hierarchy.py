@@ -130,63 +130,89 @@ def _grown_groups(
 def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
     """The weight inside ``groups`` (P,) of ``size`` members after swaps that add to it; modifies them.
 
-    CSR of the symmetric quotient graph. Memory O(P * groups) for the weight between a part and a group.
+    CSR of the symmetric quotient graph. Memory O(P): weights toward groups are added up anew for each part that is looked at.
+    Weights are counts, so that sums are exact in any order.
     """
-    count = groups.size // size
-    toward = np.zeros((groups.size, count))
+    members = np.argsort(groups, kind="mergesort").reshape(-1, size)
+    inside = np.zeros(groups.size)
     for part in range(groups.size):
-        for i in range(indptr[part], indptr[part + 1]):
-            toward[part, groups[indices[i]]] += data[i]
+        inside[part] = _weight_toward(indptr, indices, data, groups, part, groups[part])
     for _ in range(_SWEEPS):
-        if not _swap_parts(indptr, indices, data, groups, toward):
+        if not _swap_parts(indptr, indices, data, groups, members, inside):
             break
-    inside = 0.0
-    for part in range(groups.size):
-        inside += toward[part, groups[part]]
-    return inside / 2
+    return inside.sum() / 2
 
 
 @numba.njit(cache=True)
-def _put(
+def _weight_toward(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, part: int, group: int
+) -> float:
+    weight = 0.0
+    for i in range(indptr[part], indptr[part + 1]):
+        if groups[indices[i]] == group:
+            weight += data[i]
+    return weight
+
+
+@numba.njit(cache=True)
+def _swap(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
     groups: np.ndarray,
-    toward: np.ndarray,
-    part: int,
-    group: int,
+    members: np.ndarray,
+    inside: np.ndarray,
+    pair: tuple[int, int],
 ) -> None:
-    for i in range(indptr[part], indptr[part + 1]):
-        toward[indices[i], groups[part]] -= data[i]
-        toward[indices[i], group] += data[i]
-    groups[part] = group
+    """Have two parts change places; modifies the last four but one."""
+    first, second = groups[pair[0]], groups[pair[1]]
+    for group, gone, come in ((first, pair[0], pair[1]), (second, pair[1], pair[0])):
+        for place in range(members.shape[1]):
+            if members[group, place] == gone:
+                members[group, place] = come
+                break
+        groups[come] = group
+    for group in (first, second):
+        for member in members[group]:
+            inside[member] = _weight_toward(indptr, indices, data, groups, member, group)
 
 
 @numba.njit(cache=True)
 def _swap_parts(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, toward: np.ndarray
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    groups: np.ndarray,
+    members: np.ndarray,
+    inside: np.ndarray,
 ) -> bool:
-    """Swap each part with the one of another group that gains most, where any gains; whether one did."""
+    """Swap each part with the one of another group that gains most, where any gains; whether one did.
+
+    members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group.
+    """
     swapped = False
-    between = np.zeros(groups.size)
+    between, to_own, toward = np.zeros(groups.size), np.zeros(groups.size), np.zeros(members.shape[0])
     for part in range(groups.size):
         own = groups[part]
+        toward[:] = 0.0
         for i in range(indptr[part], indptr[part + 1]):
             between[indices[i]] = data[i]
+            toward[groups[indices[i]]] += data[i]
+        to_own[:] = 0.0
+        for member in members[own]:
+            for i in range(indptr[member], indptr[member + 1]):
+                to_own[indices[i]] += data[i]
         best, most = -1, 1e-9
         for other in range(groups.size):
             group = groups[other]
             if group == own:
                 continue
-            gain = toward[part, group] - toward[part, own] + toward[other, own] - toward[other, group]
-            gain -= 2 * between[other]
+            gain = toward[group] - inside[part] + to_own[other] - inside[other] - 2 * between[other]
             if gain > most:
                 best, most = other, gain
         for i in range(indptr[part], indptr[part + 1]):
             between[indices[i]] = 0.0
         if best >= 0:
-            group = groups[best]
-            _put(indptr, indices, data, groups, toward, part, group)
-            _put(indptr, indices, data, groups, toward, best, own)
+            _swap(indptr, indices, data, groups, members, inside, (part, best))
             swapped = True
     return swapped

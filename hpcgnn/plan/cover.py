@@ -7,9 +7,12 @@ its destination's row before it travels (*pre*). By König's theorem the cover h
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import maximum_bipartite_matching
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 def sources_in_cover(sources: np.ndarray, destinations: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -22,6 +25,10 @@ def sources_in_cover(sources: np.ndarray, destinations: np.ndarray, shape: tuple
     Returns:
         (shape[0],) bool. An edge whose source is not marked has its destination in the cover.
     """
+    # Here, as a rank that finds its plan in the file never gets here: 10 MB of modules on each rank.
+    import scipy.sparse as sp
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     graph = sp.csr_matrix((np.ones(sources.size, dtype=np.int8), (sources, destinations)), shape=shape)
     destination_of = maximum_bipartite_matching(graph, perm_type="column")
     source_of = np.full(shape[1], -1, dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hpcgnn.data.parts_file import PartsFile
 
 PARTS = 1024
 PAIRS = 2 * PARTS
+MOST_BYTES = PARTS * PARTS  # less than a byte for each two parts
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def ring(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ring")
     node = np.arange(PARTS)
     edges = np.stack((np.concatenate(((node + 1) % PARTS, (node - 1) % PARTS)), np.tile(node, 2)))
-    graph = RING_OF(edges)
+    graph = replace(small_graphs.even_graph(PARTS, 1), edge_index=edges)
     small_graphs.write_parts(folder / "parts.h5", graph, node, PARTS)
     with PartsFile(folder / "parts.h5") as parts:
         for part in range(PARTS):
