@@ -20,7 +20,7 @@ GPU_JOBS ?= 8
 BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
 NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h)
-SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh)
+SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/launch/*.sh)
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
 
@@ -30,7 +30,7 @@ help: ## list the targets
 # -- the first run: digits, cut into PARTS and trained on as many ranks ------------------------------------------------
 
 run: $(RUNS)/digits-$(PARTS).h5 ## build the environment, then convert, partition and train a real graph on 4 MPI ranks
-	tools/mpiexec.sh -n $(PARTS) $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
+	$(BIN)/hpcgnn launch -n $(PARTS) $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
 
 $(RUNS)/digits.h5: $(wildcard hpcgnn/data/*.py) | native
 	@mkdir -p $(RUNS) && rm -f $@

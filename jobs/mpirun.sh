@@ -44,9 +44,9 @@ if ((RANKS > RANKS_PER_NODE && RANKS % RANKS_PER_NODE == 0)); then
 fi
 parts=${graph%.h5}-$RANKS-$(digest "$PARTITION_FLAGS").h5
 
-# Each thread stays on one core of its rank; tools/mpiexec.sh gives each rank its own cores.
+# Each thread stays on one core of its rank; `hpcgnn launch --bind` gives each rank its own cores.
 export OMP_PLACES=cores OMP_PROC_BIND=close
-launch=("$(dirname "$0")/../tools/mpiexec.sh" ${HOSTFILE:+-f "$HOSTFILE"})
+launch=("$HPCGNN" launch --bind ${HOSTFILE:+--hostfile "$HOSTFILE"})
 
 # One GPU a rank, NVIDIA's or AMD's. No launcher has to bind them: of those that it sees, a rank takes the one of its number on
 # its node. CUDA_VISIBLE_DEVICES (AMD: ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES) may name fewer, or in another order.
@@ -64,12 +64,12 @@ mkdir -p "$DATA"
 if [[ ! -e $parts ]]; then
     per_node=$((PARTITION_RANKS < RANKS_PER_NODE ? PARTITION_RANKS : RANKS_PER_NODE))
     # shellcheck disable=SC2086
-    "${launch[@]}" -n "$PARTITION_RANKS" -N "$per_node" "$HPCGNN" partition "$graph" "$parts" --parts "$RANKS" \
-        $PARTITION_FLAGS
+    "${launch[@]}" -n "$PARTITION_RANKS" --ranks-per-host "$per_node" -- \
+        "$HPCGNN" partition "$graph" "$parts" --parts "$RANKS" $PARTITION_FLAGS
 fi
 
 resume=()
 [[ ! -e $RUN/config.toml ]] || resume=(--resume)
 # shellcheck disable=SC2086
-"${launch[@]}" -n "$RANKS" -N "$RANKS_PER_NODE" ${THREADS:+-t "$THREADS"} \
+"${launch[@]}" -n "$RANKS" --ranks-per-host "$RANKS_PER_NODE" ${THREADS:+-t "$THREADS"} -- \
     "$HPCGNN" train "$parts" --out "$RUN" "${device[@]}" $TRAIN_FLAGS "${resume[@]}"

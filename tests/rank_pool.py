@@ -26,9 +26,9 @@ import pytest
 import torch
 
 from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.launch import mpiexec
 
 ROOT = Path(__file__).resolve().parent.parent
-STARTER = ROOT / "tools" / "mpiexec.sh"
 LONGEST_SECONDS = 300.0
 # A rank's failure may be what all ranks agree on, or leave the others waiting: so long they have to say so, too.
 _GRACE_SECONDS = 3.0
@@ -142,7 +142,7 @@ class RankPool:
                 server.settimeout(0.2)
                 worker = [sys.executable, "-m", "rank_worker", f"{folder}/socket"]
                 self._launcher = subprocess.Popen(
-                    [str(STARTER), "-n", str(self.size), "-t", "1", *worker],
+                    [*mpiexec.command(self.size, 1), *worker],
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=self._log,
@@ -243,8 +243,8 @@ def launched(
     Fails the test when the launcher takes longer than ``timeout_seconds`` or, with ``check``, exits non-zero. ``env`` is
     added to this process's environment, with the tests' helpers on the import path.
     """
-    binding = ["-N", str(ranks)] if bind else []
-    command = [str(STARTER), "-n", str(ranks), "-t", str(threads), *binding, sys.executable, *map(str, args)]
+    start = mpiexec.command(ranks, threads, mpiexec.Placing(bind=bind))
+    command = [*start, sys.executable, *map(str, args)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

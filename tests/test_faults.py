@@ -17,6 +17,8 @@ import torch
 from rank_pool import ranks_of
 from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
+from hpcgnn.launch import mpiexec
+
 HPCGNN = [sys.executable, "-m", "hpcgnn"]
 TIMEOUT_SECONDS = 5
 SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for ([^:]+): a peer or a link has stopped"
@@ -87,7 +89,7 @@ def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
 ) -> None:
     command = train(parts(4), tmp_path / "run", "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
     job = subprocess.Popen(
-        [ROOT / "tools" / "mpiexec.sh", "-n", "4", "-t", "1", *command],
+        [*mpiexec.command(4, 1), *command],
         env=dict(
             os.environ
         ),  # without what MPI in this process, if another test started it, tells programs that it starts
@@ -124,7 +126,7 @@ def cluster() -> Iterator[str]:
 
 
 def start_on(cluster: str, ranks: int, command: list[str]) -> subprocess.Popen[str]:
-    return start("run", "--name", cluster, "-n", ranks, "-t", 1, "--", *command)
+    return start("cluster", "run", "--name", cluster, "-n", ranks, "-t", 1, "--", *command)
 
 
 @pytest.mark.virtual_cluster

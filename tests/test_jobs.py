@@ -28,6 +28,8 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 PLACEMENT_STUB = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 command, *args = sys.argv[1:]
+if command == "launch":
+    os.execv(LAUNCHER, [LAUNCHER, *sys.argv[1:]])
 if command == "train":
     run = pathlib.Path(args[args.index("--out") + 1])
     run.mkdir(exist_ok=True)
@@ -86,7 +88,7 @@ def read_epochs(settings: dict[str, str]) -> list[int]:
 
 def use_stub(settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
     stub = tmp_path / "hpcgnn"
-    stub.write_text(PLACEMENT_STUB)
+    stub.write_text(PLACEMENT_STUB.replace("LAUNCHER", repr(settings["HPCGNN"])))
     stub.chmod(0o755)
     return settings | {"HPCGNN": str(stub)}
 

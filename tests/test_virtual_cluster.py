@@ -1,4 +1,4 @@
-"""`tools/virtual_cluster`: hosts of their own, links of the given speed, and nothing left of it in any case."""
+"""`hpcgnn cluster` and `hpcgnn launch --hosts`: hosts of their own, links of the given speed, and nothing left of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from requires import require
-from virtual_clusters import COMMAND, LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
+from virtual_clusters import COMMAND, LONGEST_SECONDS, ROOT, hpcgnn, require_rights, start, virtual_cluster, wait_until
 
 TRANSFER = ROOT / "tests" / "ranks" / "transfer.py"
 WHERE = ROOT / "tests" / "ranks" / "hosts.py"
@@ -163,14 +163,13 @@ def test_only_what_goes_to_another_host_takes_the_link(
 def test_ranks_of_a_host_share_what_they_send_to_others(cluster: str, tmp_path: Path) -> None:
     """Training finds the same in fewer bytes over the links; within hosts rows are read in shared memory."""
     graph, parts = tmp_path / "graph.h5", tmp_path / "parts.h5"
-    hpcgnn = [sys.executable, "-m", "hpcgnn"]
     partition = ("partition", graph, parts, "--parts", str(2 * HOSTS), "--ranks-per-node", "2", "--quiet")
     for command in (("convert", "digits", graph, "--quiet"), partition):
-        subprocess.run([*hpcgnn, *command], check=True)
+        subprocess.run([*COMMAND, *command], check=True)
     found = {}
     for asked in ("off", "auto"):
         options = ["--epochs", "5", "--hidden", "32", "--compute", "float32", "--node-aware", asked, "--quiet"]
-        train = [*hpcgnn, "train", parts, "--out", tmp_path / asked, *options]
+        train = [*COMMAND, "train", parts, "--out", tmp_path / asked, *options]
         virtual_cluster("run", "--name", cluster, "--ranks-per-host", 2, "-t", 1, *train)
         found[asked] = [json.loads(line) for line in (tmp_path / asked / "metrics.jsonl").read_text().splitlines()]
     losses = {asked: [epoch["loss"] for epoch in epochs] for asked, epochs in found.items()}
@@ -244,7 +243,7 @@ def test_a_cut_link_carries_nothing_until_it_is_healed(cluster: str) -> None:
 def test_a_second_cluster_is_apart(passing_name: str, tmp_path: Path) -> None:
     report = tmp_path / "bytes.json"
     arguments = ("--rate", "1gbit", "--bytes", report, "--", sys.executable, TRANSFER, 1_000_000)
-    virtual_cluster("run", "--hosts", 2, "--name", passing_name, *arguments)
+    hpcgnn("launch", "--hosts", 2, "--name", passing_name, *arguments)
     assert remains(passing_name) == []
     moved = json.loads(report.read_text())
     assert set(moved) == {f"{passing_name}-0", f"{passing_name}-1"}
@@ -255,10 +254,10 @@ def test_a_second_cluster_is_apart(passing_name: str, tmp_path: Path) -> None:
 
 
 def test_a_failing_command_leaves_its_exit_code_and_nothing_else(passing_name: str) -> None:
-    arguments = ("run", "--hosts", 2, "--name", passing_name)
-    virtual_cluster(*arguments, "--", "bash", "-c", "exit 7", expect=7)
+    arguments = ("launch", "--hosts", 2, "--name", passing_name)
+    hpcgnn(*arguments, "--", "bash", "-c", "exit 7", expect=7)
     assert remains(passing_name) == []
-    assert "no command" in virtual_cluster(*arguments, "there-is-no-such-command", expect=2).stderr
+    assert "no command" in hpcgnn(*arguments, "there-is-no-such-command", expect=2).stderr
     assert remains(passing_name) == []
 
 
@@ -266,7 +265,7 @@ def test_a_failing_command_leaves_its_exit_code_and_nothing_else(passing_name: s
 def test_an_interrupted_job_leaves_nothing(passing_name: str, tmp_path: Path, number: signal.Signals) -> None:
     # The rank's child outlives what the launcher does to the rank.
     script = f"touch {tmp_path}/$OMPI_COMM_WORLD_RANK; setsid sleep 1000 & sleep 1000"
-    job = start("run", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", script)
+    job = start("launch", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", script)
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "start of the ranks")
     job.send_signal(number)
     job.communicate(timeout=LONGEST_SECONDS)
@@ -277,7 +276,7 @@ def test_an_interrupted_job_leaves_nothing(passing_name: str, tmp_path: Path, nu
 def test_what_a_killed_owner_leaves_is_removed_by_the_next_command(passing_name: str, tmp_path: Path) -> None:
     for command in (["down"], ["up", "1"]):
         job = start(
-            "run", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", f"touch {tmp_path}/ready; sleep 1000"
+            "launch", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", f"touch {tmp_path}/ready; sleep 1000"
         )
         wait_until((tmp_path / "ready").exists, "start of the ranks")
         refusal = virtual_cluster("down", "--name", passing_name, expect=2).stderr
@@ -304,13 +303,13 @@ def slow_tc(tmp_path: Path) -> dict[str, str]:
 
 def test_a_failure_half_way_leaves_nothing(passing_name: str, slow_tc: dict[str, str]) -> None:
     refusal = virtual_cluster("up", 3, "--rate", "100mbit", "--name", passing_name, expect=2, **slow_tc).stderr
-    assert refusal.startswith("virtual_cluster: `tc ")
+    assert refusal.startswith("hpcgnn: error: `tc ")
     assert refusal.count("\n") == 1
     assert remains(passing_name) == []
 
 
 def test_an_interruption_half_way_leaves_nothing(passing_name: str, slow_tc: dict[str, str], tmp_path: Path) -> None:
-    process = start("up", 1, "--rate", "100mbit", "--name", passing_name, **slow_tc)
+    process = start("cluster", "up", 1, "--rate", "100mbit", "--name", passing_name, **slow_tc)
     wait_until((tmp_path / "calls").exists, "first limit")
     process.terminate()
     process.communicate(timeout=LONGEST_SECONDS)
@@ -330,7 +329,8 @@ def assert_refused(process: subprocess.CompletedProcess[str], reason: str, passi
 
 def test_refuses_without_the_rights(passing_name: str) -> None:
     require(shutil.which("setpriv"), "setpriv (util-linux)")
-    command = ["setpriv", "--bounding-set=-net_admin,-sys_admin", *COMMAND, "up", "2", "--name", passing_name]
+    less = ["setpriv", "--bounding-set=-net_admin,-sys_admin"]
+    command = [*less, *COMMAND, "cluster", "up", "2", "--name", passing_name]
     assert_refused(subprocess.run(command, capture_output=True, text=True, check=False), "CAP_NET_ADMIN", passing_name)
 
 
@@ -340,8 +340,8 @@ def test_refuses_without_its_tools(passing_name: str, tmp_path: Path) -> None:
     launcher = tmp_path / "mpiexec"
     launcher.write_text("#!/bin/sh\necho HYDRA build details\n")
     launcher.chmod(0o755)
-    run = ("run", "--hosts", 1, "--name", passing_name, "true")
-    assert_refused(virtual_cluster(*run, expect=2, MPIEXEC=str(launcher)), "Open MPI", passing_name)
+    run = ("launch", "--hosts", 1, "--name", passing_name, "true")
+    assert_refused(hpcgnn(*run, expect=2, MPIEXEC=str(launcher)), "Open MPI", passing_name)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,9 @@ def test_refuses_without_its_tools(passing_name: str, tmp_path: Path) -> None:
         (["rate", "1gbit"], "there is no cluster"),
         (["cut", "0"], "there is no cluster"),
         (["run", "true"], "there is no cluster"),
-        (["run", "--rate", "1gbit", "true"], "--hosts"),
+        (["rate", "fast"], "fast is no rate"),
+        (["up", "2", "--subnet", "here"], "here is no network"),
+        (["run", "--ranks-per-host", "2", "-n", "3", "true"], "there is no cluster"),
     ],
 )
 def test_refuses_what_cannot_be(passing_name: str, arguments: list[str], reason: str) -> None:

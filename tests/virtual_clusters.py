@@ -1,4 +1,4 @@
-"""Starting `tools/virtual_cluster` from tests."""
+"""Virtual hosts in tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from requires import require
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, str(ROOT / "tools" / "virtual_cluster")]
+COMMAND = [sys.executable, "-m", "hpcgnn"]
 LONGEST_SECONDS = 60.0
 
 
@@ -29,7 +30,7 @@ def require_rights() -> None:
 
 
 def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start ``tools/virtual_cluster *arguments``."""
+    """Start ``hpcgnn *arguments``."""
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -40,8 +41,13 @@ def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def virtual_cluster(*arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``tools/virtual_cluster *arguments`` to its end."""
+def virtual_cluster(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``hpcgnn cluster *arguments`` to its end."""
+    return hpcgnn("cluster", *arguments, **options)
+
+
+def hpcgnn(*arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``hpcgnn *arguments`` to its end."""
     process = start(*arguments, **environment)
     try:
         stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)

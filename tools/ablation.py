@@ -5,8 +5,8 @@ usage: ablation.py PARTS.h5|GRAPH.h5 [--ranks 4] [--rate 100mbit --rate 1gbit --
        ablation.py --report [--out docs/ablation]                                        write the documents again
 
 Trains every combination of --messages, --label-propagation, --overlap and --compute for a few epochs, on virtual hosts with
---rate (root; docs/virtual_cluster.md), else with tools/mpiexec.sh. All combinations take turns in --rounds rounds, so that what
-else the machine does befalls all alike. Writes OUT.json after each run, and at the end OUT.md and OUT.svg with the tables of
+--rate (root; docs/virtual_cluster.md), else here. All combinations take turns in --rounds rounds, so that what else the
+machine does befalls all alike. Writes OUT.json after each run, and at the end OUT.md and OUT.svg with the tables of
 SuperGCN's §5.5 to §5.7; runs that are in OUT.json are not repeated. Plans that PARTS.h5 does not hold yet are stored in it.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +25,6 @@ import h5py
 import measure
 from ablation_plot import breakdown
 
-TOOLS = Path(__file__).parent
 MESSAGES = ("post fp32", "pre fp32", "hybrid fp32", "post int2", *(f"hybrid int{bits}" for bits in (8, 4, 2, 1)))
 BENCHMARK = {
     "messages": ["post fp32", "hybrid fp32", "hybrid int2"],
@@ -159,9 +157,9 @@ def launcher(arguments: argparse.Namespace, rate: str, counters: Path) -> list[s
     """What starts the ranks."""
     ranks, threads = str(arguments.ranks), str(arguments.threads)
     if rate == report.NO_CLUSTER:
-        return [str(TOOLS / "mpiexec.sh"), "-n", ranks, "-t", threads]
+        return [*measure.HPCGNN, "launch", "-n", ranks, "-t", threads]
     hosts = ["--hosts", ranks, "--rate", rate, "-t", threads, "--bytes", str(counters)]
-    return [sys.executable, str(TOOLS / "virtual_cluster"), "run", *hosts, "--"]
+    return [*measure.HPCGNN, "launch", *hosts, "--"]
 
 
 def show_progress(done: int, count: int, seconds: float, key: tuple[Any, ...]) -> None:

@@ -220,7 +220,7 @@ def _about(about: dict[str, Any], runs: Runs, name: str) -> list[str]:
         "",
         f"Configurations take turns, {rounds} rounds of {about['epochs']} epochs, of which the first is not counted. *epoch*: "
         "median seconds of the slowest rank; *spread*: slowest round minus the fastest, over the median. The parts of an epoch "
-        "are means over ranks. A *rate* is that of each virtual host's link (`tools/virtual_cluster`).",
+        "are means over ranks. A *rate* is that of each virtual host's link (`hpcgnn launch --hosts`).",
     ]
 
 

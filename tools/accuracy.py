@@ -56,8 +56,8 @@ def _cut(name: str, source: str, folder: Path, ranks: int) -> Path:
 
 
 def _train(name: str, parts: Path, flags: str, arguments: argparse.Namespace) -> list[float]:
-    launcher = str(Path(__file__).with_name("mpiexec.sh"))
-    launch = [launcher, "-n", str(arguments.ranks), *measure.HPCGNN, "train", str(parts), *flags.split(), "--json"]
+    train = [*measure.HPCGNN, "train", str(parts), *flags.split(), "--json"]
+    launch = [*measure.HPCGNN, "launch", "-n", str(arguments.ranks), *train]
     found = []
     for seed in range(arguments.seeds):
         out = str(parts.with_name(f"{name}-{seed}".replace(" ", "-")))

@@ -18,7 +18,6 @@ from typing import Any
 import measure
 
 ONE_PROCESS = Path(__file__).with_name("bench_attention_pyg.py")
-LAUNCHER = Path(__file__).with_name("mpiexec.sh")
 
 
 def main() -> None:
@@ -64,7 +63,7 @@ def with_ranks(arguments: argparse.Namespace, parts: Path, attention: str) -> di
     flags = [f"--{name}={getattr(arguments, name)}" for name in ("layers", "hidden", "heads", "epochs")]
     model = ["--model=gat", "--activation=elu", "--norm=none", "--dropout=0", f"--attention={attention}"]
     with tempfile.TemporaryDirectory() as out:
-        start = [str(LAUNCHER), "-n", str(arguments.ranks), "-t", str(arguments.threads), *measure.HPCGNN]
+        start = [*measure.HPCGNN, "launch", "-n", str(arguments.ranks), "-t", str(arguments.threads), *measure.HPCGNN]
         fixed = ["--eval-every=1000000", "--out", f"{out}/run", "--json"]
         found = measure.run([*start, "train", str(parts), *flags, *model, *fixed])
     peak = found["peak_memory_bytes_per_rank"] * arguments.ranks

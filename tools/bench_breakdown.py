@@ -1,6 +1,6 @@
 """Rank program: what an epoch's time breakdown costs, in its clocks and in reducing their times over ranks.
 
-usage: mpiexec.sh -n RANKS -t 1 python bench_breakdown.py PARTS.h5 [--epochs 100] [--bits 2] [--hidden 256]
+usage: hpcgnn launch -n RANKS -t 1 python bench_breakdown.py PARTS.h5 [--epochs 100] [--bits 2] [--hidden 256]
 
 Epochs with and without it take turns. Prints one JSON object; `tools/performance.py --breakdown` puts it into the documents.
 """

@@ -192,7 +192,7 @@ def measure_epochs() -> dict[str, Any]:
         measure.run([*measure.HPCGNN, "convert", GRAPH, graph, "--json"])
         measure.run([*measure.HPCGNN, "partition", graph, parts, "--parts", str(RANKS), "--json"])
         for name, variables in (("as it is", {}), ("AVX2", AVX2)):
-            launch = [str(tools / "mpiexec.sh"), "-n", str(RANKS), "-t", "1", sys.executable]
+            launch = [*measure.HPCGNN, "launch", "-n", str(RANKS), "-t", "1", sys.executable]
             program = [str(tools / "compute_epochs.py"), parts, str(EPOCHS), *map(str, EPOCH_WIDTHS)]
             found = measure.run(["env", *settings(variables), *launch, *program])
             cases += [{"cpu": name} | case for case in found["cases"]]

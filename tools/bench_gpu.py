@@ -75,9 +75,7 @@ class Run:
             raise NotMeasured("the time was over before it had ended") from error
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-            raise NotMeasured(
-                next((line for line in said if line.startswith(("hpcgnn:", "virtual_cluster:"))), said[-1])
-            )
+            raise NotMeasured(next((line for line in said if line.startswith("hpcgnn:")), said[-1]))
         return done.stdout
 
     def hpcgnn(self, *words: object) -> Any:
@@ -148,18 +146,7 @@ def epochs(run: Run, model: str) -> dict[str, Any]:
 def policies(run: Run, rate: str) -> list[dict[str, Any]]:
     """Two ranks on one GPU, whose messages go over links of this speed."""
     parts = run.parts(POLICY_SCALE, 2)
-    cluster = [
-        sys.executable,
-        str(TOOLS / "virtual_cluster"),
-        "run",
-        "--hosts",
-        "2",
-        "--rate",
-        rate,
-        "--name",
-        "bench-gpu",
-        "--",
-    ]
+    cluster = [*measure.HPCGNN, "launch", "--hosts", "2", "--rate", rate, "--name", "bench-gpu", "--"]
     lines = run.output([*cluster, *EPOCHS, "policies", str(parts), "--device", run.device]).splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 

@@ -2,7 +2,7 @@
 
     bench_gpu_epochs.py ours PARTS.h5 --model gcn       our model, on the one part of PARTS.h5
     bench_gpu_epochs.py pyg PARTS.h5 --model gcn        the same model of PyG's layers, on the same graph
-    mpiexec.sh -n 2 python bench_gpu_epochs.py policies PARTS.h5    full precision and policies of messages, by turns
+    hpcgnn launch -n 2 python bench_gpu_epochs.py policies PARTS.h5    full precision and policies of messages, by turns
 
 Models have --layers layers of --hidden columns with layer norm, ReLU and dropout between them, and Adam. PyG's are used as well
 as they allow: GCN normalises its edges once. Seconds are those of a step, without evaluations, until the device has done it.

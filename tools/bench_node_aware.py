@@ -19,7 +19,6 @@ from typing import Any
 
 import measure
 
-TOOLS = Path(__file__).parent
 OUT = measure.DOCS / "node-aware.json"
 NEVER = 1 << 30  # epochs between evaluations and checkpoints
 
@@ -79,7 +78,7 @@ def train(arguments: argparse.Namespace, rate: str, asked: str) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         flags = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         hosts = ["--hosts", str(arguments.hosts), "--ranks-per-host", str(arguments.ranks_per_host), "--rate", rate]
-        cluster = [str(TOOLS / "virtual_cluster"), "run", *hosts, "-t", "1", "--bytes", f"{folder}/bytes.json", "--"]
+        cluster = [*measure.HPCGNN, "launch", *hosts, "-t", "1", "--bytes", f"{folder}/bytes.json", "--"]
         command = [*measure.HPCGNN, "train", str(arguments.parts), *flags, "--out", f"{folder}/run", "--json"]
         measure.run([*cluster, *command])
         lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
@@ -97,7 +96,7 @@ def train(arguments: argparse.Namespace, rate: str, asked: str) -> dict[str, Any
 def measured_within(ranks: int, megabytes: int) -> dict[str, Any]:
     """What :func:`within` finds on so many ranks of this host."""
     worker = [sys.executable, __file__, "--worker", "--megabytes", str(megabytes)]
-    found = measure.run([str(TOOLS / "mpiexec.sh"), "-n", str(ranks), "-t", "1", *worker])
+    found = measure.run([*measure.HPCGNN, "launch", "-n", str(ranks), "-t", "1", *worker])
     return {name: value for name, value in found.items() if name not in ("wall_seconds", "peak_memory_bytes")}
 
 

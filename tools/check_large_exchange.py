@@ -1,6 +1,6 @@
 """Moves more than 2 GiB from one rank in one exchange and looks at what arrives: too much memory for every test run.
 
-usage: tools/mpiexec.sh -n 3 python tools/check_large_exchange.py [GIB]      prints one JSON object; exit code 1: wrong
+usage: hpcgnn launch -n 3 python tools/check_large_exchange.py [GIB]      prints one JSON object; exit code 1: wrong
 
 Rank 0 sends almost all to rank 1, and a few rows to rank 2 that lie behind it: past 2 GiB in its buffer. Rank 2 sends a few
 rows to rank 1, which lie past 2 GiB in what that receives. First as float32 rows of 1 KiB, then in packed blocks. It takes

@@ -6,7 +6,7 @@ usage: compare_policies.py NAME=SOURCE|GRAPH.h5|PARTS.h5 [...] [--rate 100mbit -
 --settings says what all methods have in common: `defaults` are those of `hpcgnn train`, `study` those under which the other
 studies of accuracy were made (cosine rate, batch normalisation, narrow layers). Options that are given come on top.
 Trains every method for each graph, model and seed: with --rate (root; docs/virtual_cluster.md) on one virtual host a
-rank, else with tools/mpiexec.sh. Runs of one seed have the same split, weights and dropout; the split is made anew for
+rank, else with `hpcgnn launch` here. Runs of one seed have the same split, weights and dropout; the split is made anew for
 each seed, or with `--split parts` it is that of the file. All methods of a seed follow each other, so that what else
 the machine does befalls all alike, and all trainings of a graph and rate are one MPI job, which begins with two epochs
 of each method that do not count. Writes OUT.json after each run, and at the end OUT.md and OUT-*.svg; runs that are in

@@ -68,7 +68,7 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
         }
         chosen = CONFIGURATIONS | ({"bf16": EMULATED} if arguments.emulated else {})
         trainings = [training(name, epochs[name[0]], chosen) | {"parts": parts[name[0]]} for name in missing]
-        launcher = [str(pairs.TOOLS / "mpiexec.sh"), "-n", str(arguments.ranks), "-t", "1"]
+        launcher = [*measure.HPCGNN, "launch", "-n", str(arguments.ranks), "-t", "1"]
         for done, summary in enumerate(pairs.run_ranks(trainings, launcher, Path(folder)), 1):
             graph, model, configuration, seed = summary["name"]
             if summary["compute"] not in (configuration, chosen[configuration]):

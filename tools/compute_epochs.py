@@ -1,6 +1,6 @@
 """Rank program: epochs of the same training in each arithmetic of dense products, by turns.
 
-usage: mpiexec.sh -n RANKS -t THREADS python compute_epochs.py PARTS.h5 EPOCHS WIDTH [WIDTH ...]
+usage: hpcgnn launch -n RANKS -t THREADS python compute_epochs.py PARTS.h5 EPOCHS WIDTH [WIDTH ...]
 
 Rank 0 prints one JSON object whose `cases` say, for each model and width, what `auto` chose, and the seconds of each epoch
 under each choice that is not refused here. The first epoch of each is left out.

@@ -57,7 +57,7 @@ install_package() {
 }
 
 two_ranks_start() {
-    timeout 60 "$root/tools/mpiexec.sh" -n 2 "$venv/bin/python" -c \
+    timeout 60 "$venv/bin/hpcgnn" launch -n 2 -- "$venv/bin/python" -c \
         'from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)' </dev/null
 }
 

@@ -87,7 +87,7 @@ install_missing() {
 
 two_ranks_start() {
     local program='from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)'
-    PYTHONPATH=$directory timeout 60 "$root/tools/mpiexec.sh" -n 2 -t 1 "$python" -c "$program" </dev/null >/dev/null 2>&1
+    PYTHONPATH=$directory:$root timeout 60 "$python" -m hpcgnn launch -n 2 -t 1 -- "$python" -c "$program" </dev/null >/dev/null 2>&1
 }
 
 # PyPI's mpich, where ranks do not start otherwise. pip's --target leaves out a package's lib/, so it is unpacked here.

@@ -93,7 +93,7 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
     with tempfile.TemporaryDirectory() as folder:
         parts = {name: prepare(name, source, Path(folder)) for name, source in sources.items()}
         trainings = [training(name) | {"parts": str(parts[name[0]])} for name in missing]
-        launcher = [str(pairs.TOOLS / "mpiexec.sh"), "-n", "1", "-t", "1"]
+        launcher = [*measure.HPCGNN, "launch", "-n", "1", "-t", "1"]
         for done, summary in enumerate(pairs.run_ranks(trainings, launcher, Path(folder)), 1):
             found = {key: summary[key] for key in report.KEPT} | {"source": without_folder(sources[summary["name"][0]])}
             study.add(dict(zip(report.KEYS, summary["name"], strict=True)) | found | {"machine": machine})

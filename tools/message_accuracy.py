@@ -94,7 +94,7 @@ def train_missing(study: measure.Records, arguments: argparse.Namespace) -> None
     with tempfile.TemporaryDirectory() as folder:
         parts = {name: prepare(name, source, arguments.ranks, Path(folder)) for name, source in sources.items()}
         trainings = [training(name) | {"parts": str(parts[name[0]])} for name in missing]
-        launcher = [str(TOOLS / "mpiexec.sh"), "-n", str(arguments.ranks), "-t", "1"]
+        launcher = [*measure.HPCGNN, "launch", "-n", str(arguments.ranks), "-t", "1"]
         for done, summary in enumerate(run_ranks(trainings, launcher, Path(folder)), 1):
             study.add(dict(zip(report.KEYS, summary["name"], strict=True)) | {key: summary[key] for key in report.KEPT})
             accuracy = f"{100 * summary['test_metric_at_best_val']:.2f} %"

@@ -6,7 +6,7 @@ usage: performance.py                                   measure with this Python
        performance.py --breakdown BREAKDOWN.json [...]             and that about the time breakdown (bench_breakdown.py)
 
 An exchange is measured where ranks and links are, such as
-  tools/virtual_cluster run --hosts 4 --rate 1gbit -t 1 -- hpcgnn bench exchange parts.h5 --json > EXCHANGE.json
+  hpcgnn launch --hosts 4 --rate 1gbit -t 1 -- hpcgnn bench exchange parts.h5 --json > EXCHANGE.json
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ and without it; compare them with each other."""
 
 _TIMED = {"aggregation": "aggregate", "exchange": "exchange", "both": "both", "in turn": "in_turn"}
 EXCHANGE = """\
-`tools/virtual_cluster run --hosts P --rate RATE -t 1 -- hpcgnn bench exchange PARTS --bits B --json`.
+`hpcgnn launch --hosts P --rate RATE -t 1 -- hpcgnn bench exchange PARTS --bits B --json`.
 [ablation.md](ablation.md) has whole epochs, and [messages.md](messages.md) what few bits do to accuracy. Local aggregation
 alone, the exchange alone, both as in training and one after the other take turns; medians of the slowest rank. *hidden* is
 (aggregation + exchange - both) / min(aggregation, exchange): what runs beside the other of what could. Ranks share two cores
 here, and what moves bytes between the virtual hosts computes on them too."""
 
 BREAKDOWN = """\
-`tools/mpiexec.sh -n P -t 1 python tools/bench_breakdown.py PARTS`. Epochs with and without the clocks of the phases and the
+`hpcgnn launch -n P -t 1 python tools/bench_breakdown.py PARTS`. Epochs with and without the clocks of the phases and the
 reduction of their times over ranks take turns; medians, and the mean difference of neighbours over the median, with its 95 %
 interval."""
 

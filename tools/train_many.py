@@ -1,6 +1,6 @@
 """Rank program: several trainings, one after the other in the same processes.
 
-usage: mpiexec.sh -n RANKS python train_many.py TRAININGS.json
+usage: hpcgnn launch -n RANKS python train_many.py TRAININGS.json
 
 TRAININGS.json is a list of objects: `name` is given back, `parts` is the graph, `split` is as in `hpcgnn convert
 --split` and made anew for this training (without it the graph keeps its own), `seed` is of weights, dropout and

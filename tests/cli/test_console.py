@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-STARTER = Path(__file__).parents[2] / "tools" / "mpiexec.sh"
+from hpcgnn.launch import mpiexec
+
 ASK = "from hpcgnn.cli import console; print(console.is_terminal(1), console.is_terminal(2))"
 
 
@@ -19,7 +19,7 @@ ASK = "from hpcgnn.cli import console; print(console.is_terminal(1), console.is_
 def test_under_a_launcher(on_terminal):
     leader, follower = os.openpty()
     stderr = follower if on_terminal else subprocess.DEVNULL
-    command = [STARTER, "-n", "1", sys.executable, "-c", ASK]
+    command = [*mpiexec.command(1), sys.executable, "-c", ASK]
     environment = dict(os.environ)  # without what a single-process MPI in an earlier test put beside Python's back
     output = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=True

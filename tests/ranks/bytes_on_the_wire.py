@@ -13,12 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from virtual_network import HEADER_BYTES_PER_PACKET
-
 import hpcgnn
 from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World
+from hpcgnn.launch.virtual_network import HEADER_BYTES_PER_PACKET
 
 SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
 INTERFACE = Path("/sys/class/net/eth0/statistics")
@@ -29,7 +26,7 @@ _DRAINED_SECONDS = 0.2  # what was sent may still lie in a queue
 
 
 def sent_payload() -> int:
-    """Bytes that left this host's interface, less the headers of their packets; as `virtual_cluster bytes` tells them.
+    """Bytes that left this host's interface, less the headers of their packets; as `hpcgnn cluster bytes` tells them.
 
     Less what TCP sent twice, too, which it does where a busy machine is late to acknowledge.
     """

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.errors import HpcgnnError
+
 NAMESPACES = Path("/run/netns")
 CONTROL_SUBNET = ipaddress.IPv4Network("169.254.0.0/16")
 UNLIMITED = "unlimited"
@@ -36,8 +38,11 @@ _KILL_SECONDS = 10.0
 _KEPT = "kept"
 
 
-class ClusterError(Exception):
-    """A problem the user can act on; ``str(error)`` is the sentence to print."""
+def check_rate(text: str) -> str:
+    """A link's speed as ``tc`` writes it, or ``unlimited``. Raises HpcgnnError for anything else."""
+    if text != UNLIMITED and not re.fullmatch(r"[1-9]\d*(kbit|mbit|gbit)", text):
+        raise HpcgnnError(f"{text} is no rate such as 100mbit or 1gbit, nor {UNLIMITED}")
+    return text
 
 
 class Network:
@@ -71,7 +76,7 @@ class Network:
         for index, known in enumerate(self.hosts):
             if host in (known, str(index)):
                 return index
-        raise ClusterError(f"cluster {self.name} has no host {host}: it has {', '.join(self.hosts)}")
+        raise HpcgnnError(f"cluster {self.name} has no host {host}: it has {', '.join(self.hosts)}")
 
     def address(self, host: str) -> str:
         """The host's address in the data network, with the length of its prefix."""
@@ -125,7 +130,7 @@ class Network:
     def build(self, host_count: int, subnet: ipaddress.IPv4Network, rate: str, check: Callable[[], None]) -> None:
         """Make the hosts; calls ``check``, which may raise, before each. What a failure leaves, :meth:`remove` removes."""
         if strangers := self.hosts:
-            raise ClusterError(f"{', '.join(strangers)} are no hosts of a virtual cluster: choose another --name")
+            raise HpcgnnError(f"{', '.join(strangers)} are no hosts of a virtual cluster: choose another --name")
         _ip("netns", "add", self.switch)
         for bridge in ("data", "control"):
             _ip("-n", self.switch, "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
@@ -169,7 +174,7 @@ class Network:
         deadline = time.monotonic() + _KILL_SECONDS
         while pids := self.processes(mark):
             if time.monotonic() > deadline:
-                raise ClusterError(f"processes {', '.join(map(str, pids))} on cluster {self.name} do not die")
+                raise HpcgnnError(f"processes {', '.join(map(str, pids))} on cluster {self.name} do not die")
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -223,5 +228,5 @@ def _run(*command: str) -> str:
     )
     if result.returncode != 0:
         reason = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
-        raise ClusterError(f"`{' '.join(command)}` failed: {reason}")
+        raise HpcgnnError(f"`{' '.join(command)}` failed: {reason}")
     return result.stdout

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from virtual_network import Network
+from hpcgnn.launch.virtual_network import Network
 
-TOOLS = Path(__file__).resolve().parent
 STATE = Path("/run")  # root's alone, gone with a reboot like the namespaces, and its paths have no blanks to be quoted
+_AGENT = Path(__file__).with_name("virtual_cluster_agent.sh")
 _GRACE_SECONDS = 10.0  # Open MPI gives ranks one from SIGTERM to SIGKILL, and then takes leave of its daemons
 
 
@@ -47,41 +47,32 @@ def state_folder(name: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to start: ``command`` on so many ``ranks`` (None: one a host) of so many ``threads`` (None: as the starter does).
+    """What to start: a ``line`` of the launcher, its flags for virtual hosts, and the command.
 
     placement: ``block``, ranks 0, 1, ... on the first host, or ``cyclic``, on one host after the other.
     shared_memory: the size of each host's /dev/shm as ``mount`` writes it.
     """
 
-    command: list[str]
-    ranks: int | None = None
-    threads: int | None = None
+    line: list[str]
     placement: str = "block"
     shared_memory: str = "50%"
 
 
 def run_job(network: Network, job: Job, stop: Stop) -> int:
-    """Run a job on ranks spread evenly over the hosts; returns its exit code."""
-    hosts = network.hosts
+    """Run a job on ranks spread evenly over the hosts; returns its exit code. Hands SIGUSR1 on to the ranks."""
     folder = state_folder(network.name)
     folder.mkdir(mode=0o700, exist_ok=True)
     session = Path(tempfile.mkdtemp(prefix="job.", dir=folder))
-    (session / "hosts").write_text("".join(f"{host}\n" for host in hosts))
-    (session / "agent").symlink_to(TOOLS / "virtual_cluster_agent.sh")
-    starter = [
-        str(TOOLS / "mpiexec.sh"),
-        "-V",
-        "-n",
-        str(job.ranks or len(hosts)),
-        *(["-t", str(job.threads)] if job.threads else []),
-    ]
+    (session / "hosts").write_text("".join(f"{host}\n" for host in network.hosts))
+    (session / "agent").symlink_to(_AGENT)
     try:
         # In a session of its own, so that Ctrl-C reaches the launcher once and from here.
         process = subprocess.Popen(
-            ["ip", "netns", "exec", network.switch, *starter, *job.command],
+            ["ip", "netns", "exec", network.switch, *job.line],
             env=os.environ | launcher_settings(session, job),
             start_new_session=True,
         )
+        signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
         return wait(process, stop)
     finally:
         network.kill(mark=str(session))
@@ -93,7 +84,7 @@ def run_job(network: Network, job: Job, stop: Stop) -> int:
 def launcher_settings(session: Path, job: Job) -> dict[str, str]:
     """The environment in which Open MPI starts ranks on the hosts; its agent hands on everything else in it."""
     parameters = {
-        "plm_rsh_agent": str(session / "agent"),
+        "plm_rsh_agent": f"bash {session}/agent",
         "orte_default_hostfile": str(session / "hosts"),
         "orte_tmpdir_base": str(session),
         "oob_tcp_if_include": "control",

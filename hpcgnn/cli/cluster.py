@@ -1,0 +1,127 @@
+"""``hpcgnn cluster``: virtual hosts that stay until they are taken down."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from hpcgnn import whole_file
+from hpcgnn.cli import console
+from hpcgnn.cli.launch import SPEED, TAKES_A_COMMAND, Checked, Wanted, named, of_a_job, on_virtual_hosts
+from hpcgnn.launch.virtual_cluster import DEFAULT_SUBNET, check_subnet, create, destroy, existing, locked
+from hpcgnn.launch.virtual_network import UNLIMITED, Network, check_rate
+
+
+def _example(line: str) -> str:
+    return f"\b\nExample\n  hpcgnn cluster {line}"
+
+
+@click.group(epilog=_example("up 4 --rate 1gbit"))
+def cluster() -> None:
+    """Virtual hosts on this machine, with links of a given speed, which stay until they are taken down.
+
+    They need root, iproute2 and Open MPI; docs/virtual_cluster.md says what is real about them.
+    """
+
+
+@cluster.command(epilog=_example("up 4 --rate 100mbit"))
+@click.argument("hosts", type=click.IntRange(1))
+@click.option("--rate", type=Checked(check_rate), default=UNLIMITED, show_default=True, metavar="RATE", help=SPEED)
+@click.option("--subnet", type=Checked(check_subnet), default=DEFAULT_SUBNET, show_default=True, metavar="NETWORK",
+              help="The hosts' addresses.")  # fmt: skip
+@named
+def up(hosts: int, rate: str, subnet: ipaddress.IPv4Network, name: str) -> None:
+    """Make HOSTS virtual hosts."""
+    with on_virtual_hosts() as stop:
+        with locked(name) as network:
+            create(network, hosts, subnet, rate, stop)
+            network.keep()
+        _show(network)
+
+
+@cluster.command(epilog=_example("down"))
+@named
+def down(name: str) -> None:
+    """Remove the hosts and the processes on them; also what a killed command has left."""
+    with on_virtual_hosts(), locked(name) as network:
+        destroy(network)
+
+
+@cluster.command(context_settings=TAKES_A_COMMAND, epilog=_example("run -n 8 -- hpcgnn train parts-8.h5 --out run"))
+@of_a_job
+def run(name: str, **wanted: Any) -> int:
+    """Run COMMAND on the hosts, one rank on each or more; the exit code is COMMAND's."""
+    job = Wanted(**wanted)
+    with on_virtual_hosts() as stop:
+        if job.counts:
+            whole_file.check(job.counts)
+        network = existing(name)
+        return job.run_on(network, job.line_on(len(network.hosts)), stop)
+
+
+@cluster.command(epilog=_example("rate 1gbit"))
+@click.argument("rate", type=Checked(check_rate))
+@named
+def rate(rate: str, name: str) -> None:
+    """Change the speed of all links to RATE (100mbit, 1gbit, ... or unlimited), also under a running job."""
+    with on_virtual_hosts():
+        existing(name).set_rate(rate)
+
+
+@cluster.command(epilog=_example("cut 2"))
+@click.argument("host")
+@named
+def cut(host: str, name: str) -> None:
+    """Cut the link of HOST, a name or a number, until it is healed."""
+    with on_virtual_hosts():
+        existing(name).set_link(host, up=False)
+
+
+@cluster.command(epilog=_example("heal 2"))
+@click.argument("host")
+@named
+def heal(host: str, name: str) -> None:
+    """Mend the link of HOST, a name or a number."""
+    with on_virtual_hosts():
+        existing(name).set_link(host, up=True)
+
+
+@cluster.command("bytes", epilog=_example("bytes --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, by host.")
+@named
+def show_bytes(as_json: bool, name: str) -> None:
+    """Show what each host's interface has sent (tx) and received (rx) since it was made."""
+    with on_virtual_hosts():
+        counters = existing(name).counters()
+    if as_json:
+        print(json.dumps(counters))
+        return
+    shown = Table("host", box=box.SIMPLE)
+    for column in next(iter(counters.values())):
+        shown.add_column(column.replace("_", " "), justify="right")
+    for host, counted in counters.items():
+        shown.add_row(host, *(f"{count:,}" for count in counted.values()))
+    console.stdout().print(shown)
+
+
+@cluster.command(epilog=_example("status"))
+@named
+def status(name: str) -> None:
+    """Show the hosts, their addresses and which links are cut."""
+    with on_virtual_hosts():
+        _show(existing(name))
+
+
+def _show(network: Network) -> None:
+    """The cluster in a line, and each host in one."""
+    hosts = network.hosts
+    print(
+        f"cluster {network.name}: {len(hosts)} hosts, links of {network.rate()}, {len(network.processes())} processes"
+    )
+    for host in hosts:
+        print(f"  {host:<16} {network.address(host):<18} {'cut' if network.is_cut(host) else 'up'}")

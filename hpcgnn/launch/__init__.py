@@ -1,0 +1,1 @@
+"""Starting ranks: MPI's launcher with the flags that it needs here, and virtual hosts with links of a given speed."""

@@ -1,0 +1,157 @@
+"""MPI's launcher, and the flags with which it starts ranks on the machine at hand. Imports neither torch nor MPI.
+
+The launcher is ``$MPIEXEC`` if set, else the ``mpiexec`` beside the program (PyPI's mpich in the program's virtual
+environment), else the one on PATH: it must belong to the library that mpi4py loads, and mpi4py prefers its own
+environment's. Open MPI and MPICH (Hydra) are known; more flags: ``OMPI_MCA_*`` or ``HYDRA_*`` in the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from hpcgnn.errors import HpcgnnError
+
+_LOG = logging.getLogger("hpcgnn")
+_ENV = "/usr/bin/env"  # becomes the launcher: the process, its signals and its exit code are the same
+_OPEN_MPI, _HYDRA = ("Open MPI", "OpenRTE", "open-mpi"), "HYDRA"
+# Open MPI hands these to ranks on other hosts if it is told; Hydra hands on everything.
+_HANDED_ON = ("OMP_", "HPCGNN_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Placing:
+    """Where ranks go.
+
+    bind: the hosts belong to this job, so each rank gets cores of its own. Otherwise nothing is bound, because two bound runs
+        on a shared machine would fight for the same cores.
+    ranks_per_host: so many on each host; None: as the launcher sees fit, or all on one where they are bound.
+    hostfile: the hosts, one a line; needs ``ranks_per_host``. None: this one, or those of the batch system's job.
+    virtual: onto the hosts of a virtual cluster, which needs Open MPI and sets most in the environment.
+    """
+
+    bind: bool = False
+    ranks_per_host: int | None = None
+    hostfile: str | None = None
+    virtual: bool = False
+
+
+def command(
+    ranks: int, threads: int | None = None, placing: Placing | None = None, program: str = sys.executable
+) -> list[str]:
+    """What to put before ``program`` and its arguments so that it runs on so many ranks, ``OMP_NUM_THREADS`` included.
+
+    threads: OpenMP threads of each rank. None: ``OMP_NUM_THREADS``, else the cores divided by the ranks of a host.
+
+    Raises:
+        HpcgnnError: without the program, or a launcher that works and can do this.
+    """
+    placing = placing or Placing()
+    if placing.hostfile and not placing.ranks_per_host:
+        raise HpcgnnError("a file of hosts needs the number of ranks on each: give --ranks-per-host")
+    here, cores = placing.ranks_per_host or ranks, usable_cores()
+    threads = threads or _threads_of_environment() or max(cores // here, 1)
+    crowded = here * threads > cores
+    if placing.bind:
+        placing = dataclasses.replace(placing, bind=not crowded, ranks_per_host=here)
+        if crowded:
+            _LOG.warning("%d ranks of %d threads on %d cores: not binding", here, threads, cores)
+    launcher = find_launcher(program)
+    version = _version_of(launcher)
+    if any(name in version for name in _OPEN_MPI):
+        flags = open_mpi_flags(placing, threads, crowded, is_root=os.geteuid() == 0, variables=os.environ)
+    elif placing.virtual:
+        raise HpcgnnError(f"{launcher} is not Open MPI's, and only Open MPI can start ranks on virtual hosts")
+    else:
+        flags = hydra_flags(placing, threads) if _HYDRA in version else []
+    return [_ENV, f"OMP_NUM_THREADS={threads}", launcher, *flags, "-n", str(ranks)]
+
+
+def run(line: Sequence[str]) -> NoReturn:
+    """Become the launcher of a whole command line: signals and the exit code are its own from now on."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and ignored ones stay so in a new program
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(line[0], list(line))
+
+
+def of_this_installation(words: Sequence[str]) -> list[str]:
+    """``words``, of which a first ``python`` or ``hpcgnn`` that PATH does not have is this installation's."""
+    own = {"python": [sys.executable], "hpcgnn": [sys.executable, "-m", "hpcgnn"]}
+    first, *others = words
+    return [*(own[first] if first in own and not shutil.which(first) else [first]), *others]
+
+
+def usable_cores() -> int:
+    """How many physical cores have a CPU that this process may use: two threads of one would share what it computes with."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
+
+
+def find_launcher(program: str) -> str:
+    """The launcher that belongs to ``program``, a name that PATH has or a path. Raises HpcgnnError without either."""
+    place = shutil.which(program)
+    if not place:
+        raise HpcgnnError(f"there is no command {program}")
+    beside = shutil.which("mpiexec", path=os.path.dirname(place))
+    found = os.environ.get("MPIEXEC") or beside or shutil.which("mpiexec") or shutil.which("mpirun")
+    if not found:
+        raise HpcgnnError("found no mpiexec: install an MPI, or `pip install mpich`")
+    return found
+
+
+def open_mpi_flags(
+    placing: Placing, threads: int, crowded: bool, *, is_root: bool, variables: Iterable[str]
+) -> list[str]:
+    """Open MPI's flags; ``crowded``: a host has fewer cores than its ranks have threads, ``variables``: names there are."""
+    flags = ["--allow-run-as-root"] if is_root else []
+    if placing.hostfile:
+        flags += ["--hostfile", placing.hostfile]
+    flags += ["--bind-to", "core" if placing.bind else "none"]
+    if placing.ranks_per_host:
+        flags += ["--map-by", f"ppr:{placing.ranks_per_host}:node" + (f":PE={threads}" if placing.bind else "")]
+    if crowded:  # a rank that waits for a message would otherwise spin on the core that the sender needs
+        flags += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    if placing.virtual:  # called by its full path, it would put its own folder before a virtual environment's on PATH
+        flags.append("--noprefix")
+    # OMP_NUM_THREADS is set on the way to the launcher.
+    handed_on = {name for name in variables if name.startswith(_HANDED_ON)} | {"OMP_NUM_THREADS"}
+    return flags + [word for name in sorted(handed_on) for word in ("-x", name)]
+
+
+def hydra_flags(placing: Placing, threads: int) -> list[str]:
+    """Hydra's flags."""
+    flags = ["-f", placing.hostfile, "-ppn", str(placing.ranks_per_host)] if placing.hostfile else []
+    return flags + (["-bind-to", f"core:{threads}"] if placing.bind else [])
+
+
+def _threads_of_environment() -> int | None:
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text and not (text.isdecimal() and int(text)):
+        raise HpcgnnError(f"OMP_NUM_THREADS is {text!r}, which is no number of threads: give one with -t")
+    return int(text) if text else None
+
+
+def _version_of(launcher: str) -> str:
+    try:
+        asked = subprocess.run([launcher, "--version"], capture_output=True, check=False)
+    except OSError as error:
+        raise HpcgnnError(f"{launcher} does not start: {error.strerror}") from error
+    said = (asked.stdout + asked.stderr).decode(errors="replace")
+    if asked.returncode:
+        raise HpcgnnError(f"`{launcher} --version` does not work: {' '.join(said.split())}")
+    return said

@@ -1,0 +1,113 @@
+"""Several hosts with links of a given speed on one machine, for tests and benchmarks of what a network does to a job.
+
+Hosts are network namespaces (``virtual_network.py``); Open MPI starts a job's ranks on them as it would over ssh
+(``virtual_jobs.py``). Needs root, iproute2 and Open MPI. ``docs/virtual_cluster.md`` says what is real about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.launch.virtual_jobs import Stop, state_folder
+from hpcgnn.launch.virtual_network import CONTROL_SUBNET, Network
+
+DEFAULT_NAME = "hpcgnn"
+DEFAULT_SUBNET = "10.77.0.0/24"
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+
+
+def check_rights() -> None:
+    """Raise HpcgnnError unless this process may make network namespaces, and has the commands for it."""
+    fields = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    capabilities = int(fields["CapEff"], 16)
+    if os.geteuid() != 0 or any(not capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)):
+        raise HpcgnnError(
+            "virtual hosts need root with the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN, to make network namespaces"
+        )
+    if missing := [program for program in ("ip", "tc") if not shutil.which(program)]:
+        raise HpcgnnError(f"found no {' and no '.join(missing)}: install iproute2")
+
+
+def check_name(text: str) -> str:
+    """A cluster's name, of which its hosts' names are made. Raises HpcgnnError for what can be none."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
+        raise HpcgnnError(f"{text} is no name of up to 31 small letters, digits and hyphens")
+    return text
+
+
+def check_size(text: str) -> str:
+    """A size of memory as ``mount`` writes it, or its share of the machine's. Raises HpcgnnError for anything else."""
+    if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
+        raise HpcgnnError(f"{text} is no size such as 64m or 1g")
+    return text
+
+
+def check_subnet(text: str) -> ipaddress.IPv4Network:
+    """A network for the hosts. Raises HpcgnnError for anything else."""
+    try:
+        return ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise HpcgnnError(f"{text} is no network such as {DEFAULT_SUBNET}") from error
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[Network]:
+    """Keep other commands from making or removing the cluster; an abstract socket's name is free when its process ends."""
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0hpcgnn-virtual-cluster.{name}")
+        except OSError as error:
+            raise HpcgnnError(f"another process makes or owns cluster {name}: choose another --name") from error
+        yield Network(name)
+
+
+@contextlib.contextmanager
+def passing(name: str, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> Iterator[Network]:
+    """A cluster that is removed again at the end."""
+    with locked(name) as network:
+        create(network, hosts, subnet, rate, stop)
+        try:
+            yield network
+        finally:
+            destroy(network)
+
+
+def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> None:
+    """Make the cluster, after removing what a killed command has left of it; removes it again when that fails."""
+    if network.is_kept:
+        raise HpcgnnError(f"cluster {network.name} is up: take it down first, or choose another --name")
+    if hosts > subnet.num_addresses - 2:
+        raise HpcgnnError(
+            f"{subnet} has addresses for {subnet.num_addresses - 2} hosts, not {hosts}: choose another --subnet"
+        )
+    if subnet.overlaps(CONTROL_SUBNET):
+        raise HpcgnnError(f"{CONTROL_SUBNET} is the launcher's own network: choose another --subnet")
+    destroy(network)
+    try:
+        network.build(hosts, subnet, rate, stop.check)
+        stop.check()
+    except BaseException:
+        destroy(network)
+        raise
+
+
+def destroy(network: Network) -> None:
+    """Remove the cluster, its processes and their files, whatever there is."""
+    network.remove()
+    shutil.rmtree(state_folder(network.name), ignore_errors=True)
+
+
+def existing(name: str) -> Network:
+    """The cluster, which must be there."""
+    network = Network(name)
+    if not network.hosts or not network.exists:
+        raise HpcgnnError(f"there is no cluster {name}: make one with `hpcgnn cluster up N --name {name}`")
+    return network
