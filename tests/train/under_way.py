@@ -8,14 +8,14 @@ import sys
 import time
 from pathlib import Path
 
-from rank_pool import STARTER
+from hpcgnn.launch import mpiexec
 
 HPCGNN = ["-m", "hpcgnn"]
 
 
 def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
     """``hpcgnn train`` on two ranks."""
-    command = [STARTER, "-n", "2", sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *flags]
+    command = [*mpiexec.command(2), sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
