@@ -7,8 +7,9 @@ usage() {
 usage: tools/deps_debian.sh [-h]
 
 Installs with apt-get, as root and without questions: a C++ compiler, venv, OpenMPI, PT-Scotch, ParMETIS,
-Slurm with munge for trying the job templates on one machine, iproute2 for tools/virtual_cluster, and a compiler
-and an emulator for ARM, on which the native kernels are tested.
+Slurm with munge for trying the job templates on one machine, iproute2 for virtual hosts, a compiler and an
+emulator for ARM, on which the native kernels are tested, and SimGrid (200 MB, of which 140 are Boost's headers),
+against which the cost model's network is checked.
 
 ParMETIS is in Debian's non-free component (its licence allows research only). If that component is not enabled,
 it is added as /etc/apt/sources.list.d/hpcgnn-non-free.list, from the mirror that this machine already uses.
@@ -56,4 +57,5 @@ apt-get install -y -q --no-install-recommends \
     libparmetis-dev libptscotch-dev \
     slurm-wlm munge \
     iproute2 \
-    g++-aarch64-linux-gnu qemu-user
+    g++-aarch64-linux-gnu qemu-user \
+    libsimgrid-dev

@@ -27,6 +27,9 @@ _COMMANDS = {
     "predict": "scores for every node from a checkpoint",
     "launch": "a command on so many ranks, here or on virtual hosts with links of a given speed",
     "cluster": "virtual hosts that stay: up, down, run, rate, cut, heal, bytes, status",
+    "study": "runs of a specification, interleaved, recorded and reported",
+    "model": "seconds, bytes and memory of an epoch, fitted to records and predicted for other ranks and networks",
+    "report": "one HTML page about runs or a study",
 }
 _INTERRUPTED = 130
 # A rank that leaves makes the launcher kill the others: the one that prints goes first.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +26,7 @@ from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.links import split_links
 from hpcgnn.train.run_config import LINK, RunConfig, check_file
 from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
+from hpcgnn.train.tensorboard import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class _BesideSettings(msgspec.Struct, kw_only=True):
     """What a file may say beside the settings of a run."""
 
     parts: str | None = None
+    tensorboard: bool = False
     quiet: bool = False
     as_json: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -121,12 +125,24 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     callback=_take_defaults,
     help="Continue the run in --out from its last checkpoint, with its settings where no flag changes them.",
 )
+@click.option(
+    "--tensorboard",
+    is_flag=True,
+    help="Also write the scalars of each epoch into tensorboard/ of the run folder, for `tensorboard --logdir`.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
 @click.pass_context
 def train(
-    ctx: click.Context, parts: Path, out: Path, resume: bool, quiet: bool, as_json: bool, **settings: Any
+    ctx: click.Context,
+    parts: Path,
+    out: Path,
+    resume: bool,
+    tensorboard: bool,
+    quiet: bool,
+    as_json: bool,
+    **settings: Any,
 ) -> None:
     """Train a model on PARTS with one MPI rank a part."""
     from hpcgnn.comm.threads import use_threads
@@ -139,25 +155,43 @@ def train(
     hidden = quiet or as_json or world.rank != 0
     with together(world, "check the settings"):
         config = train_options.run_config(ctx, settings, ctx.meta[_MAY_BE_UNUSED])
+        if tensorboard and world.rank == 0:
+            writers()
     _compare(world, config)
     trainer = _make_trainer(world, parts, out, config, ctx.obj, resume=resume)
     keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
     if world.rank == 0 and trainer.run is not None:
-        trainer.run.write_config({"parts": str(parts)} | config.settings())
+        kept = {"parts": str(parts)} | ({"tensorboard": True} if tensorboard else {})
+        trainer.run.write_config(kept | config.settings())
     if resume and world.rank == 0 and not quiet:
         start = (
             f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
         )
         console.note(f"{out}: {start}")
     ctx.obj.advice = f"the last checkpoint is in {out}/checkpoints, and --resume continues from it"
-    with console.progress("training", trainer.config.epochs, quiet=hidden) as advance:
+    with (
+        console.progress("training", trainer.config.epochs, quiet=hidden) as advance,
+        _told_to(TensorBoard(out, trainer.next_epoch) if tensorboard and world.rank == 0 else None) as add,
+    ):
         advance(trainer.next_epoch)
-        trainer.on_epoch = lambda record: advance(1)
+        trainer.on_epoch = lambda record: (advance(1), add(record))
         summary = trainer.fit()
     if world.rank == 0 and as_json:
         print(json.dumps(summary))
     elif not hidden:
         _show(summary, out)
+
+
+@contextlib.contextmanager
+def _told_to(board: TensorBoard | None) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """Yield what takes each epoch's record; what it wrote is whole in the end, also of a run that fails."""
+    if board is None:
+        yield lambda record: None
+        return
+    try:
+        yield board.add
+    finally:
+        board.close()
 
 
 def _compare(world: World, config: RunConfig) -> None:

@@ -18,7 +18,7 @@ class RunCommand(click.Command):
     """A command whose options are those of its own and, before the last ``behind`` of them, all settings of a run: also those of
     models and policies that are registered after the command was made."""
 
-    behind = 3
+    behind = 4
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """As click's."""

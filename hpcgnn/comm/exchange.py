@@ -13,6 +13,7 @@ from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.comm.scratch import Place, Use
+from hpcgnn.comm.traffic import Sent
 from hpcgnn.comm.transport import Route
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
@@ -48,7 +49,7 @@ class Exchange:
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
         self._routes: dict[Codec, Route] = {}
-        self._between_nodes: dict[Codec, int] = {}  # bytes of a message for ranks of other nodes
+        self._sent: dict[Codec, Sent] = {}
 
     @property
     def layer(self) -> int:
@@ -95,7 +96,7 @@ class Exchange:
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
         self._routes = {codec: self._routes[codec] for codec in self._codecs.values()}
-        self._between_nodes = {codec: self._between_nodes[codec] for codec in self._codecs.values()}
+        self._sent = {codec: self._sent[codec] for codec in self._codecs.values()}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
@@ -198,7 +199,7 @@ class Exchange:
         trouble = message.codec.encode(rows, message.sent, key, message.differences, given)
         if self.ranges is not None and messages.present.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.id, (message.sent.numel(), self._between_nodes[message.codec]), trouble)
+        messages.traffic.started(self.id, self._sent[message.codec], trouble)
         neighbours = None if self.links is None else self.links.there
         route = self._routes[message.codec]
         message.pending = messages.transport.start(message.sent, message.received, route, self.name, neighbours)
@@ -279,7 +280,8 @@ class Exchange:
             self._routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
             nodes = messages.placement.node_of
             away = nodes != nodes[messages.world.rank]
-            self._between_nodes[codec] = int(codec.send_counts[away].sum()) * codec.item_bytes
+            to_ranks = codec.send_counts * codec.item_bytes
+            self._sent[codec] = Sent(to_ranks, int(to_ranks.sum()), int(to_ranks[away].sum()))
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:

@@ -110,7 +110,7 @@ class Messages:
         self.config.check()
         self.device, self.timings = device, timings or Timings(device)
         self.present = Pass(seed)
-        self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic()
+        self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic(world.size)
         self._under_way: str | None = None
         self._transport = transport
         self._placement: Placement | None = None

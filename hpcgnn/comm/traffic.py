@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,16 +16,26 @@ from hpcgnn.kernels.contract import Count
 BYTES = ("bytes_sent", "bytes_between_nodes", "bytes_shared_on_nodes")
 
 
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """Bytes of a message. to_ranks: (P,) int64, for each rank. total: for all. between_nodes: for those on other nodes."""
+
+    to_ranks: np.ndarray
+    total: int
+    between_nodes: int
+
+
 class Traffic:
-    """Counts of all passes, and what a training step so far has shown.
+    """Counts of all passes, and what a training step so far has shown; among P ranks.
 
     bytes_sent: bytes that left this rank so far in messages, by exchange; parameters included. bytes_between_nodes:
     those of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank read where other ranks of its node
-    had written them.
+    had written them. bytes_to: (P,) int64, ``bytes_sent`` of all exchanges by the rank that gets them.
     ages: epochs since the rows that each exchange last used in this step were sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_ranks: int) -> None:
+        self.bytes_to = np.zeros(num_ranks, np.int64)
         self.bytes_sent: Counter[ExchangeId] = Counter()
         self.bytes_shared_on_nodes: Counter[ExchangeId] = Counter()
         self.bytes_between_nodes: Counter[ExchangeId] = Counter()
@@ -42,6 +53,8 @@ class Traffic:
         for name in BYTES:
             getattr(self, name).update(getattr(other, name))
             getattr(other, name).clear()
+        self.bytes_to += other.bytes_to
+        other.bytes_to[:] = 0
 
     def begin_step(self) -> None:
         """A training step starts."""
@@ -69,10 +82,11 @@ class Traffic:
         """So many bytes are read where other ranks of this node have written them."""
         self.bytes_shared_on_nodes[exchange] += num_bytes
 
-    def started(self, exchange: ExchangeId, num_bytes: tuple[int, int], trouble: Count) -> None:
-        """An exchange has started, of so many bytes in all and between nodes; so many of its rows held a NaN or an infinity."""
-        self.bytes_sent[exchange] += num_bytes[0]
-        self.bytes_between_nodes[exchange] += num_bytes[1]
+    def started(self, exchange: ExchangeId, sent: Sent, trouble: Count) -> None:
+        """An exchange has started, of so many bytes; so many of its rows held a NaN or an infinity."""
+        self.bytes_to += sent.to_ranks
+        self.bytes_sent[exchange] += sent.total
+        self.bytes_between_nodes[exchange] += sent.between_nodes
         self._started.append(exchange)
         self._troubles.append(trouble)
 

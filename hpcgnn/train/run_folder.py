@@ -1,5 +1,5 @@
-"""The run folder: ``config.toml``, ``metrics.jsonl`` and, where policies decide, ``decisions.jsonl`` (a line an epoch each), and
-``summary.json``. Rank 0 alone writes it."""
+"""The run folder: ``config.toml``, ``metrics.jsonl`` and, where policies decide, ``decisions.jsonl`` (a line an epoch each),
+``summary.json`` and ``ranks.json``. Rank 0 alone writes it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
+from hpcgnn.train.rank_report import Ranks
 from hpcgnn.typed import Count, Finite, MessageBits
 
 CONFIG, METRICS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
+SUMMARY, RANKS = "summary.json", "ranks.json"
 
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
@@ -110,7 +112,11 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""
-        self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
+        self._replace(SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def write_ranks(self, ranks: Ranks) -> None:
+        """Write ``ranks.json``."""
+        self._replace(RANKS, json.dumps(msgspec.to_builtins(ranks)) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
         with whole_file.replacing(self.path / name, cleans=False) as temporary:

@@ -28,6 +28,7 @@ from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.links import LinkConfig, LinkSplit
+from hpcgnn.train.rank_report import BREAKDOWN, RankReport
 from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
@@ -36,7 +37,6 @@ from hpcgnn.train.summary import summarise
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
-_BREAKDOWN = ("seconds", *PHASES, "other_seconds")
 
 
 class Trainer:
@@ -101,6 +101,8 @@ class Trainer:
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
+        rows = np.zeros(1, np.int64) if not channels else channels[0].exchange.send_counts
+        self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
         scalars = 3 + len(self.policies.sums())
         self.device = graph.device
@@ -190,6 +192,7 @@ class Trainer:
         self.timings.take()
         traffic = self.model.messages.traffic
         before = traffic.bytes()
+        self._rank_report.begin_step(epoch)
         started = time.perf_counter()
         loss, stops = self.step(epoch)
         if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
@@ -200,6 +203,7 @@ class Trainer:
         # wire time runs beside the other phases, so it is not part of the sum
         other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
         moved = [float(count - before[name]) for name, count in traffic.bytes().items()]
+        self._rank_report.end_step([seconds, *phases, other])
         return loss, stops, [seconds, *phases, other, *moved]
 
     def step(self, epoch: int) -> tuple[float, float]:
@@ -245,8 +249,8 @@ class Trainer:
         ]
         for pending in under_way:
             self.world.wait(pending)
-        record: dict[str, Any] = dict(zip(_BREAKDOWN, largest.tolist(), strict=False))
-        means = dict(zip(_BREAKDOWN, (total / self.world.size).tolist(), strict=False))
+        record: dict[str, Any] = dict(zip(BREAKDOWN, largest.tolist(), strict=False))
+        means = dict(zip(BREAKDOWN, (total / self.world.size).tolist(), strict=False))
         record |= {f"{name}_mean": value for name, value in means.items()}
         moved = total[len(mine) - len(BYTES) : len(mine)].astype(np.int64).tolist()
         return record | dict(zip(BYTES, moved, strict=True)), largest[len(mine) :].tolist()
@@ -372,7 +376,10 @@ class Trainer:
             "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
         }
+        ranks = None if self.run is None else self._rank_report.gathered()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
         if self.run is not None and self.world.rank == 0:
             self.run.write_summary(summary)
+            if ranks is not None:
+                self.run.write_ranks(ranks)
         return summary

@@ -1,0 +1,75 @@
+"""``hpcgnn report``: a page about runs or a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from hpcgnn import whole_file
+from hpcgnn.cli import console
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.report.comparison import comparison_page
+from hpcgnn.report.page import Page, as_html, as_markdown
+from hpcgnn.report.run_files import check_folder, is_run
+from hpcgnn.report.run_page import run_page
+from hpcgnn.report.study_page import study_of
+
+_EXAMPLE = """
+\b
+Example
+  hpcgnn report run
+  hpcgnn report run-32-bits run-8-bits run-2-bits --out bits.html
+  hpcgnn report study-folder --out study.md --format md
+"""
+
+
+@click.command(epilog=_EXAMPLE)
+@click.argument("folders", metavar="RUN [RUN ...] | DIR", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="What to write.  [default: report.html or report.md]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["html", "md"]),
+    help="html: one file with everything in it. md: tables in Markdown, and pictures as SVG files beside it.  "
+    "[default: md where --out ends in .md, else html]",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: what was written, and the notes."
+)
+def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet: bool, as_json: bool) -> None:
+    """Write a page about a run, about several runs side by side, or about a study.
+
+    RUN is what `hpcgnn train --out` made; the first of several is what the others are compared with. DIR is what `hpcgnn study
+    run --out` made. Runs that go on, or that were stopped, are shown as far as they are.
+    """
+    is_markdown = kind == "md" or (kind is None and out is not None and out.suffix.lower() in (".md", ".markdown"))
+    out = out or Path("report.md" if is_markdown else "report.html")
+    for folder in folders:
+        check_folder(folder)
+    inputs = [path for folder in folders for path in folder.iterdir() if path.is_file()]
+    whole_file.check(out, inputs=inputs)  # before anything is drawn
+    page = _page(folders)
+    text, pictures = as_markdown(page, out.stem) if is_markdown else (as_html(page), {})
+    files = {out.with_name(name): svg for name, svg in pictures.items()} | {
+        out: text
+    }  # what names the others comes last
+    for path, content in files.items():
+        with whole_file.replacing(path, inputs=inputs) as temporary:
+            temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
+    if as_json:
+        print(json.dumps({"out": str(out), "pictures": list(map(str, list(files)[:-1])), "notes": list(page.notes)}))
+    elif not quiet:
+        rows = [("title", page.title), *(("note", note) for note in page.notes), ("written", str(out))]
+        console.table("report", rows + ([("pictures beside it", len(pictures))] if pictures else []))
+
+
+def _page(folders: tuple[Path, ...]) -> Page:
+    studies = [folder for folder in folders if not is_run(folder)]
+    if studies and len(folders) > 1:
+        raise HpcgnnError(f"{studies[0]} is a study, which has a page of its own: name it alone, or only runs")
+    if studies:
+        return study_of(studies[0])
+    return run_page(folders[0]) if len(folders) == 1 else comparison_page(folders)

@@ -1,0 +1,167 @@
+"""Runs of a study as a fit takes them: what was measured, and the workload that the equations predict it from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.cost_model.constants import Values
+from hpcgnn.cost_model.equations import PHASES, Epoch, epoch_of
+from hpcgnn.cost_model.rows import Parts, read_parts
+from hpcgnn.cost_model.setup import NetworkTimes, Setup, bits_per_second, setup_of
+from hpcgnn.cost_model.workload import Workload, largest_bytes
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.records import Record, by_machine, in_words
+
+_FIRST_EPOCHS = 2  # that are not counted: memory is taken and links are opened in them
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One run. seconds: median of an epoch. phases: by name, the median of the mean over ranks. memory_bytes: the peak of the
+    rank with the most; 0 where it is not known."""
+
+    name: str
+    setup: Setup
+    workload: Workload
+    times: NetworkTimes
+    seconds: float
+    phases: dict[str, float]
+    memory_bytes: float = 0.0
+
+    def predicted(self, values: Values) -> Epoch:
+        """By the equations."""
+        how = self.setup.machine, self.times.messages(values)
+        return epoch_of(self.workload, values, *how, is_pipelined=self.setup.is_pipelined)
+
+
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """machine: facts. left_out: a sentence for each run that the equations do not know, or that did not finish."""
+
+    machine: dict[str, Any]
+    cases: list[Case]
+    left_out: list[str]
+
+
+def make_case(
+    name: str, setup: Setup, parts: Parts, seconds: float, phases: Mapping[str, float], memory: float = 0.0
+) -> Case:
+    """Of a setup on its parts, and what was measured."""
+    workload = setup.workload(parts)
+    return Case(name, setup, workload, NetworkTimes(setup, workload), seconds, dict(phases), memory)
+
+
+def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None) -> Cases:
+    """Of the finished runs of one machine. machine: its id, where there are several.
+
+    Raises:
+        HpcgnnError: where there are records of several machines and none was chosen, or no run that the equations know.
+    """
+    groups = by_machine(records)
+    if machine is not None and machine not in groups:
+        raise HpcgnnError(
+            f"{folder} has no records of machine {machine}, only of {', '.join(sorted(groups)) or 'none'}"
+        )
+    if machine is None and len(groups) > 1:
+        known = "; ".join(in_words(found[0].machine) for found in groups.values())
+        raise HpcgnnError(f"{folder} has records of {len(groups)} machines ({known}): choose one with --machine ID")
+    chosen = groups[machine] if machine is not None else next(iter(groups.values()), [])
+    reader, cases, left_out = _PartsReader(folder), [], []
+    for record in chosen:
+        try:
+            cases.append(_case(record, reader))
+        except HpcgnnError as problem:
+            left_out.append(f"{record.key}: {problem}")
+    if not cases:
+        reasons = f" ({left_out[0]})" if left_out else ""
+        raise HpcgnnError(f"{folder} has no finished run that a cost model could be fitted to{reasons}")
+    return Cases(dict(chosen[0].machine), cases, left_out)
+
+
+class _PartsReader:
+    """Parts files, each read once for a strategy and a placement."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._read = folder, dict[tuple[str, str, int], Parts]()
+
+    def parts(self, name: str, setup: Setup) -> Parts:
+        placement = setup.placement
+        key = name, setup.strategy, 0 if placement is None else setup.ranks_per_node
+        if key not in self._read:
+            with PartsFile(self._folder / name) as file:
+                self._read[key] = read_parts(file, setup.strategy, placement)
+        return self._read[key]
+
+
+def _case(record: Record, reader: _PartsReader) -> Case:
+    if not record.is_finished:
+        raise HpcgnnError(f"it did not finish ({record.error or record.status})")
+    if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
+        raise HpcgnnError("it computed on GPUs, which a fit does not know")
+    cores = int(record.machine.get("usable_cores") or record.machine.get("cores") or 1)
+    setup = setup_of(record.configuration, cores=cores, compute=str(record.summary.get("compute", "")))
+    seconds = _median(record, "seconds")
+    if seconds <= 0:
+        raise HpcgnnError("it tells no seconds of its epochs")
+    phases = {phase: _median(record, f"{phase}_seconds_mean") for phase in PHASES}
+    memory = float(record.summary.get("peak_memory_bytes_per_rank", 0))
+    return make_case(record.key, setup, reader.parts(record.parts, setup), seconds, phases, memory)
+
+
+def _median(record: Record, name: str) -> float:
+    values = record.epochs.get(name, [])
+    counted = values[_FIRST_EPOCHS:] or values
+    return float(np.median(counted)) if counted else 0.0
+
+
+# -- what a run lies within --------------------------------------------------------------------------------------------
+
+# What constants go by: where a run is beyond what they were fitted on, these are extrapolated.
+TERMS = {
+    "ranks": ("turn", "message"),
+    "ranks_a_core": ("crowding", "contention"),
+    "ranks_per_node": ("shared_byte",),
+    "hidden": ("entry", "row", "element"),
+    "bits": ("encode", "decode", "code"),
+    "megabits_per_second": ("rate_share", "latency"),
+    "nodes_a_rank": ("entry_missed", "element"),
+    "entries_a_rank": ("entry", "entry_missed"),
+    "bytes_of_a_rank": ("byte",),
+    "messages_of_a_rank": ("message",),
+    "layers": ("layer", "aggregation"),
+}
+KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "staleness": ("turn",)}
+
+
+def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
+    """Where a run lies, by the names of :data:`TERMS`; without what does not apply to it."""
+    parts, exchanges = workload.parts, workload.exchanges
+    found = {
+        "ranks": setup.ranks,
+        "ranks_a_core": setup.machine.crowd,
+        "ranks_per_node": setup.ranks_per_node,
+        "hidden": setup.model.hidden,
+        "nodes_a_rank": int(parts.nodes.max()),
+        "entries_a_rank": int((parts.local + parts.send + parts.receive).max()),
+    }
+    layers = setup.model.flat().get("layers")
+    found |= {} if layers is None else {"layers": layers}
+    if setup.ranks > 1:
+        found["bits"] = setup.run.messages.bits
+        found["bytes_of_a_rank"] = largest_bytes(exchanges)
+        found["messages_of_a_rank"] = max((int(each.messages_of_ranks.max()) for each in exchanges), default=0)
+    if setup.network is None and np.isfinite(speed := bits_per_second(setup.rate)):
+        found["megabits_per_second"] = speed / 1e6
+    return {name: float(value) for name, value in found.items()}
+
+
+def kinds_of(setup: Setup) -> dict[str, str]:
+    """What of a run has no order, by the names of :data:`KIND_TERMS`."""
+    policy = setup.run.policy
+    return {"model": setup.model.model, "arithmetic": setup.arithmetic, "staleness": policy.staleness}

@@ -1,0 +1,86 @@
+"""What the cost model's equations multiply work with: every constant with its unit, and where a fit may look for it.
+
+Work is counted by :mod:`hpcgnn.cost_model.workload` in these names; :mod:`hpcgnn.cost_model.equations` has the equations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+AGGREGATION, QUANTIZATION, OTHER, MESSAGES = "aggregation", "quantization", "other", "messages"
+MACHINE = "machine"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant. unit: of its value. start, low, high: where a fit begins, and its bounds. phase: whose seconds it is part
+    of. is_memory_bound: whether its work takes longer while other cores use the memory as well. what: in a few words."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+    phase: str
+    what: str
+    is_memory_bound: bool = False
+
+
+def _work(name: str, start: float, phase: str, what: str, *, bound: bool = False, spread: float = 10.0) -> Constant:
+    return Constant(name, "s", start, start / spread, start * spread, phase, what, bound)
+
+
+# Work of one core, in core-seconds per unit of what is counted: one column of a workload each, in this order.
+WORK = (
+    _work("entry", 6.5e-11, AGGREGATION, "adding one value of a row for one entry of L, S or R", bound=True),
+    _work("entry_missed", 1.2e-10, AGGREGATION, "the same, where the row is not in a core's cache", bound=True),
+    _work("row", 3e-10, AGGREGATION, "writing one value of an aggregated row", bound=True),
+    _work("code", 1e-10, AGGREGATION, "adding one value of a row straight from its codes", bound=True),
+    _work("aggregation", 8e-5, AGGREGATION, "the calls of one aggregation, one way"),
+    _work("encode", 4e-10, QUANTIZATION, "rounding one value that is sent", bound=True),
+    _work("decode", 2e-10, QUANTIZATION, "one value that has come", bound=True),
+    _work("quantization", 8e-5, QUANTIZATION, "the calls for one rounded message, one way"),
+    _work("product_float32", 1.4e-11, OTHER, "one multiplication and addition of a dense product in float32"),
+    _work("product_bf16", 7e-12, OTHER, "the same in bf16"),
+    _work("product_int8", 7e-12, OTHER, "the same in 8-bit integers"),
+    _work("element", 7e-10, OTHER, "one value of what is done element by element", bound=True),
+    _work("feature", 1e-10, OTHER, "one stored sparse feature times one column of a weight", bound=True),
+    _work("attention", 3e-9, OTHER, "one edge's score for one head", bound=True),
+    _work("parameter", 4e-09, OTHER, "one parameter in the gradient bucket and the optimiser", bound=True),
+    _work("layer", 3e-4, OTHER, "the calls of one layer, one way"),
+    _work("epoch", 2e-3, OTHER, "the calls of one epoch beside its layers"),
+    _work("byte", 4e-10, MESSAGES, "one byte sent to, or come from, another node: copies and the network's protocol"),
+    _work("shared_byte", 2e-10, MESSAGES, "one byte sent to, or come from, a rank of the same node"),
+    # few ranks cannot tell it from turns: its bounds are what a message of a byte takes (docs/virtual_cluster.md)
+    _work("message", 1.2e-5, MESSAGES, "one message to, or from, another rank", spread=3.0),
+)
+COLUMN = {constant.name: column for column, constant in enumerate(WORK)}
+
+# Of the machine and its virtual links; none multiplies work.
+FACTORS = (
+    Constant("contention", "", 1.2, 1.0, 3.0, MACHINE, "longer memory-bound work while all cores compute"),
+    Constant("crowding", "", 1.05, 1.0, 2.0, MACHINE, "longer work for each doubling of ranks beyond cores"),
+    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "of a link's rate, what messages get"),
+    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "of a message between nodes"),
+    Constant(
+        "turn",
+        "s",
+        3e-4,
+        1e-6,
+        1e-2,
+        MACHINE,
+        "from the end of a meeting until a rank runs again, for each rank on its core",
+    ),
+    Constant(
+        "burst_bytes", "B", 512 * 1024, 1e3, 4e6, MACHINE, "what a virtual link lets through at once after a pause"
+    ),
+)
+ALL = WORK + FACTORS
+BY_NAME = {constant.name: constant for constant in ALL}
+Values = Mapping[str, float]
+
+
+def defaults() -> dict[str, float]:
+    """Where a fit begins."""
+    return {constant.name: constant.start for constant in ALL}

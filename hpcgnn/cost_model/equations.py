@@ -1,0 +1,259 @@
+"""Seconds of an epoch from what ranks do and send: a clock for each rank, which exchanges and the reduction bring together.
+
+    work        w = sum over kinds of work of (constant * amount), in core-seconds
+    cores       ranks of a machine share its cores: while n of them compute, each gets min(t, C / n) cores
+    exchange k  begins at s = clock; r has its rows at a_r = max over its senders, and r, of s, + seconds of its messages;
+                clock = max(s + work beside it, a_r): what a rank waits is what its work beside the exchange leaves
+    pipeline    the same exchange of the epoch before is waited for where this one begins; messages stand in one queue a link
+    reduction   all wait for the last rank, then for the all-reduce of gradients; then the optimiser
+
+Everything here is a pure function of arrays. Shapes: P ranks, T kinds of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.cost_model.constants import AGGREGATION, OTHER, QUANTIZATION, WORK, Values
+from hpcgnn.cost_model.workload import Exchange, Workload
+
+PHASES = ("aggregation", "communication_wait", "wire", "quantization", "synchronisation", "other")
+_COMPUTED = (AGGREGATION, QUANTIZATION, OTHER)
+_IN_PHASES = np.array([[float(constant.phase == phase) for phase in _COMPUTED] for constant in WORK])
+_IS_MEMORY_BOUND = np.array([constant.is_memory_bound for constant in WORK])
+_MEETINGS = 2  # of a reduction: values are summed, and told to all
+_STEADY_EPOCHS = 3  # that are gone through: what an epoch finds under way, the one before has left
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What ranks compute on. cores: of one machine. ranks: of one machine, which share them. threads: of each rank."""
+
+    cores: int
+    ranks: int
+    threads: int = 1
+
+    @property
+    def busy_cores(self) -> int:
+        """While all ranks compute."""
+        return min(self.cores, self.ranks * self.threads)
+
+    @property
+    def crowd(self) -> float:
+        """Threads for each core, at least 1."""
+        return max(1.0, self.ranks * self.threads / self.cores)
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Messages on a network. exchange: (P,) seconds of one exchange that all ranks begin at once. reduction: seconds of an
+    all-reduce of so many bytes. network_bytes: (P,) bytes of an exchange that each rank sends to other nodes, and that come from
+    there. burst_seconds: how much of a link's time passes it at once after a pause."""
+
+    exchange: Callable[[Exchange], np.ndarray]
+    reduction: Callable[[int], float]
+    network_bytes: Callable[[Exchange], tuple[np.ndarray, np.ndarray]]
+    burst_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """seconds: (P,) by phase of :data:`PHASES`, and ``seconds`` of the whole step. ``wire`` runs beside the others."""
+
+    seconds: dict[str, np.ndarray]
+
+    @property
+    def total(self) -> float:
+        """Of the slowest rank."""
+        return float(self.seconds["seconds"].max())
+
+    def largest(self) -> dict[str, float]:
+        """Of the slowest rank in each phase."""
+        return {name: float(values.max()) for name, values in self.seconds.items()}
+
+    def mean(self) -> dict[str, float]:
+        """Over ranks."""
+        return {name: float(values.mean()) for name, values in self.seconds.items()}
+
+
+def prices(values: Values, machine: Machine) -> np.ndarray:
+    """(T,) core-seconds of each kind of work on a machine whose cores are as busy as they will be.
+
+    Memory-bound work takes ``contention`` times as long with all cores at work, in proportion with fewer; all work takes
+    ``crowding`` times as long for each doubling of ranks beyond cores, whose caches and turns they share.
+    """
+    rates = np.array([values[constant.name] for constant in WORK])
+    others = (machine.busy_cores - 1) / max(machine.cores - 1, 1)
+    slower = np.where(_IS_MEMORY_BOUND, 1 + (values["contention"] - 1) * others, 1.0)
+    return rates * slower * values["crowding"] ** np.log2(machine.crowd)
+
+
+def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
+    """(P,) seconds until each rank is done with its (P,) core-seconds, where the ranks of each machine begin together.
+
+    Cores are shared evenly: while n ranks of a machine are at work, each has min(threads, cores / n) of them.
+    """
+    ranks = max(machine.ranks, 1)
+    if ranks * machine.threads <= machine.cores:
+        return work / machine.threads
+    padded = np.zeros(-(-work.size // ranks) * ranks)
+    padded[: work.size] = work
+    of_machines = padded.reshape(-1, ranks)
+    order = np.argsort(of_machines, axis=1, kind="stable")
+    ascending = np.take_along_axis(of_machines, order, axis=1)
+    speed = np.minimum(machine.threads, machine.cores / np.arange(ranks, 0, -1))
+    ends = np.cumsum(np.diff(ascending, axis=1, prepend=0) / speed, axis=1)
+    seconds = np.empty_like(ends)
+    np.put_along_axis(seconds, order, ends, axis=1)
+    return seconds.ravel()[: work.size]
+
+
+def last_start(starts: np.ndarray, exchange: Exchange) -> np.ndarray:
+    """(P,) when the last of a rank's senders, or the rank itself, has begun an exchange; ``starts`` (P,) seconds."""
+    last = starts.copy()
+    np.maximum.at(last, exchange.sent.indices, starts[exchange.senders])
+    return last
+
+
+def message_work(workload: Workload, exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
+    """(P,) core-seconds that a rank's messages take of its machine, whoever's processes spend them."""
+    all_bytes = np.add(*exchange.bytes_of_ranks)
+    network = np.add(*messages.network_bytes(exchange))
+    of_bytes = values["byte"] * network + values["shared_byte"] * (all_bytes - network)
+    return of_bytes + values["message"] * exchange.messages_of_ranks
+
+
+class _Clocks:
+    """Of all ranks, in seconds since the epoch began. link_free: when each rank's link has moved what is queued there. credit:
+    how much of a link's time passes at once."""
+
+    def __init__(self, ranks: int, burst: float) -> None:
+        self.now = np.zeros(ranks)
+        self.spent = {phase: np.zeros(ranks) for phase in PHASES}
+        self.link_free, self.credit = np.zeros(ranks), np.zeros(ranks)
+        self.burst = burst
+
+    def begin_epoch(self) -> None:
+        """All ranks meet between two epochs."""
+        end = float(self.now.max())
+        self.link_free -= end
+        self.now[:] = 0.0
+        self.spent = {phase: np.zeros(self.now.size) for phase in PHASES}
+
+    def take(self, until: np.ndarray, phase: str) -> None:
+        """Ranks go on to ``until`` in ``phase``."""
+        self.spent[phase] += until - self.now
+        self.now = until
+
+    def arrival(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+        """(P,) when a rank's messages have come that may begin at ``begun`` and take ``wire`` of a link that passes no bursts."""
+        first = np.maximum(begun, self.link_free)
+        credit = np.minimum(self.burst, self.credit + first - self.link_free)
+        taken = np.minimum(credit, wire)
+        self.credit = credit - taken
+        self.link_free = first + wire - taken
+        return self.link_free
+
+    def arrival_beside(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+        """The same for messages that share the link with those that are queued there, each getting half of it."""
+        queued = np.maximum(self.link_free - begun, 0.0)
+        if not queued.any():
+            return self.arrival(begun, wire)
+        self.link_free = np.maximum(self.link_free, begun) + wire
+        return begun + wire + np.minimum(queued, wire)
+
+
+def epoch_of(
+    workload: Workload, values: Values, machine: Machine, messages: Messages, *, is_pipelined: bool = False
+) -> Epoch:
+    """Seconds of a training step in the middle of a run.
+
+    is_pipelined: whether rows that were sent in an epoch are used in the next one (``--staleness pipeline``).
+    """
+    step = _Step(workload, values, machine, messages, is_pipelined)
+    for _ in range(_STEADY_EPOCHS if is_pipelined or messages.burst_seconds else 1):
+        step.go_through()
+    return step.epoch()
+
+
+class _Step:
+    def __init__(
+        self, workload: Workload, values: Values, machine: Machine, messages: Messages, is_pipelined: bool
+    ) -> None:
+        self.workload, self.values, self.machine, self.messages = workload, values, machine, messages
+        self.is_pipelined = is_pipelined
+        self.price = prices(values, machine)[:, None] * _IN_PHASES
+        self.clocks = _Clocks(workload.num_ranks, messages.burst_seconds)
+        self.coming: dict[int, np.ndarray] = {}
+
+    def epoch(self) -> Epoch:
+        clocks = self.clocks
+        return Epoch({**clocks.spent, "seconds": clocks.now.copy()})
+
+    def go_through(self) -> None:
+        clocks, workload = self.clocks, self.workload
+        end = float(clocks.now.max())
+        self.coming = {number: arrived - end for number, arrived in self.coming.items()}
+        clocks.begin_epoch()
+        for before, beside, exchange in zip(workload.before, workload.beside, workload.exchanges, strict=False):
+            self._compute(before)
+            self._exchange(exchange, beside)
+        self._compute(workload.before[-1])
+        self._reduce()
+
+    def _compute(self, work: np.ndarray, extra: np.ndarray | None = None) -> np.ndarray:
+        """Go through work, with ``extra`` core-seconds of messages beside it; returns when these are done as well."""
+        clocks, begun = self.clocks, self.clocks.now
+        of_phases = work @ self.price
+        own = of_phases.sum(axis=1)
+        seconds = shared_cores(own if extra is None else own + extra, self.machine)
+        computing = shared_cores(own, self.machine)
+        shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
+        for phase, seconds_of_phase in zip(_COMPUTED, of_phases.T, strict=True):
+            clocks.take(clocks.now + seconds_of_phase * shares, phase)
+        return begun + seconds
+
+    def _exchange(self, exchange: Exchange, beside: np.ndarray) -> None:
+        clocks, workload = self.clocks, self.workload
+        if workload.num_ranks == 1:
+            self._compute(beside)
+            return
+        if self.is_pipelined and exchange.number in self.coming:
+            clocks.take(np.maximum(clocks.now, self.coming[exchange.number]), "communication_wait")
+        begun = clocks.now
+        moved = message_work(workload, exchange, self.messages, self.values)
+        arrived = clocks.arrival(last_start(begun, exchange), self.messages.exchange(exchange))
+        done = self._compute(beside, moved)
+        arrived = np.maximum(arrived + self.values["turn"] * self.machine.crowd, done)
+        clocks.spent["wire"] += arrived - begun
+        if self.is_pipelined:
+            self.coming[exchange.number] = arrived
+            clocks.take(np.maximum(clocks.now, done), "communication_wait")
+        else:
+            clocks.take(np.maximum(clocks.now, arrived), "communication_wait")
+
+    def _reduce(self) -> None:
+        clocks, workload, values = self.clocks, self.workload, self.values
+        together = np.full(workload.num_ranks, clocks.now.max())
+        if workload.num_ranks > 1:
+            num_bytes = workload.reduced_bytes
+            rounds = 2 * np.log2(workload.num_ranks)
+            share = 4 * num_bytes * (workload.num_ranks - 1) / workload.num_ranks
+            work = np.full(workload.num_ranks, values["byte"] * share + values["message"] * 2 * rounds)
+            wire = clocks.arrival_beside(together, np.full(workload.num_ranks, self.messages.reduction(num_bytes)))
+            computed = together + shared_cores(work, self.machine)
+            together = np.maximum(wire, computed) + values["turn"] * self.machine.crowd * _MEETINGS
+        clocks.take(np.full(workload.num_ranks, together.max()), "synchronisation")
+        seconds = shared_cores((workload.optimiser @ self.price).sum(axis=1), self.machine)
+        clocks.take(clocks.now + seconds, "other")
+
+
+def memory_of(workload: Workload, factors: tuple[float, float, float, float]) -> np.ndarray:
+    """(P,) bytes of each rank: ``fixed + for each rank of the job + kept for gradients * factor + the rest``. factors: fixed
+    bytes, bytes a rank, and the factors of what is kept and of what travels."""
+    fixed, per_rank, kept, travelling = factors
+    held, of_gradients, of_messages = workload.memory.T
+    return fixed + per_rank * workload.num_ranks + held + kept * of_gradients + travelling * of_messages

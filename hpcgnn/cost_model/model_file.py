@@ -1,0 +1,106 @@
+"""``MODEL.toml``: fitted constants with their intervals, the machine they are of, and the ranges of what they were fitted on."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from hpcgnn import typed, whole_file
+from hpcgnn.cost_model.constants import BY_NAME, defaults
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.typed import Finite, NotNegative
+
+FORMAT = "hpcgnn-cost-model"
+VERSION = 1
+MEMORY = ("fixed_bytes", "bytes_a_rank", "kept", "travelling")
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """value: of a constant, in its unit. low, high: 95 % interval. is_determined: whether the records say more of it than where
+    the fit began."""
+
+    value: NotNegative
+    low: NotNegative
+    high: NotNegative
+    unit: str = ""
+    is_determined: bool = True
+
+
+class Residuals(msgspec.Struct, frozen=True):
+    """How far epochs of the records are from the equations, relative to what was measured."""
+
+    runs: int
+    median: Finite
+    worst: Finite
+    median_by_phase: dict[str, Finite] = {}
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """constants: by name. memory: factors of :func:`hpcgnn.cost_model.equations.memory_of`, by :data:`MEMORY`. ranges: smallest
+    and largest of what the records had, by name. kinds: values that have no order (``model``, ``arithmetic``, ``staleness``).
+    auto_compute: what ``--compute auto`` became in the records."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    machine: dict[str, Any]
+    constants: dict[str, Fitted]
+    memory: dict[str, NotNegative]
+    ranges: dict[str, tuple[Finite, Finite]]
+    kinds: dict[str, list[str]]
+    auto_compute: str = "float32"
+    residuals: Residuals
+    source: str = ""
+
+    def values(self) -> dict[str, float]:
+        """By name, for the equations; of a constant that a fit of before did not know, where fits begin."""
+        return defaults() | {name: fitted.value for name, fitted in self.constants.items() if name in BY_NAME}
+
+    def memory_factors(self) -> tuple[float, float, float, float]:
+        """In the order of :data:`MEMORY`."""
+        fixed, per_rank, kept, travelling = (self.memory[name] for name in MEMORY)
+        return fixed, per_rank, kept, travelling
+
+    @property
+    def cores(self) -> int:
+        """That its ranks shared."""
+        return int(self.machine.get("usable_cores") or self.machine.get("cores") or 1)
+
+
+def write(model: Model, path: Path) -> None:
+    """The file appears whole.
+
+    Raises:
+        HpcgnnError: where it cannot be written.
+    """
+    content = {name: value for name, value in msgspec.to_builtins(model).items() if value is not None}
+    content["machine"] = {name: value for name, value in model.machine.items() if value is not None}
+    try:
+        with whole_file.replacing(path) as temporary:
+            temporary.write_text(tomli_w.dumps(content), encoding="utf-8")
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read(path: Path) -> Model:
+    """A file of :func:`write`.
+
+    Raises:
+        HpcgnnError: where it is none.
+    """
+    try:
+        content = tomllib.loads(typed.text_of(path))
+    except tomllib.TOMLDecodeError as error:
+        raise HpcgnnError(f"{path}: it is no TOML ({error})") from error
+    if content.get("format") != FORMAT:
+        raise HpcgnnError(f"{path} is no cost model: make one with `hpcgnn model fit DIR --out {path}`")
+    if content.get("version") != VERSION:
+        raise HpcgnnError(f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it anew")
+    model = typed.checked(content, Model, str(path))
+    missing = [name for name in MEMORY if name not in model.memory]
+    if missing:
+        raise HpcgnnError(f"{path}: memory.{missing[0]} is missing: fit it anew")
+    return model

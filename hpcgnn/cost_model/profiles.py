@@ -1,0 +1,120 @@
+"""Profiles: what a node is and the network between nodes, those of ``profiles.toml`` or of a user's file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from hpcgnn import typed
+from hpcgnn.cost_model.network import Network
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.typed import Count, NotNegative
+
+OWN = Path(__file__).with_name("profiles.toml")
+_Positive = Annotated[float, Meta(gt=0, le=typed.MOST_FLOAT)]
+_Several = Annotated[int, Meta(ge=1, le=typed.MOST_INT)]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A node and its network.
+
+    units: what computes, ``units_per_node`` of them. memory_bytes, memory_bandwidth_bytes_per_second: of a node.
+    peak_flops_per_second: of a unit, by precision. ranks_per_node: as is usual. sources: where the numbers are from.
+    """
+
+    name: str
+    description: str
+    units: str
+    units_per_node: int
+    ranks_per_node: int
+    memory_bytes: int
+    memory_bandwidth_bytes_per_second: float
+    peak_flops_per_second: dict[str, float]
+    network: Network
+    sources: tuple[str, ...]
+
+
+class _NetworkInFile(msgspec.Struct):
+    latency_seconds: NotNegative
+    node_bandwidth_bytes_per_second: _Positive
+    memory_latency_seconds: NotNegative
+    memory_bandwidth_bytes_per_second: _Positive
+    message_seconds: NotNegative = 0.0
+    peer_seconds: NotNegative = 0.0
+    switch_latency_seconds: NotNegative = 0.0
+    nodes_per_switch: Count = 0
+    uplinks_per_switch: Count = 0
+    is_adaptive: bool = True
+    burst_bytes: NotNegative = 0.0
+
+
+class _ProfileInFile(msgspec.Struct):
+    units: Literal["cores", "gpus"]
+    units_per_node: _Several
+    ranks_per_node: _Several
+    memory_bytes: _Several
+    memory_bandwidth_bytes_per_second: _Positive
+    peak_flops_per_second: dict[str, _Positive]
+    network: _NetworkInFile
+    description: str = ""
+    sources: list[str] = []
+
+
+def profiles() -> dict[str, Profile]:
+    """Those that come with this package, by name."""
+    return read(OWN)
+
+
+def find(name: str) -> Profile:
+    """The profile called ``name``, or the one in the file of that name, which ends in ``.toml``.
+
+    Raises:
+        HpcgnnError: where there is none, the file holds several, or something in it cannot be.
+    """
+    if not name.endswith(".toml"):
+        known = profiles()
+        if name not in known:
+            raise HpcgnnError(f"there is no network called {name}: choose {', '.join(known)}, or give a file NAME.toml")
+        return known[name]
+    found = list(read(Path(name)).values())
+    if len(found) != 1:
+        raise HpcgnnError(f"{name}: it must hold one profile, a table with a name, and it holds {len(found)}")
+    return found[0]
+
+
+def read(path: Path) -> dict[str, Profile]:
+    """The profiles in a TOML file, by name.
+
+    Raises:
+        HpcgnnError: naming the file, the profile and what in it cannot be.
+    """
+    try:
+        tables = tomllib.loads(typed.text_of(path))
+    except tomllib.TOMLDecodeError as error:
+        raise HpcgnnError(f"{path}: it is no TOML ({error})") from error
+    return {name: _profile(name, table, f"{path}, profile {name}") for name, table in tables.items()}
+
+
+def _profile(name: str, table: Any, where: str) -> Profile:
+    _check_names(table, _ProfileInFile, where)
+    if isinstance(table, dict):
+        _check_names(table.get("network"), _NetworkInFile, f"{where}, network")
+    checked = typed.checked(table, _ProfileInFile, where)
+    values, network = msgspec.structs.asdict(checked), msgspec.structs.asdict(checked.network)
+    if checked.network.nodes_per_switch and not checked.network.uplinks_per_switch:
+        raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 where there is nodes_per_switch")
+    return Profile(**values | {"name": name, "network": Network(name, **network), "sources": tuple(checked.sources)})
+
+
+def _check_names(table: Any, kind: type[msgspec.Struct], where: str) -> None:
+    """Raise HpcgnnError for a name that nothing reads."""
+    known = kind.__struct_fields__
+    unknown = [name for name in table if name not in known] if isinstance(table, dict) else []
+    if unknown:
+        raise HpcgnnError(f"{where}: there is no {unknown[0]}, but {', '.join(known)}")

@@ -1,0 +1,153 @@
+"""What a parts file says of each rank: its nodes, the entries of its matrices, and the rows that it sends to whom, exactly.
+
+Tables of pairs are sparse: memory is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share rows,
+also O(edges of a node). Shapes: P ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from hpcgnn.comm.layout import BLOCK_BYTES
+from hpcgnn.comm.placement import Placement
+from hpcgnn.data import plan_store
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.node_plan.cover import NodeEdges, rows_between
+
+FLOAT_BITS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Rows that travel in one aggregation, forward: (pairs,) int64 each, of ranks that have any for each other. Going back, the
+    same rows travel the other way."""
+
+    sender: np.ndarray
+    receiver: np.ndarray
+    rows: np.ndarray
+    num_ranks: int
+
+    def sent(self) -> np.ndarray:
+        """(P,) int64 rows that each rank sends."""
+        return self._summed(self.sender)
+
+    def received(self) -> np.ndarray:
+        """(P,) int64 rows that come to each rank."""
+        return self._summed(self.receiver)
+
+    def _summed(self, ranks: np.ndarray) -> np.ndarray:
+        return np.bincount(ranks, self.rows, self.num_ranks).astype(np.int64)
+
+    def bytes(self, width: int, bits: int, *, is_backward: bool = False) -> sparse.csr_array:
+        """(P, P) int64 bytes from rank to rank of one exchange, as they travel."""
+        ends = (self.receiver, self.sender) if is_backward else (self.sender, self.receiver)
+        shape = self.num_ranks, self.num_ranks
+        return sparse.csr_array((segment_bytes(self.rows, width, bits), ends), shape, dtype=np.int64)
+
+
+def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
+    """Bytes of one rank's rows for another, as :func:`hpcgnn.comm.layout.make_layout` lays them out; at 32 bits rows travel as
+    they are. rows: int64 of any shape."""
+    if bits == FLOAT_BITS:
+        return rows * width * 4
+    payload = _padded(rows * payload_bytes(width, bits), PARAMS_BYTES)
+    params = rows * PARAMS_BYTES if bits <= max(QUANTIZED_BITS) else 0
+    return _padded(payload + params, BLOCK_BYTES)
+
+
+def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
+    return -(-sizes // to) * to
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A graph in P parts with the plan of a strategy: (P,) int64 each but for counts.
+
+    nodes, edges: owned, and ending at owned ones. features: stored values of sparse features; zeros for dense ones.
+    local, send, receive: entries of L, S and R. written: rows of S. read: rows that R reads. pairs: rows between ranks; where
+    ranks share nodes, those between nodes, by who carries them.
+    """
+
+    name: str
+    strategy: str
+    nodes: np.ndarray
+    edges: np.ndarray
+    features: np.ndarray
+    local: np.ndarray
+    send: np.ndarray
+    receive: np.ndarray
+    written: np.ndarray
+    read: np.ndarray
+    pairs: Pairs
+    in_width: int
+    out_width: int
+    is_sparse: bool
+
+    @property
+    def num_ranks(self) -> int:
+        """P."""
+        return self.pairs.num_ranks
+
+
+def read_parts(file: PartsFile, strategy: str, placement: Placement | None = None) -> Parts:
+    """Of an open parts file, which holds the plan of ``strategy``. placement: of ranks that share nodes and what they send to
+    other nodes (``--node-aware``); None where each pair of ranks has messages of its own.
+
+    Raises:
+        HpcgnnError: where the file has no plan for the strategy, or is damaged.
+    """
+    if not plan_store.is_stored(file, strategy):
+        raise HpcgnnError(
+            f"{file.path} holds no plan for {strategy}: make it with `hpcgnn plan {file.path} --strategy {strategy}`"
+        )
+    plan, parts, meta = StoredPlan(file, strategy), range(file.num_parts), file.meta
+    sender, receiver, post, pre = plan.pairs()
+    by_ranks = Pairs(sender, receiver, post + pre, file.num_parts)
+    entries = {matrix: np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR"}
+    of_edges = [file.slab_rows("edges/indices", part) for part in parts]
+    of_features = [file.slab_rows("nodes/x_indices", part) if meta.x_nnz is not None else (0, 0) for part in parts]
+    return Parts(
+        name=str(file.path),
+        strategy=strategy,
+        nodes=np.diff(file.node_offsets),
+        edges=np.diff(np.array(of_edges), axis=1)[:, 0],
+        features=np.diff(np.array(of_features), axis=1)[:, 0],
+        local=entries["L"],
+        send=entries["S"],
+        receive=entries["R"],
+        written=by_ranks.sent(),
+        read=by_ranks.received(),
+        pairs=by_ranks if placement is None else pairs_between_nodes(file, strategy, placement),
+        in_width=meta.num_features,
+        out_width=max(meta.num_classes, 1),
+        is_sparse=meta.x_nnz is not None,
+    )
+
+
+def pairs_between_nodes(file: PartsFile, strategy: str, placement: Placement) -> Pairs:
+    """Rows between nodes by the ranks that carry them, as training plans them (:mod:`hpcgnn.node_plan`)."""
+    num_ranks, tables = file.num_parts, []
+    for node in range(placement.num_nodes):
+        cut = [_cut_edges(file, int(rank), placement, node) for rank in placement.ranks_of(node)]
+        edges = NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
+        carriers = rows_between(edges, strategy, int(file.node_offsets[-1])).carriers(placement, node)
+        keys, counts = np.unique(carriers.sender * num_ranks + carriers.receiver, return_counts=True)
+        tables.append(np.stack((keys // num_ranks, keys % num_ranks, counts)))
+    sender, receiver, rows = np.concatenate(tables, axis=1)
+    return Pairs(sender, receiver, rows, num_ranks)
+
+
+def _cut_edges(file: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
+    """The edges that end in a part and begin on other nodes."""
+    first, last = file.part(rank)
+    indptr, sources = file.edges(first, last, rank)
+    senders = placement.node_of[np.searchsorted(file.node_offsets, sources, side="right") - 1]
+    away = senders != node
+    destinations = np.repeat(np.arange(first, last), np.diff(indptr))
+    return NodeEdges(sources[away], destinations[away], senders[away])

@@ -1,0 +1,202 @@
+"""A run as the equations need it: its settings, the machine that its ranks share, and the network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from hpcgnn.comm.placement import Placement
+from hpcgnn.cost_model.constants import Values
+from hpcgnn.cost_model.equations import Machine, Messages
+from hpcgnn.cost_model.network import UNLIMITED, Network, allreduce_seconds, by_rate, exchange_seconds
+from hpcgnn.cost_model.rows import Parts
+from hpcgnn.cost_model.steps import Shape, steps_of
+from hpcgnn.cost_model.workload import Exchange, Workload, workload_of
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.config import MODELS, ModelConfig
+from hpcgnn.policy.config import FIXED, OFF
+from hpcgnn.train.run_config import RunConfig, settings_by_name
+
+PIPELINE = "pipeline"
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_ARITHMETICS = {"bf16": "bf16", "bf16-emulated": "bf16", "int8": "int8", "int8-always": "int8"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Of one run. ranks_per_node: of those that share memory. rate: of a virtual cluster's links, or of none. network: a real
+    one, where ranks of a node are alone on their machine; None: all ranks share one machine. arithmetic: of products."""
+
+    run: RunConfig
+    ranks: int
+    threads: int = 1
+    ranks_per_node: int = 1
+    cores: int = 1
+    rate: str = ""
+    network: Network | None = None
+    arithmetic: str = "float32"
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model's settings."""
+        assert isinstance(self.run.model, ModelConfig)
+        return self.run.model
+
+    @property
+    def strategy(self) -> str:
+        """Of the plan that the run follows: models whose neighbours' rows travel as they are have one of their own."""
+        return self.run.strategy if MODELS[self.model.model].uses_strategy(self.model) else "post"
+
+    @property
+    def machine(self) -> Machine:
+        """What ranks share."""
+        return Machine(self.cores, self.ranks if self.network is None else self.ranks_per_node, self.threads)
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether rows of an epoch before are used."""
+        return self.run.policy.staleness == PIPELINE
+
+    @property
+    def placement(self) -> Placement | None:
+        """Of ranks that share what they send to other nodes."""
+        placement = Placement.in_blocks(self.ranks, self.ranks_per_node)
+        return placement if placement.is_shared and self.run.messages.node_aware != "off" else None
+
+    def check(self) -> None:
+        """Raise HpcgnnError for what the equations do not know."""
+        policy = self.run.policy
+        if policy.bits != FIXED:
+            raise HpcgnnError(
+                f"the bits of --bits {policy.bits} are decided while training: predict --bits 2, 4 and 8, between which they lie"
+            )
+        if policy.staleness not in (OFF, PIPELINE):
+            raise HpcgnnError(f"the cost model knows --staleness off and pipeline, not {policy.staleness}")
+        if self.run.task != "node" or self.run.messages.message_coding != "plain":
+            raise HpcgnnError("the cost model knows --task node with --message-coding plain")
+
+    def workload(self, parts: Parts) -> Workload:
+        """On these parts, which are those of :attr:`strategy` and :attr:`placement`."""
+        if parts.num_ranks != self.ranks:
+            raise HpcgnnError(
+                f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph for so many ranks"
+            )
+        shape = Shape(
+            parts.in_width,
+            parts.out_width,
+            parts.is_sparse,
+            learns_input=self.run.train.labels.rate > 0,
+            keeps_input=self.run.cache_input_aggregation,
+        )
+        kind = MODELS[self.model.model]
+        steps = steps_of(self.model, shape)
+        loops = kind.aggregation == "gcn" and not steps.is_halo
+        return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops)
+
+
+def setup_of(
+    configuration: Mapping[str, Any], *, cores: int, compute: str = "", network: Network | None = None
+) -> Setup:
+    """Of names and values as records and flags have them; others have the defaults of training. compute: what ``auto`` became.
+
+    Raises:
+        HpcgnnError: for a value that cannot be, or that the equations do not know.
+    """
+    known = settings_by_name()
+    given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
+    run = RunConfig.from_settings(given, lenient=given.keys())
+    run.model.check()
+    ranks = int(configuration.get("ranks", 1))
+    rate = str(configuration.get("rate") or "")
+    per_node = int(configuration.get("ranks_per_node") or (1 if rate or network else ranks))
+    setup = Setup(
+        run=run,
+        ranks=ranks,
+        threads=int(configuration.get("threads") or 1),
+        ranks_per_node=per_node if rate or network else ranks,
+        cores=cores,
+        rate=rate,
+        network=network,
+        arithmetic=_ARITHMETICS.get(compute or run.compute, "float32"),
+    )
+    setup.check()
+    return setup
+
+
+def bits_per_second(rate: str) -> float:
+    """Of a virtual cluster's links; infinite without a limit.
+
+    Raises:
+        HpcgnnError: where it is no speed.
+    """
+    by_rate(rate or UNLIMITED)  # refuses what is no speed
+    if rate in ("", UNLIMITED):
+        return float("inf")
+    unit = next(unit for unit in _UNITS if rate.endswith(unit))
+    return float(rate.removesuffix(unit)) * _UNITS[unit]
+
+
+def network_of(setup: Setup, values: Values) -> Network:
+    """The setup's own, or that of virtual links, whose CPU costs are work of ranks and not of the network."""
+    if setup.network is not None:
+        return setup.network
+    virtual = by_rate(setup.rate or UNLIMITED)
+    speed = bits_per_second(setup.rate) / 8 * values["rate_share"]
+    return replace(
+        virtual,
+        latency_seconds=values["latency"],
+        node_bandwidth_bytes_per_second=min(speed, by_rate(UNLIMITED).node_bandwidth_bytes_per_second * 10),
+        message_seconds=0.0,
+        peer_seconds=0.0,
+        burst_bytes=0.0,
+    )
+
+
+class NetworkTimes:
+    """Seconds of a workload's messages, which are found once for each network: a fit changes other constants more often."""
+
+    def __init__(self, setup: Setup, workload: Workload) -> None:
+        self.setup, self.workload = setup, workload
+        self._of_exchanges: dict[tuple[Network, int, bool], np.ndarray] = {}
+        self._network_bytes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def messages(self, values: Values) -> Messages:
+        """With these constants."""
+        setup, network = self.setup, network_of(self.setup, values)
+        is_virtual = setup.network is None and setup.rate not in ("", UNLIMITED)
+        burst = values["burst_bytes"] if is_virtual else network.burst_bytes
+        # what an idle link lets through at once is counted by the clocks, across exchanges
+        network = replace(network, burst_bytes=0.0)
+
+        def exchange(each: Exchange) -> np.ndarray:
+            key = network, each.width, each.is_backward  # bits are those of the run
+            if key not in self._of_exchanges:
+                self._of_exchanges[key] = exchange_seconds(each.sent, setup.ranks_per_node, network)
+            return self._of_exchanges[key]
+
+        def reduction(num_bytes: int) -> float:
+            return allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network)
+
+        seconds = burst / network.node_bandwidth_bytes_per_second
+        return Messages(exchange, reduction, self.network_bytes, seconds)
+
+    def network_bytes(self, exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) bytes to, and from, other nodes."""
+        if exchange.number not in self._network_bytes:
+            self._network_bytes[exchange.number] = bytes_between(exchange.sent, self.setup.ranks_per_node)
+        return self._network_bytes[exchange.number]
+
+
+def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarray, np.ndarray]:
+    """(P,) bytes that each rank sends to ranks of other nodes, and (P,) that come from there."""
+    ranks = sent.shape[0]
+    senders = np.repeat(np.arange(ranks), np.diff(sent.indptr))
+    away = senders // ranks_per_node != sent.indices // ranks_per_node
+    return (
+        np.bincount(senders[away], sent.data[away], ranks),
+        np.bincount(sent.indices[away], sent.data[away], ranks),
+    )

@@ -1,0 +1,226 @@
+"""What each rank does and sends in a training step: columns of :data:`hpcgnn.cost_model.constants.WORK`, between exchanges.
+
+A step is cut into stretches: what a rank does before exchange k begins, what it does while exchange k is under way, and what
+comes behind the last one. Shapes: P ranks, T kinds of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from hpcgnn.comm.codecs.packed import reads_codes_faster
+from hpcgnn.cost_model import steps
+from hpcgnn.cost_model.constants import COLUMN, WORK
+from hpcgnn.cost_model.rows import FLOAT_BITS, Parts
+from hpcgnn.cost_model.steps import Steps
+
+_VALUE_BYTES, _INDEX_BYTES = 4, 4
+_CACHE_BYTES = 1 << 20  # of a core, not shared
+_SCALARS_BYTES = 64  # the loss, counts and stop requests beside the gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One exchange of a step. sent: (P, P) bytes. width, bits: of a row. number: its place among the exchanges."""
+
+    number: int
+    width: int
+    bits: int
+    is_backward: bool
+    sent: sparse.csr_array
+
+    @cached_property
+    def bytes_of_ranks(self) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) bytes that each rank sends, and that come to it."""
+        return np.asarray(self.sent.sum(axis=1)), np.asarray(self.sent.sum(axis=0))
+
+    @cached_property
+    def messages_of_ranks(self) -> np.ndarray:
+        """(P,) messages that each rank sends or receives."""
+        return np.diff(self.sent.indptr) + np.bincount(self.sent.indices, minlength=self.sent.shape[0])
+
+    @cached_property
+    def senders(self) -> np.ndarray:
+        """(pairs,) sender of each message, in the order of ``sent``."""
+        return np.repeat(np.arange(self.sent.shape[0]), np.diff(self.sent.indptr))
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Of a training step. before: a (P, T) array for each exchange, and one for what is behind the last. beside: one for each
+    exchange, of what is done while it is under way. optimiser: (P, T), behind the reduction. reduced_bytes: of gradients and
+    scalars. memory: (P, 3) bytes of features and matrices, of what is kept for gradients, and of rows and messages."""
+
+    parts: Parts
+    before: tuple[np.ndarray, ...]
+    beside: tuple[np.ndarray, ...]
+    exchanges: tuple[Exchange, ...]
+    optimiser: np.ndarray
+    reduced_bytes: int
+    memory: np.ndarray
+
+    @property
+    def num_ranks(self) -> int:
+        """P."""
+        return self.parts.num_ranks
+
+    def bytes_sent(self) -> np.ndarray:
+        """(P,) int64 bytes that each rank sends in a step, as ``bytes_sent`` of ``metrics.jsonl`` counts them."""
+        none = np.zeros(self.num_ranks, np.int64)
+        return sum((exchange.bytes_of_ranks[0] for exchange in self.exchanges), none)
+
+    def rows_sent(self) -> np.ndarray:
+        """(P,) int64 rows that each rank sends in a step."""
+        pairs, none = self.parts.pairs, np.zeros(self.num_ranks, np.int64)
+        return sum((pairs.received() if each.is_backward else pairs.sent() for each in self.exchanges), none)
+
+
+@dataclass
+class _Ledger:
+    """Work of P ranks that is added up until an exchange begins or ends."""
+
+    ranks: int
+    work: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.take()
+
+    def take(self) -> np.ndarray:
+        taken = getattr(self, "work", np.zeros(0))
+        self.work = np.zeros((self.ranks, len(WORK)))
+        return taken
+
+    def add(self, name: str, amount: np.ndarray | float) -> None:
+        self.work[:, COLUMN[name]] += amount
+
+
+def workload_of(
+    parts: Parts, step: Steps, bits: int, *, compute: str = "float32", self_loops: bool = False
+) -> Workload:
+    """What ``step`` is on these parts. bits: of a value that travels. compute: arithmetic of products, one of float32, bf16 and
+    int8. self_loops: whether each node gets an entry of L, as in GCN."""
+    return _Maker(parts, step, bits, compute, self_loops).made()
+
+
+class _Maker:
+    def __init__(self, parts: Parts, step: Steps, bits: int, compute: str, self_loops: bool) -> None:
+        self.parts, self.step, self.bits, self.compute = parts, step, bits, compute
+        self.ledger = _Ledger(parts.num_ranks)
+        halo = parts.read if step.is_halo else np.zeros_like(parts.nodes)
+        self.extended = parts.nodes + halo
+        self.entries = {
+            "L": parts.nodes if step.is_halo else parts.local + (parts.nodes if self_loops else 0),
+            "S": parts.send,
+            "R": parts.read if step.is_halo else parts.receive,
+            "A": parts.edges + parts.nodes,
+        }
+        # (rows, columns) of each matrix
+        self.shapes = {
+            "L": (parts.nodes, parts.nodes),
+            "S": (parts.written, parts.nodes),
+            "R": (self.extended, parts.read),
+            "A": (parts.nodes, self.extended),
+        }
+        self.is_encoded = bits != FLOAT_BITS
+
+    def made(self) -> Workload:
+        before, beside, exchanges = [], [], []
+        self.ledger.add("epoch", 1.0)
+        for piece in self.step.pieces:
+            if isinstance(piece, steps.Start):
+                self._encode(piece)
+                before.append(self.ledger.take())
+                sent = self.parts.pairs.bytes(piece.width, self.bits, is_backward=piece.is_backward)
+                exchanges.append(Exchange(piece.number, piece.width, self.bits, piece.is_backward, sent))
+            elif isinstance(piece, steps.Wait):
+                beside.append(self.ledger.take())
+                self._decode(piece)
+            elif isinstance(piece, steps.Parameters):
+                before.append(self.ledger.take())
+                self.ledger.add("parameter", float(piece.count))
+            else:
+                self._work(piece)
+        reduced = self.step.parameters * _VALUE_BYTES + _SCALARS_BYTES
+        return Workload(
+            self.parts, tuple(before), tuple(beside), tuple(exchanges), self.ledger.take(), reduced, self._memory()
+        )
+
+    def _work(self, piece: steps.Piece) -> None:
+        add = self.ledger.add
+        if isinstance(piece, steps.Spmm):
+            self._spmm(piece)
+        elif isinstance(piece, steps.Product):
+            rows = self.extended if piece.of_halo else self.parts.nodes
+            add(f"product_{self.compute}", rows * float(piece.in_width * piece.out_width))
+        elif isinstance(piece, steps.Elements):
+            rows = self.extended if piece.of_halo else self.parts.nodes
+            add("element", rows * (piece.width * piece.passes))
+        elif isinstance(piece, steps.Attention):
+            add("attention", self.entries["A"] * float(piece.heads))
+        elif isinstance(piece, steps.Calls):
+            add(piece.name, 1.0)
+
+    def _spmm(self, piece: steps.Spmm) -> None:
+        if piece.matrix == "X":
+            self.ledger.add("feature", self.parts.features * float(piece.width))
+            return
+        entries = self.entries[piece.matrix]
+        rows, columns = self.shapes[piece.matrix][:: -1 if piece.transposed else 1]
+        comes = piece.matrix == ("S" if piece.transposed else "R")
+        if comes and self._is_fused(entries, columns, piece.width):
+            self.ledger.add("code", entries * float(piece.width))
+        else:
+            footprint = np.maximum(columns * (piece.width * float(_VALUE_BYTES)), 1.0)
+            missed = np.maximum(0.0, 1.0 - _CACHE_BYTES / footprint)
+            self.ledger.add("entry", entries * float(piece.width))
+            self.ledger.add("entry_missed", entries * piece.width * missed)
+        self.ledger.add("row", rows * float(piece.width))
+
+    def _is_fused(self, entries: np.ndarray, columns: np.ndarray, width: int) -> bool:
+        """Whether codes are added without being decoded, as :func:`hpcgnn.comm.codecs.packed.fuses` decides for most ranks."""
+        if not self.is_encoded:
+            return False
+        total, rows = int(entries.sum()), max(int(columns.sum()), 1)
+        least = 4 if self.bits in (1, 2, 4, 16) else 1
+        return reads_codes_faster(self.bits, rows // columns.size, width) or total <= least * rows
+
+    def _encode(self, piece: steps.Start) -> None:
+        pairs = self.parts.pairs
+        rows = pairs.received() if piece.is_backward else pairs.sent()
+        if self.is_encoded:
+            self.ledger.add("encode", rows * float(piece.width))
+            self.ledger.add("quantization", 1.0)
+        else:
+            self.ledger.add("row", rows * float(piece.width))  # looked at for NaN and infinity
+
+    def _decode(self, piece: steps.Wait) -> None:
+        """What is not added straight from its codes."""
+        pairs = self.parts.pairs
+        rows = pairs.sent() if piece.is_backward else pairs.received()
+        matrix = "S" if piece.is_backward else "R"
+        columns = self.shapes[matrix][0] if piece.is_backward else self.shapes[matrix][1]
+        if self.is_encoded and not self._is_fused(self.entries[matrix], columns, piece.width):
+            self.ledger.add("decode", rows * float(piece.width))
+
+    def _memory(self) -> np.ndarray:
+        parts = self.parts
+        values = (
+            parts.features * (_VALUE_BYTES + _INDEX_BYTES)
+            if parts.is_sparse
+            else parts.nodes * parts.in_width * _VALUE_BYTES
+        )
+        matrices = 2 * _INDEX_BYTES * (parts.local + parts.send + parts.receive) + 8 * parts.edges
+        widest = max((each.width for each in self.step.exchanges()), default=0)
+        kept = parts.nodes * (self.step.kept_width * _VALUE_BYTES)
+        travelling = (parts.written + parts.read) * (2 * widest * _VALUE_BYTES)
+        return np.stack((values + matrices, kept, travelling), axis=1).astype(np.float64)
+
+
+def largest_bytes(exchanges: Iterable[Exchange]) -> int:
+    """The most bytes that a rank sends or receives in one of these exchanges."""
+    return max((int(np.max(np.maximum(*exchange.bytes_of_ranks))) for exchange in exchanges), default=0)

@@ -1,0 +1,1 @@
+"""Pages about runs and studies, from the files that they leave."""

@@ -1,0 +1,169 @@
+"""The page of several runs: their figures with ratios to the first one, and their curves over each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hpcgnn.report import drawing, phases, words
+from hpcgnn.report.curves import overlaid
+from hpcgnn.report.page import Page, Picture, Section
+from hpcgnn.report.run_files import Run, is_number, read_run
+from hpcgnn.study.summary import Series, Table
+
+
+def comparison_page(folders: Sequence[Path]) -> Page:
+    """Runs side by side; the first one is what the others are compared with.
+
+    Raises:
+        HpcgnnError: where one holds no run.
+    """
+    runs = [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    metrics = {run.metric for run in runs if run.best() is not None}
+    if len(metrics) > 1:
+        notes.insert(
+            0,
+            f"The runs have different metrics ({', '.join(sorted(metrics))}), which are not compared with each other.",
+        )
+    sections = [_figures(runs), _settings(runs), *_curves(runs), _time(runs)]
+    title = f"{len(runs)} runs compared"
+    return Page(
+        title, tuple(each for each in sections if each is not None), f"Compared with {runs[0].name}", tuple(notes)
+    )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Names of folders, with as many folders above them as tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-depth:]) for each in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return [name if names.index(name) == i else f"{name} ({i + 1})" for i, name in enumerate(names)]
+
+
+def _figures(runs: Sequence[Run]) -> Section:
+    header = (
+        "run",
+        "state",
+        "best validation",
+        "test there",
+        "epochs",
+        "epoch",
+        "bytes an epoch",
+        "waiting",
+        "peak memory",
+        "ranks",
+    )
+    base, rows = runs[0], []
+    for run in runs:
+        best = run.best()
+        waits = [sum(run.median(f"{name}_mean") or 0.0 for name in phases.WAITING) for run in (run, base)]
+        memory = "peak_memory_bytes_per_rank"
+        rows.append(
+            (
+                run.name,
+                "finished" if run.is_finished else "not at its end",
+                *(_metric(run, base, best and best.get(name), name) for name in ("val_metric", "test_metric")),
+                words.count(len(run.records)),
+                _compared(words.seconds, run.median("seconds"), base.median("seconds"), run is base),
+                _compared(words.size, run.median("bytes_sent"), base.median("bytes_sent"), run is base),
+                _compared(words.seconds, waits[0] if run.records else None, waits[1], run is base),
+                _compared(words.size, run.number(memory), base.number(memory), run is base),
+                str(run.num_ranks or words.MISSING),
+            )
+        )
+    notes = (
+        f"In brackets: times the figure of {base.name}; metrics: the difference in points. "
+        "Seconds and bytes: medians over epochs. "
+        "Waiting: mean over ranks, for messages and in reductions.",
+    )
+    return Section("Figures", tables=(Table("Runs", header, tuple(rows), notes, label_columns=2),))
+
+
+def _compared(shown: object, value: float | None, base: float | None, is_base: bool) -> str:
+    assert callable(shown)
+    found = words.ratio(value, base)
+    return f"{shown(value)} ({found})" if found and not is_base else str(shown(value))
+
+
+def _metric(run: Run, base: Run, value: object, name: str) -> str:
+    best = base.best()
+    if not is_number(value):
+        return words.MISSING
+    told = f"{words.percent(value)} {run.metric}" if run.metric != base.metric else words.percent(value)
+    if run is base or run.metric != base.metric or best is None or not is_number(best.get(name)):
+        return told
+    return f"{told} ({100 * (value - best[name]):+.2f})"
+
+
+def _settings(runs: Sequence[Run]) -> Section:
+    """Those that are not the same in all."""
+    names = list(dict.fromkeys(itertools.chain(*(run.settings for run in runs))))
+    shown = {name: [words.plain(run.settings[name]) if name in run.settings else "" for run in runs] for name in names}
+    differing = {name: values for name, values in shown.items() if len(set(values)) > 1}
+    if not differing:
+        return Section("Settings", ("All runs have the same settings.",))
+    rows = tuple((name, *values) for name, values in differing.items())
+    header = ("setting", *(run.name for run in runs))
+    table = Table("Settings that differ", header, rows, label_columns=len(header))
+    return Section("Settings", tables=(table,))
+
+
+def _curves(runs: Sequence[Run]) -> list[Section]:
+    metric = next((run.metric for run in runs if run.best() is not None), None)
+    alike = [run for run in runs if run.metric == metric]
+    val = [Series(run.name, x, tuple(100 * y for y in ys)) for run in alike for x, ys in [run.values("val_metric")]]
+    label = f"validation {metric} in %"
+    pictures = overlaid("Loss", "epoch", "loss", [Series(run.name, *run.values("loss")) for run in runs])
+    pictures += overlaid(f"Validation {metric} by epoch", "epoch", label, val)
+    pictures += overlaid(
+        f"Validation {metric} by time", "seconds of training", label, [_over_time(run) for run in alike]
+    )
+    scale, unit = phases.unit(max((run.median("seconds") or 0.0 for run in runs), default=0.0))
+    seconds = [Series(run.name, x, tuple(scale * y for y in ys)) for run in runs for x, ys in [run.values("seconds")]]
+    pictures += overlaid("Seconds of an epoch, slowest rank", "epoch", f"{unit} an epoch", seconds)
+    return [Section("Curves", pictures=tuple(pictures))] if pictures else []
+
+
+def _over_time(run: Run) -> Series:
+    """Validation over the seconds of all training steps until then; evaluations do not count."""
+    spent, x, y = 0.0, [], []
+    for record in run.records:
+        spent += record["seconds"] if is_number(record.get("seconds")) else 0.0
+        if is_number(record.get("val_metric")):
+            x.append(spent)
+            y.append(100 * record["val_metric"])
+    return Series(run.name, tuple(x), tuple(y))
+
+
+def _time(runs: Sequence[Run]) -> Section | None:
+    """Phases of each run on top of each other, as means over ranks."""
+    timed = [run for run in runs if run.records]
+    if not timed:
+        return None
+    scale, unit = phases.unit(max(run.median("seconds_mean") or 0.0 for run in timed))
+    parts = phases.parts(lambda name: [run.median(f"{name}_mean") or 0.0 for run in timed], scale)
+    if not parts:
+        return None
+    draw = partial(drawing.stacked_bars, [run.name for run in timed], parts, f"{unit} an epoch", "run")
+    alt = "; ".join(f"{run.name} {words.seconds(run.median('seconds_mean'))}" for run in timed[: drawing.MOST_LINES])
+    shown = list(phases.NAMES)
+    rows = tuple(
+        (
+            run.name,
+            *(
+                _compared(words.seconds, run.median(f"{name}_mean"), timed[0].median(f"{name}_mean"), run is timed[0])
+                for name in shown
+            ),
+        )
+        for run in timed
+    )
+    notes = ("Medians over epochs of the mean over ranks. Wire time runs beside the other phases.",)
+    table = Table("An epoch by phase", ("run", *(phases.NAMES[name] for name in shown)), rows, notes)
+    return Section(
+        "Where the time goes", (), (Picture("An epoch by phase and run, mean over ranks", draw, f"{alt}."),), (table,)
+    )

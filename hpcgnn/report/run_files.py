@@ -1,0 +1,233 @@
+"""What a run folder tells a report. Whatever of it is missing or damaged becomes a note: a report is often made of runs that
+were killed, or that go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.records import RECORDS, SPECIFICATION
+from hpcgnn.train.rank_report import Ranks
+from hpcgnn.train.run_config import as_told, settings_by_name
+from hpcgnn.train.run_folder import CONFIG, METRICS, RANKS, SUMMARY, Record
+
+_LINES_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """settings: ``config.toml``. records: lines of ``metrics.jsonl``, by epoch. summary: ``summary.json``, or nothing. ranks:
+    ``ranks.json``. state: whether the run came to its end, in words. notes: what is missing or damaged."""
+
+    path: Path
+    name: str
+    settings: dict[str, Any]
+    records: list[dict[str, Any]]
+    summary: dict[str, Any]
+    ranks: Ranks | None
+    state: str
+    is_finished: bool
+    notes: tuple[str, ...] = field(default=())
+
+    def values(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Epochs, and what they have of ``name``; those without are left out."""
+        found = [(record["epoch"], value) for record in self.records if is_number(value := record.get(name))]
+        return tuple(float(epoch) for epoch, _ in found), tuple(float(value) for _, value in found)
+
+    def median(self, name: str) -> float | None:
+        """Over epochs; None where no epoch has it."""
+        values = self.values(name)[1]
+        return float(np.median(values)) if values else None
+
+    def number(self, name: str) -> float | None:
+        """A figure of the summary; None where there is none."""
+        value = self.summary.get(name)
+        return float(value) if is_number(value) else None
+
+    @property
+    def metric(self) -> str:
+        """Its name."""
+        return str(self.summary.get("metric_name") or self.settings.get("metric") or "metric")
+
+    @property
+    def num_ranks(self) -> int | None:
+        """As far as a file tells."""
+        told = self.number("ranks")
+        return int(told) if told else self.ranks.ranks if self.ranks else None
+
+    def best(self) -> dict[str, Any] | None:
+        """The record with the best validation metric; None where none was measured."""
+        measured = [record for record in self.records if is_number(record.get("val_metric"))]
+        return max(measured, key=lambda record: record["val_metric"]) if measured else None
+
+    def changed_settings(self) -> list[tuple[str, str, str]]:
+        """Those that differ from their defaults: name, value, default."""
+        return [each for each in self._settings() if each[1] != each[2]]
+
+    def usual_settings(self) -> list[tuple[str, str, str]]:
+        """The others."""
+        return [each for each in self._settings() if each[1] == each[2]]
+
+    def _settings(self) -> list[tuple[str, str, str]]:
+        known, found = settings_by_name(), []
+        for name, value in self.settings.items():
+            if name in known:
+                default = as_told(known[name].setting, known[name].setting.default)
+                found.append((name, _plain(value), _plain(default)))
+            elif name != "parts":
+                found.append((name, _plain(value), ""))
+        return found
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it can be drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else "none" if value is None else str(value)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a training began in it."""
+    return any((folder / name).is_file() for name in (CONFIG, METRICS, SUMMARY))
+
+
+def is_study(folder: Path) -> bool:
+    """Whether ``hpcgnn study run`` made it."""
+    return any((folder / name).is_file() for name in (RECORDS, SPECIFICATION))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise HpcgnnError where there is neither a run nor a study."""
+    if not folder.is_dir():
+        what = "it is a file: name its folder" if folder.exists() else "there is no such folder"
+        raise HpcgnnError(f"{folder} holds no run: {what}")
+    if not is_run(folder) and not is_study(folder):
+        runs = sorted(each.name for each in folder.iterdir() if each.is_dir() and is_run(each))
+        advice = f"name the runs in it, such as {folder / runs[0]}" if runs else "name what `hpcgnn train --out` made"
+        raise HpcgnnError(f"{folder} holds no run (no {METRICS}) and no study (no {RECORDS}): {advice}")
+
+
+def read_run(folder: Path, name: str = "") -> Run:
+    """A run folder.
+
+    Raises:
+        HpcgnnError: where it is none, or cannot be read at all.
+    """
+    check_folder(folder)
+    notes: list[str] = []
+    settings = _settings_in(folder / CONFIG, notes)
+    records = _records_in(folder / METRICS, notes)
+    summary = _json_in(folder / SUMMARY, dict[str, Any], notes) or {}
+    ranks = _json_in(folder / RANKS, Ranks, notes)
+    if ranks is not None and not ranks.is_whole:
+        notes.append(f"{RANKS} is left out: its lists are not of one length")
+        ranks = None
+    state, is_finished = _state(folder, settings, records, summary)
+    if not is_finished:
+        notes.insert(0, f"{state[0].upper()}{state[1:]}.")
+    return Run(
+        folder, name or folder.name or str(folder), settings, records, summary, ranks, state, is_finished, tuple(notes)
+    )
+
+
+def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.exists():
+        notes.append(f"there is no {path.name}: the settings are not known")
+        return {}
+    try:
+        return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+    except (HpcgnnError, ValueError, RecursionError) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+        return {}
+
+
+def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
+    """As a ``kind``; None where there is no file, or another one."""
+    if not path.exists():
+        return None
+    try:
+        return typed.read_json(path, kind)
+    except HpcgnnError as error:
+        notes.append(f"{path.name} is left out: {error}")
+        return None
+
+
+def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The lines that are records; of several of one epoch the last."""
+    if not path.exists():
+        notes.append(f"there is no {path.name}: no epoch is known")
+        return []
+    found: dict[int, dict[str, Any]] = {}
+    foreign, repeated = [], 0
+    lines = typed.text_of(path, "replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        record = _record_of(line)
+        if record is not None:
+            repeated += record["epoch"] in found
+            found[record["epoch"]] = record
+        elif number == len(lines) and not line.endswith("\n"):
+            notes.append(
+                f"the last line of {path.name} is not whole (it is being written, or its writer was killed) and is left out"
+            )
+        elif line.strip():
+            foreign.append(number)
+    if foreign:
+        places = ", ".join(map(str, foreign[:_LINES_NAMED])) + (" and others" if len(foreign) > _LINES_NAMED else "")
+        what = (
+            "a line is no record of an epoch and is"
+            if len(foreign) == 1
+            else f"{len(foreign)} lines are no records of epochs and are"
+        )
+        notes.append(f"{path.name}: {what} left out (line {places})")
+    if repeated:
+        notes.append(f"{path.name}: {repeated} epochs are there more than once; the last line of each counts")
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def _record_of(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return None if typed.problem_of(value, Record) else value
+
+
+def _state(
+    folder: Path, settings: dict[str, Any], records: list[dict[str, Any]], summary: dict[str, Any]
+) -> tuple[str, bool]:
+    """In words, and whether the run came to its end."""
+    wanted = settings.get("epochs")
+    done = f"{len(records)} of {wanted} epochs" if is_number(wanted) else f"{len(records)} epochs"
+    if not summary:
+        return f"the run has no {SUMMARY}: it goes on, or was killed, after {done}{_last_written(folder)}", False
+    told = summary.get("epochs")
+    if is_number(told) and records and records[-1]["epoch"] + 1 > told:
+        return (
+            f"the run was resumed after {told} epochs, and goes on or was killed, after {done}{_last_written(folder)}",
+            False,
+        )
+    reason = summary.get("stop_reason")
+    if summary.get("finished") is False:
+        return f"the run was stopped{f' by {reason}' if reason else ''} after {done}: --resume continues it", False
+    return f"finished after {done}" + (f", by {reason}" if reason else ""), True
+
+
+def _last_written(folder: Path) -> str:
+    try:
+        seconds = (folder / METRICS).stat().st_mtime
+    except OSError:
+        return ""
+    return time.strftime(", last written %Y-%m-%d %H:%M:%S", time.localtime(seconds))

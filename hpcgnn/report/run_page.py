@@ -1,0 +1,94 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcgnn.report import words
+from hpcgnn.report.curves import curves
+from hpcgnn.report.page import Page, Section
+from hpcgnn.report.rank_sections import rank_sections
+from hpcgnn.report.run_files import Run, read_run
+from hpcgnn.report.time_section import time_section
+from hpcgnn.study.summary import Table
+
+
+def run_page(folder: Path) -> Page:
+    """What ``hpcgnn train`` left in ``folder``.
+
+    Raises:
+        HpcgnnError: where that holds no run.
+    """
+    run = read_run(folder)
+    sections = [_result(run), _settings(run)]
+    if run.records:
+        sections += [curves(run), time_section(run)]
+    sections += rank_sections(run)
+    return Page(f"Run {run.name}", tuple(sections), _subtitle(run), run.notes)
+
+
+def _subtitle(run: Run) -> str:
+    told = [
+        run.settings.get("model"),
+        run.settings.get("task") and f"{run.settings['task']} task",
+        run.settings.get("parts"),
+    ]
+    ranks = f"{run.num_ranks} ranks" if run.num_ranks else None
+    return ", ".join(str(each) for each in (*told, ranks) if each)
+
+
+def _result(run: Run) -> Section:
+    best, metric = run.best(), run.metric
+    losses = run.values("loss")[1]
+    bytes_sent = run.median("bytes_sent")
+    rows: list[tuple[str, str]] = [("state", run.state)]
+    if best is not None:
+        rows.append((f"best validation {metric}", f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"))
+        rows.append((f"test {metric} there", words.percent(best.get("test_metric"))))
+    if losses:
+        rows.append(("loss of the last epoch", f"{losses[-1]:.4g}"))
+    rows += [
+        ("seconds of an epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
+        ("bytes sent in an epoch, all ranks (median)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
+    ]
+    between, shared = run.median("bytes_between_nodes"), run.median("bytes_shared_on_nodes")
+    if between or shared:
+        rows.append(("of them between nodes", words.size(between)))
+        rows.append(("bytes read in memory that nodes share", words.size(shared)))
+    rows += _machine(run)
+    return Section("Result", tables=(Table("In short", ("", ""), tuple(rows), label_columns=2),))
+
+
+def _machine(run: Run) -> list[tuple[str, str]]:
+    rows = []
+    if run.num_ranks:
+        threads = run.number("threads_per_rank")
+        rows.append(("ranks x threads", f"{run.num_ranks} x {threads:.0f}" if threads else str(run.num_ranks)))
+    for name, told in (
+        ("peak_memory_bytes_per_rank", "peak memory of a rank"),
+        ("peak_device_memory_bytes_per_rank", "on its device"),
+    ):
+        if run.number(name):
+            rows.append((told, words.size(run.number(name))))
+    for name in ("devices", "versions"):
+        found = run.summary.get(name)
+        if isinstance(found, dict):
+            rows.append((name, ", ".join(f"{each} {value}" for each, value in found.items())))
+    return rows
+
+
+def _settings(run: Run) -> Section:
+    changed, usual = run.changed_settings(), run.usual_settings()
+    if not run.settings:
+        return Section("Settings", ("No settings are known.",))
+    text = () if changed else ("All settings have their defaults.",)
+    tables = (
+        Table("What differs from the defaults", ("setting", "value", "default"), tuple(changed), label_columns=3),
+    )
+    rows = tuple((name, value) for name, value, _ in usual)
+    folded = (
+        Table(
+            f"The other {len(rows)} settings, which have their defaults", ("setting", "value"), rows, label_columns=2
+        ),
+    )
+    return Section("Settings", text, tables=tables if changed else (), folded=folded if rows else ())

@@ -1,0 +1,108 @@
+"""The page of a study: its tables and figures, and the phases of an epoch on top of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hpcgnn.report import drawing, phases, words
+from hpcgnn.report.page import Page, Picture, Section, as_html
+from hpcgnn.report.run_files import check_folder
+from hpcgnn.study.groups import RANKS, Group, Groups
+from hpcgnn.study.summary import Figure, Series, Table, finished_groups, summarise
+
+_MEANS = "breakdown_seconds_mean_median"
+_MOST_PICTURES, _MOST_BARS = 8, 24
+
+
+def study_page(folder: str | Path) -> str:
+    """One HTML file about what ``hpcgnn study run`` left in ``folder``.
+
+    Raises:
+        HpcgnnError: where that is no study, or nothing of it has run.
+    """
+    return as_html(study_of(Path(folder)))
+
+
+def study_of(folder: Path, machine: str = "") -> Page:
+    """The same as a page. machine: as :func:`hpcgnn.study.summary.summarise` takes it."""
+    check_folder(folder)
+    summary = summarise(folder, machine)
+    groups = finished_groups(folder, machine)
+    notes = summary.notes if groups.all else ("No run has finished yet.", *summary.notes)
+    sections = [Section("Study", tables=(Table("What was run", ("", ""), summary.facts, label_columns=2),))]
+    if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):
+        sections.append(Section("Figures", pictures=pictures))
+    sections += _breakdown(groups)
+    if summary.tables:
+        sections.append(Section("Tables", tables=summary.tables))
+    return Page(f"Study {summary.name}", tuple(sections), f"{summary.kind}, in {folder}", notes)
+
+
+def _figure(figure: Figure) -> list[Picture]:
+    """A picture of a figure; several where it has more lines than one can show."""
+    measured = [each for each in figure.series if each.x and not each.is_reference]
+    ideal = tuple(each for each in figure.series if each.x and each.is_reference)
+    if not measured:
+        return []
+    chunks = [measured[i : i + drawing.MOST_LINES - 1] for i in range(0, len(measured), drawing.MOST_LINES - 1)]
+    found = []
+    for number, series in enumerate(chunks, start=1):
+        title = figure.title if len(chunks) == 1 else f"{figure.title} ({number} of {len(chunks)})"
+        drawn = Figure(title, figure.x_label, figure.y_label, (*series, *ideal), figure.x_is_log, figure.y_is_log)
+        alt = "; ".join(map(_told, series))
+        found.append(
+            Picture(title, partial(drawing.lines, drawn), f"{figure.y_label} by {figure.x_label}: {alt}.", figure.notes)
+        )
+    return found
+
+
+def _told(series: Series) -> str:
+    points = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(series.x, series.y, strict=True))
+    return f"{series.name or 'all'} {points}"
+
+
+def _breakdown(groups: Groups) -> list[Section]:
+    """Mean phases of an epoch: over ranks for each configuration where they vary, else over configurations."""
+    timed = [group for group in groups.all if _phase(groups, group, phases.ADDING) > 0]
+    if not timed:
+        return []
+    others = groups.left_open(timed, (RANKS,))
+    varies = len({group.configuration.get(RANKS) for group in timed}) > 1
+    pictures = []
+    if varies:
+        for label in dict.fromkeys(group.label(others) for group in timed):
+            chosen = sorted(
+                (each for each in timed if each.label(others) == label), key=lambda each: each.configuration[RANKS]
+            )
+            named = ", ".join(f"{axis} {value}" for axis, value in zip(others, label, strict=True))
+            title = f"An epoch by phase: {named}" if named else "An epoch by phase"
+            pictures.append(_stacked(groups, chosen, [str(each.configuration[RANKS]) for each in chosen], title, RANKS))
+    else:
+        axes = groups.left_open(timed, ())
+        names = [", ".join(group.label(axes)) or "all runs" for group in timed[:_MOST_BARS]]
+        pictures.append(_stacked(groups, timed[:_MOST_BARS], names, "An epoch by phase", ", ".join(axes)))
+    text = [
+        "Mean over ranks, median over epochs, median over seeds and repeats. Wire time runs beside the phases that are shown."
+    ]
+    if len(pictures) > _MOST_PICTURES or (not varies and len(timed) > _MOST_BARS):
+        text.append("Not all configurations are drawn: the tables have all.")
+    return [Section("Where the time goes", tuple(text), tuple(pictures[:_MOST_PICTURES]))]
+
+
+def _phase(groups: Groups, group: Group, names: Sequence[str]) -> float:
+    estimates = [groups.estimate(group, f"{_MEANS}.{name}", {}) for name in names]
+    return sum(max(each.value, 0.0) for each in estimates if each is not None)
+
+
+def _stacked(groups: Groups, chosen: Sequence[Group], names: Sequence[str], title: str, x_label: str) -> Picture:
+    wholes = [_phase(groups, group, phases.ADDING) for group in chosen]
+    scale, unit = phases.unit(max(wholes))
+    parts = phases.parts(lambda name: [_phase(groups, group, [name]) for group in chosen], scale)
+    draw = partial(drawing.stacked_bars, names, parts, f"{unit} an epoch", x_label)
+    told = "; ".join(
+        f"{name}: {words.seconds(whole)}, of which waiting {words.seconds(_phase(groups, group, phases.WAITING))}"
+        for name, whole, group in zip(names, wholes, chosen, strict=True)
+    )
+    return Picture(title, draw, f"Stacked bars by {x_label}: {told}.")

@@ -1,0 +1,53 @@
+"""Where the seconds of an epoch go, over all ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hpcgnn.report import drawing, words
+from hpcgnn.report.drawing import Part
+from hpcgnn.report.page import Picture, Section
+from hpcgnn.report.phases import NAMES, WIRE, unit
+from hpcgnn.report.run_files import Run
+from hpcgnn.study.summary import Table
+
+
+def time_section(run: Run) -> Section:
+    """Phases: on the slowest rank of each, and their mean over ranks; medians over epochs."""
+    medians = {name: (run.median(name) or 0.0, run.median(f"{name}_mean") or 0.0) for name in NAMES}
+    whole = run.median("seconds_mean") or run.median("seconds") or 0.0
+    rows = [
+        (
+            NAMES[name] + (", beside the others" if name == WIRE else ""),
+            words.seconds(largest),
+            words.seconds(mean),
+            words.percent(mean / whole) if whole and name != WIRE else "",
+            words.ratio(largest, mean)[1:],
+        )
+        for name, (largest, mean) in medians.items()
+    ]
+    rows.append(
+        (
+            "whole epoch",
+            words.seconds(run.median("seconds")),
+            words.seconds(whole),
+            "",
+            words.ratio(run.median("seconds"), whole)[1:],
+        )
+    )
+    header = ("phase", "slowest rank", "mean over ranks", "share of the mean epoch", "slowest / mean")
+    notes = ("Medians over epochs. The slowest rank may be another one in each phase, so that column does not add up.",)
+    table = Table("An epoch by phase", header, tuple(rows), notes)
+    shown = [name for name, values in medians.items() if any(values)]
+    if not shown:
+        return Section("Where the time goes", tables=(table,))
+    scale, name = unit(max(max(values) for values in medians.values()))
+    parts = [
+        Part("slowest rank", [scale * medians[each][0] for each in shown], drawing.COLOURS[1], "//"),
+        Part("mean over ranks", [scale * medians[each][1] for each in shown], drawing.COLOURS[0]),
+    ]
+    draw = partial(
+        drawing.bars_beside, [NAMES[each] for each in shown], parts, f"{name} an epoch", lambda value: f"{value:.3g}"
+    )
+    alt = "; ".join(f"{NAMES[each]} {words.seconds(medians[each][0])} on the slowest rank" for each in shown)
+    return Section("Where the time goes", (), (Picture("An epoch by phase", draw, f"{alt}."),), (table,))

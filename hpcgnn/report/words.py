@@ -1,0 +1,73 @@
+"""Numbers as reports show them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+MISSING = "-"
+
+
+def seconds(value: float | None) -> str:
+    """``seconds(0.0123) == '12.3 ms'``."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0 s"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= scale:
+            return f"{_three_digits(value / scale)} {unit}"
+    return f"{_three_digits(value / 1e-6)} µs"
+
+
+def _three_digits(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = max(2 - math.floor(math.log10(abs(value))), 0) if value else 0
+    return f"{value:.{min(digits, 3)}f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes: ``size(3 << 20) == '3.0 MiB'``."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    scaled, unit = value, "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(scaled) < 1024:
+            break
+        scaled, unit = scaled / 1024, larger
+    return f"{scaled:,.0f} B" if unit == "B" else f"{scaled:,.1f} {unit}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with separators; means of them get one digit behind the point."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def percent(value: float | None) -> str:
+    """A share of 1."""
+    return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.2f} %"
+
+
+def ratio(value: float | None, base: float | None) -> str:
+    """``x0.82`` of what it is compared with; nothing where there is no ratio."""
+    if value is None or base is None or not base or not math.isfinite(value / base):
+        return ""
+    found = value / base
+    return f"x{found:.2f}" if 0.1 <= abs(found) < 1000 else f"x{found:.2g}"
+
+
+def plain(value: Any) -> str:
+    """A setting's value as a TOML file has it, near enough."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value))
+    return MISSING if value is None else str(value)
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """A name for a legend: its end tells more than its beginning."""
+    return name if len(name) <= most else "…" + name[1 - most :]

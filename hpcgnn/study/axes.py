@@ -1,0 +1,189 @@
+"""What may vary in a study: what a run is made on, what starts it, and every setting of ``hpcgnn train``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.launch.virtual_network import UNLIMITED, check_rate
+from hpcgnn.partition.methods import METHODS
+from hpcgnn.partition.options import OBJECTIVES, PartitionOptions
+from hpcgnn.settings import About, Setting, as_flag, check_value
+from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, settings_by_name
+
+_MOST_RANKS = 1 << 31
+
+
+class CombinationError(HpcgnnError):
+    """What cannot be; ``axes`` are to blame, the likeliest first."""
+
+    def __init__(self, message: str, *axes: str) -> None:
+        super().__init__(message)
+        self.axes = axes
+
+
+def _axis(name: str, kind: type, default: Any, **about: Any) -> Setting:
+    return Setting(name, name, kind, default, About(**about))
+
+
+# What is no setting of `hpcgnn train`. Zero threads: the launcher shares out the cores. No hosts: ranks run on this machine, or
+# on the nodes of a batch job; else on so many virtual ones, whose links have a rate.
+OF_STUDY = {
+    each.name: each
+    for each in (
+        _axis("name", str, ""),
+        _axis("graph", str, ""),
+        _axis("ranks", int, 1, least=1, below=_MOST_RANKS),
+        _axis("threads", int, 0, least=0),
+        _axis("ranks_per_node", int, 0, least=1),
+        _axis("hosts", int, 0, least=0),
+        _axis("rate", str, ""),
+        _axis("partitioner", str, "auto", choices=("auto", *METHODS)),
+        _axis("objective", str, "cut", choices=OBJECTIVES),
+        _axis("balance", str, "edges,train"),
+    )
+}
+# Settings that every record's configuration tells, also where the specification leaves them to their defaults.
+_ALWAYS_TOLD = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
+# Given otherwise, or different in each run.
+_NOT_VARIED = {
+    "seed": "seeds are given as `seeds = [0, 1, 2]` at the top",
+    "replay": "a study has runs of its own alone",
+}
+
+
+def known() -> dict[str, Setting]:
+    """All axes by name."""
+    of_train = {name: named.setting for name, named in settings_by_name().items() if name not in _NOT_VARIED}
+    return OF_STUDY | of_train
+
+
+def check_axis(name: str, value: Any) -> None:
+    """Raise HpcgnnError where there is no such axis, or where it may not have such a value."""
+    axes = known()
+    if name in _NOT_VARIED:
+        raise HpcgnnError(f"{name} is no axis: {_NOT_VARIED[name]}")
+    if name not in axes:
+        near = _near(name, axes)
+        raise HpcgnnError(f"there is no axis or setting {name}" + (f": is it {near}?" if near else ""))
+    check_value(axes[name], value if name in OF_STUDY else as_typed(axes[name], value))
+    if name == "rate" and value:
+        check_rate(value)
+
+
+def _near(name: str, axes: Mapping[str, Setting]) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, axes, n=1)), "")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where ranks run. hosts: virtual ones, 0 for none. rate: of their links. threads: of a rank, 0 for the launcher's choice."""
+
+    ranks: int
+    threads: int
+    ranks_per_node: int
+    hosts: int
+    rate: str
+
+    @property
+    def nodes(self) -> int:
+        """How many the ranks are on."""
+        return self.ranks // self.ranks_per_node
+
+
+def placement(given: Mapping[str, Any]) -> Placement:
+    """Where the ranks of a configuration run.
+
+    Raises:
+        CombinationError: for what does not go together.
+    """
+    ranks, rate = given.get("ranks", 1), given.get("rate", "")
+    hosts, per_node = given.get("hosts", 0), given.get("ranks_per_node", 0)
+    if per_node and ranks % per_node:
+        raise CombinationError(
+            f"ranks_per_node = {per_node} does not divide ranks = {ranks}", "ranks_per_node", "ranks"
+        )
+    if hosts and ranks % hosts:
+        raise CombinationError(f"hosts = {hosts} does not divide ranks = {ranks}", "hosts", "ranks")
+    if hosts and per_node and hosts * per_node != ranks:
+        said = f"hosts = {hosts} with ranks_per_node = {per_node} have {hosts * per_node} ranks, not ranks = {ranks}"
+        raise CombinationError(said, "hosts", "ranks_per_node", "ranks")
+    if rate and not hosts:
+        if "hosts" in given:
+            raise CombinationError(
+                f"rate = {rate!r} is of virtual hosts, and hosts = 0 says that there are none", "rate", "hosts"
+            )
+        hosts = ranks // (per_node or 1)
+    per_node = per_node or (ranks // hosts if hosts else ranks)
+    return Placement(ranks, given.get("threads", 0), per_node, hosts, rate or (UNLIMITED if hosts else ""))
+
+
+def check_partition(given: Mapping[str, Any], where: Placement) -> None:
+    """Raise CombinationError for a partition that cannot be made."""
+    method, objective = given.get("partitioner", "auto"), given.get("objective", "cut")
+    balance = tuple(given.get("balance", OF_STUDY["balance"].default).split(","))
+    try:
+        PartitionOptions(where.ranks, method, objective, balance, ranks_per_node=where.ranks_per_node)
+    except HpcgnnError as error:
+        raise CombinationError(str(error), "balance", "partitioner") from error
+    # "rows" moves nodes after any method; "auto" takes a method that can.
+    if method != "auto" and objective not in (*METHODS[method].objectives, "rows"):
+        able = " and ".join(name for name, other in METHODS.items() if objective in other.objectives)
+        said = f"partitioner = {method!r} cannot minimise objective = {objective!r}: {able} can"
+        raise CombinationError(said, "partitioner", "objective")
+
+
+def run_config(given: Mapping[str, Any]) -> RunConfig:
+    """The settings of ``hpcgnn train`` in a configuration, checked as that command does.
+
+    Raises:
+        CombinationError: for what it would refuse.
+    """
+    settings = {name: value for name, value in given.items() if name not in OF_STUDY}
+    try:
+        config = RunConfig.from_settings(settings)
+        config.check()
+    except HpcgnnError as error:
+        raise CombinationError(str(error), *_named_in(str(error), settings)) from error
+    return config
+
+
+def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
+    """The settings that a sentence names, as flags or plainly, in the order in which it does."""
+    found = {}
+    for name in settings:
+        places = [re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", sentence) for word in (as_flag(name), name)]
+        if any(places):
+            found[name] = min(place.start() for place in places if place)
+    return sorted(found, key=lambda name: found[name])
+
+
+def told(given: Mapping[str, Any], where: Placement, config: RunConfig) -> dict[str, Any]:
+    """A record's configuration: every axis, with the defaults of those that a reader looks for; settings as TOML has them."""
+    used = config.settings()
+    names = {name: given.get(name, axis.default) for name, axis in OF_STUDY.items() if name in given or name != "name"}
+    names |= {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
+    names |= {name: used[name] for name in _ALWAYS_TOLD if name in used}
+    others = {name: used.get(name, value) for name, value in given.items() if name not in names}
+    return names | {name: str(value) if name == "bits" else value for name, value in others.items()}
+
+
+def as_flags(given: Mapping[str, Any]) -> list[str]:
+    """The flags of ``hpcgnn train`` for the settings in a configuration."""
+    found: list[str] = []
+    named: dict[str, Named] = settings_by_name()
+    for name, value in given.items():
+        if name in OF_STUDY:
+            continue
+        setting = named[name].setting
+        shown = as_told(setting, as_typed(setting, value))
+        if isinstance(shown, bool):  # of a setting that is off by default: on the command line it has no value
+            found += [as_flag(name)] * shown
+        else:
+            found += [as_flag(name), *map(str, shown if isinstance(shown, list) else [shown])]
+    return found

@@ -1,0 +1,106 @@
+"""The graphs of a study: sources of ``hpcgnn convert``, with its options where there are any, or graph files that are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.axes import CombinationError
+from hpcgnn.study.formulas import filled, names_in
+from hpcgnn.study.records import short_hash
+
+_TEXTS, _FLAGS = ("source", "split", "features"), ("undirected", "self_loops", "row_normalise", "drop_duplicates")
+_SOURCE = re.compile(r"[a-z]+:.+|digits")
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """What a graph is made of. name: of its files. options: flags of ``convert``. file: a graph.h5 that is used as it is.
+    formulas: names in its formulas, for whoever asks whether it grows."""
+
+    name: str
+    source: str
+    options: tuple[str, ...] = ()
+    file: Path | None = None
+    formulas: str = ""
+
+
+def check_options(name: str, options: Any) -> None:
+    """Raise CombinationError for a table ``[graphs.NAME]`` that is none."""
+    if not isinstance(options, dict):
+        raise CombinationError(f"graphs.{name} must be a table with a source")
+    for key, value in options.items():
+        if key not in (*_TEXTS, *_FLAGS):
+            raise CombinationError(f"a graph has no option {key}: it has {', '.join((*_TEXTS, *_FLAGS))}", key)
+        if not isinstance(value, bool if key in _FLAGS else str):
+            raise CombinationError(
+                f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}", key
+            )
+    if "source" not in options:
+        raise CombinationError(f"graphs.{name} has no source")
+
+
+def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers: Mapping[str, int]) -> GraphSource:
+    """The graph of a run.
+
+    Args:
+        graph: as the specification says it: a source, a file, or one of ``named``.
+        named: tables of options by name.
+        numbers: what formulas may name.
+
+    Raises:
+        CombinationError: where it is none of these.
+    """
+    if not graph:
+        raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
+    options = named.get(graph, {"source": graph})
+    text = " ".join(str(options[key]) for key in _TEXTS if key in options)
+    try:
+        full = {key: filled(value, numbers) if key in _TEXTS else value for key, value in options.items()}
+    except HpcgnnError as error:
+        raise CombinationError(f"graph {graph!r}: {error}", "graph") from error
+    source = full["source"]
+    formulas = " ".join(sorted(names_in(text)))
+    if source.endswith(".h5"):
+        return _file(graph, source, full, formulas)
+    if not _SOURCE.fullmatch(source):
+        said = (
+            f"graph {graph!r} is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in "
+            "[graphs]"
+        )
+        raise CombinationError(said, "graph")
+    flags = [word for key in _TEXTS[1:] if key in full for word in (f"--{key}", full[key])]
+    flags += [f"--{key.replace('_', '-')}" for key in _FLAGS if full.get(key)]
+    label = graph if graph in named else source
+    return GraphSource(_file_name(label, [source, flags, _state(source)]), source, tuple(flags), formulas=formulas)
+
+
+def _file(graph: str, source: str, options: Mapping[str, Any], formulas: str) -> GraphSource:
+    if len(options) > 1:
+        raise CombinationError(
+            f"graph {graph!r} is a file that is converted already: options have no effect on it", "graph"
+        )
+    path = Path(source)
+    if not path.is_file():
+        raise CombinationError(f"graph {graph!r}: there is no file {path}", "graph")
+    return GraphSource(
+        _file_name(path.stem, [str(path.resolve()), _state(source)]), source, file=path, formulas=formulas
+    )
+
+
+def _file_name(label: str, made_of: list[Any]) -> str:
+    text = re.sub(r"[^\w.-]+", "_", label.rpartition("/")[2])[:60]
+    return f"{text}-{short_hash(made_of)}"
+
+
+def _state(source: str) -> list[int]:
+    """Of the file that a source names, if it does, what changes when it is written anew: then it is another graph."""
+    path = Path(source.partition(":")[2].partition("?")[0] if ":" in source else source)
+    if not path.is_file():
+        return []
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

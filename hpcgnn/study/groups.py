@@ -1,0 +1,102 @@
+"""Runs of a study by their configuration, and the estimates of figures over their seeds and repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.study import measures, statistics
+from hpcgnn.study.records import Record
+from hpcgnn.study.specification import STRONG, WEAK, Specification
+from hpcgnn.study.statistics import Estimate
+
+RANKS = "ranks"
+NOTHING = "-"  # where there is no value
+_FOLLOW_RANKS = ("hosts", "ranks_per_node")
+_OF_RUNS = ("seed", "repeat")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs of one configuration, by repeat and seed."""
+
+    configuration: Mapping[str, Any]
+    records: Mapping[tuple[int, int], Record]
+
+    def values(self, figure: str) -> dict[tuple[int, int], float]:
+        """A figure of each run that has it."""
+        found = {pair: measures.value(record, figure) for pair, record in self.records.items()}
+        return {pair: value for pair, value in found.items() if value is not None}
+
+    def matches(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether it has these values of axes; a list means any of them."""
+        return all(
+            str(self.configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
+            for axis, value in wanted.items()
+        )
+
+    def label(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Its values of these axes; a dash where it has none, as a model that has no use for a strategy."""
+        return tuple(str(self.configuration.get(axis, NOTHING)) for axis in axes)
+
+
+class Groups:
+    """All groups of a study on one machine."""
+
+    def __init__(self, specification: Specification, finished: Iterable[Record]) -> None:
+        self.kind, self._varied, self._product = specification.kind, specification.varied, specification.product
+        by_key = {record.key: record for record in finished}
+        found: dict[str, tuple[dict[str, Any], dict[tuple[int, int], Record]]] = {}
+        for run in specification.runs:
+            if run.key in by_key:
+                configuration = {name: value for name, value in run.configuration.items() if name not in _OF_RUNS}
+                found.setdefault(str(configuration), (configuration, {}))[1][run.round] = by_key[run.key]
+        self.all = [Group(configuration, records) for configuration, records in found.values()]
+
+    def matching(self, wanted: Mapping[str, Any]) -> list[Group]:
+        """Those with these values of axes."""
+        return [group for group in self.all if group.matches(wanted)]
+
+    def left_open(self, groups: Sequence[Group], named: Iterable[str]) -> tuple[str, ...]:
+        """Axes that tell ``groups`` apart besides those that are named already."""
+        named = {*named, *(_FOLLOW_RANKS if RANKS in named else ())}
+        return tuple(
+            axis for axis in self._varied if axis not in named and len({group.label([axis]) for group in groups}) > 1
+        )
+
+    def estimate(self, group: Group, figure: str, baseline: Mapping[str, Any]) -> Estimate | None:
+        """A figure of a group; None where it, or what it is compared with, was not measured."""
+        base, ending = measures.split(figure)
+        if figure == measures.SPREAD:
+            values = [seconds for record in group.records.values() for seconds in record.epochs.get("seconds", [])]
+            return Estimate(statistics.spread(values), None, None, len(values)) if values else None
+        if figure in measures.SCALING:
+            return self._scaling(group, figure)
+        if not ending:
+            return statistics.median(list(group.values(base).values()))
+        other = self.baseline_of(group, baseline)
+        if other is None:
+            return None
+        compare = statistics.paired_ratio if ending == measures.RATIO else statistics.paired_difference
+        return compare(group.values(base), other.values(base))
+
+    def baseline_of(self, group: Group, baseline: Mapping[str, Any]) -> Group | None:
+        """The group that ``group`` is compared with: it has the baseline's values, ``group``'s own of the other axes of the
+        product, and of all others as many as any; None where there is none, or no single one."""
+        fixed = set(self._product) - baseline.keys() - set(_FOLLOW_RANKS if RANKS in baseline else ())
+        found = [other for other in self.matching(baseline) if other.label(fixed) == group.label(fixed)]
+        alike = [sum(other.label([axis]) == group.label([axis]) for axis in self._varied) for other in found]
+        return found[alike.index(max(alike))] if alike.count(max(alike, default=0)) == 1 else None
+
+    def _scaling(self, group: Group, figure: str) -> Estimate | None:
+        axes = [axis for axis in self._varied if axis not in (RANKS, *_FOLLOW_RANKS)]
+        alike = [other for other in self.all if other.label(axes) == group.label(axes)]
+        base = min(alike, key=lambda other: other.configuration[RANKS])
+        ours, theirs = group.values(measures.SECONDS), base.values(measures.SECONDS)
+        if figure == measures.SPEED_UP:
+            return statistics.speed_up(ours, theirs)
+        if self.kind == WEAK:
+            return statistics.weak_efficiency(ours, theirs)
+        assert self.kind == STRONG or figure == measures.EFFICIENCY
+        return statistics.strong_efficiency(ours, group.configuration[RANKS], theirs, base.configuration[RANKS])

@@ -1,0 +1,47 @@
+"""A study's summary as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hpcgnn.study.groups import NOTHING
+from hpcgnn.study.summary import Figure, StudySummary, Table
+
+
+def page(summary: StudySummary) -> str:
+    """All of it; figures as tables of their values."""
+    lines = [f"# {summary.name}", ""]
+    lines += [f"- {name}: {_plain(value)}" for name, value in summary.facts]
+    lines += ["", *(f"> {_plain(note)}" for note in summary.notes), ""] if summary.notes else [""]
+    for table in summary.tables:
+        lines += [f"## {table.title}", "", *_table(table), "", *_notes(table.notes)]
+    for figure in summary.figures:
+        lines += [f"## {figure.title}", "", *_table(_values(figure)), "", *_notes(figure.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(table: Table) -> list[str]:
+    marks = ["---" if number < table.label_columns else "--:" for number in range(len(table.header))]
+    return [_row(table.header), _row(marks), *map(_row, table.rows)]
+
+
+def _values(figure: Figure) -> Table:
+    measured = [series for series in figure.series if not series.is_reference]
+    places = sorted({x for series in measured for x in series.x})
+    found = [dict(zip(series.x, series.y, strict=True)) for series in measured]
+    rows = [(f"{x:g}", *(f"{values[x]:.4g}" if x in values else NOTHING for values in found)) for x in places]
+    header = (figure.x_label, *(f"{figure.y_label} ({series.name})" for series in measured))
+    return Table(figure.title, header, tuple(rows))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _notes(notes: Iterable[str]) -> list[str]:
+    return [line for note in notes for line in (_plain(note), "")]
+
+
+def _plain(text: str) -> str:
+    """One line, in which nothing is HTML."""
+    return " ".join(text.split()).replace("<", "&lt;")

@@ -1,0 +1,103 @@
+"""The figures of a run that tables, pictures and targets name, with their units."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hpcgnn.comm import BYTES, PHASES
+from hpcgnn.study.records import Record
+
+RATIO, DIFFERENCE = "_ratio", "_difference"
+SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
+SECONDS = "epoch_seconds_median"
+_PHASES = (*PHASES, "other_seconds")
+_LABELS = {
+    SECONDS: "seconds an epoch",
+    "wall_seconds": "seconds of the whole command",
+    "bytes_sent_per_epoch": "bytes sent an epoch",
+    "peak_memory_bytes_per_rank": "peak memory of a rank, bytes",
+    "peak_device_memory_bytes_per_rank": "peak memory of a rank on its GPU, bytes",
+    "best_val_metric": "best validation metric",
+    "test_metric_at_best_val": "test metric there",
+    "best_epoch": "best epoch",
+    "epochs": "epochs",
+    "stale_share": "share of epochs with stale rows",
+    SPEED_UP: "speed-up",
+    EFFICIENCY: "parallel efficiency",
+    SPREAD: "spread of epoch times",
+}
+_IN_PERCENT = ("best_val_metric", "test_metric_at_best_val", "stale_share", EFFICIENCY, SPREAD)
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def known() -> list[str]:
+    """All, without the endings ``_ratio`` and ``_difference`` that compare with a baseline. Times of phases have a dot."""
+    phases = [
+        f"{table}.{phase}"
+        for table in ("breakdown_seconds_median", "breakdown_seconds_mean_median")
+        for phase in _PHASES
+    ]
+    return list(dict.fromkeys([*_LABELS, *(f"{name}_per_epoch" for name in BYTES), *phases]))
+
+
+def split(name: str) -> tuple[str, str]:
+    """``("bytes_sent_per_epoch", "_ratio")`` of ``bytes_sent_per_epoch_ratio``."""
+    for ending in (RATIO, DIFFERENCE):
+        if name.endswith(ending):
+            return name.removesuffix(ending), ending
+    return name, ""
+
+
+def is_known(name: str) -> bool:
+    """Whether there is such a figure."""
+    base, ending = split(name)
+    return base in known() and not (ending and base in SCALING)
+
+
+def value(record: Record, name: str) -> float | None:
+    """Of a finished run; None where it was not measured."""
+    if name == "wall_seconds":
+        return record.wall_seconds
+    found: Any = record.summary
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def label(name: str) -> str:
+    """In words, with its unit."""
+    base, ending = split(name)
+    text = _LABELS.get(base) or base.rpartition(".")[2].replace("_", " ")
+    text += " (mean of ranks)" if "mean_median" in base else ""
+    text += ", %" if base in _IN_PERCENT and not ending else ""
+    return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference to the baseline", "": ""}[ending]
+
+
+def unit(name: str) -> str:
+    """What follows a number of :func:`shown` where no label does."""
+    base, ending = split(name)
+    if ending != RATIO and base in _IN_PERCENT:
+        return " percentage points" if ending else " %"
+    return " s" if "seconds" in base and ending != RATIO else ""
+
+
+def shown(name: str, number: float) -> str:
+    """A number as tables have it."""
+    base, ending = split(name)
+    if ending == RATIO or base == SPEED_UP:
+        return f"{number:.3g}" if number < 0.1 else f"{number:.2f}"
+    sign = "+" if ending and number > 0 else ""
+    if base in _IN_PERCENT:
+        return f"{sign}{100 * number:.1f}" if base in SCALING else f"{sign}{100 * number:.2f}"
+    if re.search("bytes", base):
+        return sign + _size(number)
+    return f"{sign}{number:.4g}"
+
+
+def _size(count: float) -> str:
+    for unit in _SIZES[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_SIZES[-1]}"

@@ -1,0 +1,153 @@
+"""Graphs and parts of a study, made once. A part file is made with the plans of all strategies that the study asks of it, and
+never changed afterwards: runs may read it while another runner prepares others."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn import typed, whole_file
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import commands
+from hpcgnn.study.commands import Commands
+from hpcgnn.study.records import short_hash
+from hpcgnn.study.specification import Run, Specification
+
+GRAPHS, PARTS = "graphs", "parts"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is trained on. strategies: those whose plans it has."""
+
+    path: Path
+    graph: Path
+    options: tuple[str, ...]
+    per_node: int
+    strategies: tuple[str, ...]
+
+    @property
+    def facts_path(self) -> Path:
+        """Where what the partitioner and the plans said is kept."""
+        return self.path.with_suffix(".json")
+
+
+def parts_of(folder: Path, specification: Specification) -> dict[str, Parts]:
+    """The parts of each run, by its key; runs share them where they can."""
+    made: dict[Path, dict[str, Any]] = {}
+    places: dict[str, Path] = {}
+    for run in specification.runs:
+        options, name = _options(run)
+        path = places[run.key] = folder / PARTS / name
+        graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
+        found = made.setdefault(
+            path, {"graph": graph, "options": options, "per_node": run.place.ranks_per_node, "strategies": {}}
+        )
+        found["strategies"].setdefault(run.configuration.get("strategy"))
+    shared = {}
+    for path, found in made.items():
+        wanted = tuple(sorted(filter(None, found.pop("strategies"))))
+        shared[path] = Parts(path, **found, strategies=wanted)
+    return {key: shared[path] for key, path in places.items()}
+
+
+def _options(run: Run) -> tuple[tuple[str, ...], str]:
+    """The flags of ``partition``, and the file's name, which tells what it is made of."""
+    place, axes = run.place, run.configuration
+    method, objective = axes["partitioner"], axes["objective"]
+    flags = ["--parts", str(place.ranks), "--method", method, "--objective", objective, "--balance", axes["balance"]]
+    flags += ["--ranks-per-node", str(place.ranks_per_node)] if place.nodes > 1 and place.ranks_per_node > 1 else []
+    label = f"{run.graph.name}-{place.ranks}-{method}-{objective}"
+    return tuple(flags), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', label)}-{short_hash(flags)}.h5"
+
+
+def make_graph(run: Run, folder: Path, how: Commands) -> Path:
+    """The graph file of a run; converts its source where that was not done yet. Raises HpcgnnError."""
+    if run.graph.file is not None:
+        return run.graph.file
+    path = folder / GRAPHS / f"{run.graph.name}.h5"
+    with _made_once(path) as pieces:
+        if pieces is not None:
+            made = pieces / "graph.h5"
+            words = ["convert", run.graph.source, str(made), *run.graph.options, "--json"]
+            _said(f"graph {run.configuration['graph']}", how.on_one(words), pieces)
+            whole_file.put(made, path)
+    return path
+
+
+def make_parts(parts: Parts, how: Commands) -> None:
+    """Partition, and make the plans, where that was not done yet. Raises HpcgnnError."""
+    with _made_once(parts.path) as pieces:
+        if pieces is None:
+            return
+        made = pieces / "parts.h5"
+        words = ["partition", str(parts.graph), str(made), *parts.options, "--plan", "none", "--json"]
+        found: dict[str, Any] = {
+            "partition": _said(f"partition {parts.path.name}", how.on_one(words), pieces),
+            "plan": {},
+        }
+        for strategy in parts.strategies:
+            words = ["plan", str(made), "--strategy", strategy, "--ranks-per-node", str(parts.per_node), "--json"]
+            planned = _said(f"plan {parts.path.name}", how.on_one(words), pieces)
+            found["plan"][strategy] = planned.get("strategies", {}).get(strategy, {})
+        found["partition"].pop("output", None)
+        with whole_file.replacing(parts.facts_path) as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n")
+        whole_file.put(made, parts.path)
+
+
+def preparation(parts: Parts) -> dict[str, Any]:
+    """What a record tells of how the parts were made."""
+    return typed.read_json(parts.facts_path, dict[str, Any])
+
+
+def _said(what: str, line: list[str], pieces: Path) -> dict[str, Any]:
+    try:
+        return commands.facts(line, pieces / "output.txt")
+    except HpcgnnError as error:
+        raise HpcgnnError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _made_once(path: Path) -> Iterator[Path | None]:
+    """An empty folder to make ``path`` in, while others who want it wait; None where it is there."""
+    if path.exists():
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            yield None
+            return
+        with whole_file.temporary_folder(path) as pieces:
+            yield pieces
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[bool]:
+    """Hold the lock of a file; or_else: called, and False given, where another process holds it, instead of waiting for it.
+
+    Raises:
+        HpcgnnError: where there can be no such file.
+    """
+    try:
+        stream = path.open("a")
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+    with stream:
+        try:
+            fcntl.lockf(stream, fcntl.LOCK_EX | (fcntl.LOCK_NB if or_else else 0))
+        except BlockingIOError:
+            assert or_else is not None
+            or_else()
+            yield False
+            return
+        except OSError:  # a file system without locks: then one runner at a time has to do
+            pass
+        yield True

@@ -1,0 +1,193 @@
+"""The records of a study: ``records.jsonl``, a line for every try of a run, which is only ever appended to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal
+
+import msgspec
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.typed import NotNegative
+
+RECORDS, SPECIFICATION = "records.jsonl", "study.toml"
+STARTED: Final = "started"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+# What tells one kind of machine from another. Nodes of a cluster that are alike are one machine; a host's name, its free memory
+# and the cores that a job was given are facts beside that.
+_OF_ID = ("processor", "architecture", "cores", "gpus")
+
+
+class Record(msgspec.Struct, kw_only=True, frozen=True):
+    """A try of a run.
+
+    key: of the configuration with its seed and repeat. configuration: axis -> value. status: of the last line of a run that was
+    killed it is ``started``. error: one sentence of a failed run. machine: :func:`machine_facts`. started: ISO 8601, UTC.
+    wall_seconds: of the whole command, start-up and evaluations with it. parts, run: files, relative to the study's folder.
+    summary: ``summary.json`` of the run. epochs: by name, a list with a number for each epoch of ``metrics.jsonl``.
+    preparation: ``plan`` and ``partition``, as those commands tell them with ``--json``.
+    """
+
+    key: str
+    configuration: dict[str, Any]
+    status: Literal["started", "finished", "failed"]
+    error: str = ""
+    machine: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    started: str = ""
+    wall_seconds: NotNegative = 0.0
+    parts: str = ""
+    run: str = ""
+    summary: dict[str, Any] = {}
+    epochs: dict[str, list[Any]] = {}
+    preparation: dict[str, Any] = {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended as it should."""
+        return self.status == FINISHED
+
+    @property
+    def machine_id(self) -> str:
+        """The short hash of the machine's facts."""
+        return str(self.machine.get("id", ""))
+
+
+def append(folder: str | Path, record: Record) -> None:
+    """Add a line, which is on the disk when this returns. Processes of several hosts may, where the file system has locks.
+
+    Raises:
+        HpcgnnError: where it cannot be written.
+    """
+    path = Path(folder) / RECORDS
+    # Python's JSON has NaN and infinity, which a loss may be; msgspec's has not.
+    line = json.dumps(msgspec.to_builtins(record)).encode() + b"\n"
+    try:
+        with path.open("a+b") as stream:
+            with contextlib.suppress(OSError):  # a file system without locks: then one process at a time has to write
+                fcntl.lockf(stream, fcntl.LOCK_EX)
+            stream.write((b"\n" if _is_torn(stream) else b"") + line)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _is_torn(stream: BinaryIO) -> bool:
+    """Whether a process was killed while it wrote the last line; what it has begun stays a line of its own."""
+    size = stream.seek(0, os.SEEK_END)
+    if not size:
+        return False
+    stream.seek(size - 1)
+    return stream.read(1) != b"\n"
+
+
+def read(folder: str | Path) -> list[Record]:
+    """The records of a study's folder, in the order in which their runs were first tried; none where nothing ran yet.
+
+    Of several lines with the same key and machine the last counts, but a run that is finished stays so. A line that was torn
+    when its writer was killed is left out.
+
+    Raises:
+        HpcgnnError: for a line that is damaged otherwise; it names the line.
+    """
+    path = Path(folder) / RECORDS
+    if not path.exists():
+        if not Path(folder).is_dir():
+            raise HpcgnnError(
+                f"{folder} is no folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
+            )
+        return []
+    found: dict[tuple[str, str], Record] = {}
+    for number, line in enumerate(typed.text_of(path).splitlines(keepends=True), start=1):
+        value = _parsed(line)
+        if value is None:
+            continue
+        record = typed.checked(value, Record, f"{path}, line {number}")
+        place = (record.key, record.machine_id)
+        if place not in found or not found[place].is_finished or record.is_finished:
+            found[place] = record
+    return list(found.values())
+
+
+def _parsed(line: str) -> Any:
+    """What a line says; None where its writer was killed before its end."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by the machine's id: figures of different machines are never mixed."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.machine_id, []).append(record)
+    return found
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
+
+
+def machine_facts() -> dict[str, Any]:
+    """What this machine is: ``processor``, ``architecture``, ``cores``, ``gpus``, and ``id``, a short hash of these; beside them
+    ``host``, ``system``, ``usable_cores`` and ``memory_bytes``."""
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "gpus": _gpus(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "host": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    return facts | {"id": short_hash({name: facts[name] for name in _OF_ID})}
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    """A machine in a few words: its processor and how many cores."""
+    gpus = facts.get("gpus") or []
+    beside = f", {len(gpus)} x {gpus[0]}" if gpus else ""
+    return (
+        f"{facts.get('processor', 'a machine')}, {facts.get('cores', '?')} cores{beside} ({facts.get('id', 'no id')})"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "cpu"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """Names of NVIDIA's GPUs, from the driver itself: asking torch would take memory of each."""
+    found = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in path.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Model":
+                found.append(value.strip())
+    return found
+
+
+def short_hash(value: Any) -> str:
+    """Eight hexadecimal digits of what JSON can say; the order of names does not count."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

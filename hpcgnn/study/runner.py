@@ -1,0 +1,202 @@
+"""The runner of a study: what is not finished on this machine yet, in rounds, each run recorded before and after it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpcgnn import typed, whole_file
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.launch import mpiexec, virtual_cluster
+from hpcgnn.study import commands, prepare, records
+from hpcgnn.study.commands import Commands
+from hpcgnn.study.prepare import Parts
+from hpcgnn.study.records import Record
+from hpcgnn.study.specification import Run, Specification
+
+RUNS = "runs"
+_NOT_OF_RUNS = ("report", "about")  # what may change in the file of a study that has begun
+_CHECKPOINTS, _OUTPUT = "checkpoints", "output.txt"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What is told of the progress. note: one sentence. advance: so many runs are done."""
+
+    note: Callable[[str], None] = lambda sentence: None
+    advance: Callable[[int], None] = lambda count: None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many runs of those asked for are done, failed, and with another runner."""
+
+    finished: int
+    failed: int
+    elsewhere: int
+
+
+def claim(specification: Specification, folder: Path) -> None:
+    """Make the folder of a study, with its specification.
+
+    Raises:
+        HpcgnnError: for a folder of another study.
+    """
+    path = folder / records.SPECIFICATION
+    if path.exists():
+        before = tomllib.loads(typed.text_of(path))
+        if _of_runs(before) != _of_runs(tomllib.loads(specification.text)):
+            raise HpcgnnError(
+                f"{folder} holds the study of another specification ({path}): choose another --out, or remove that folder"
+            )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise HpcgnnError(f"{folder} is not empty and holds no study: choose another --out")
+    try:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HpcgnnError(f"cannot make {folder}: {error.strerror}") from error
+    with whole_file.replacing(path) as temporary:
+        temporary.write_text(specification.text)
+
+
+def _of_runs(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in _NOT_OF_RUNS}
+
+
+def order(runs: Iterable[Run]) -> list[Run]:
+    """Round by round (a repeat and a seed), each with all its configurations, which begin at another one, drawn for the round."""
+    rounds: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
+        rounds.setdefault(run.round, []).append(run)
+    found: list[Run] = []
+    for number, each in enumerate(rounds.values()):
+        first = random.Random(number).randrange(len(each)) if number else 0
+        found += each[first:] + each[:first]
+    return found
+
+
+def missing(specification: Specification, folder: Path) -> list[Run]:
+    """The runs that are not finished on this machine, in the order in which they are to run."""
+    machine = records.machine_facts()["id"]
+    done = {record.key for record in records.read(folder) if record.is_finished and record.machine_id == machine}
+    return [run for run in order(specification.runs) if run.key not in done]
+
+
+def run_all(
+    specification: Specification,
+    folder: Path,
+    how: Commands,
+    listener: Listener,
+    only: Collection[str] = (),
+) -> Outcome:
+    """Run what is missing; a run that fails is recorded, and the others go on.
+
+    only: keys of runs; empty for all.
+
+    Raises:
+        HpcgnnError: where nothing can run at all, and for a key that there is not.
+    """
+    unknown = sorted(set(only) - {run.key for run in specification.runs})
+    if unknown:
+        raise HpcgnnError(
+            f"{specification.path} has no run {unknown[0]}: `hpcgnn study list {specification.path}` shows its keys"
+        )
+    wanted = [run for run in missing(specification, folder) if not only or run.key in only]
+    if not how.launcher:
+        _check_hosts(wanted)
+    runner = _Runner(folder, how, listener, prepare.parts_of(folder, specification))
+    outcomes = [runner.run(run) for run in wanted]
+    return Outcome(*(outcomes.count(what) for what in (records.FINISHED, records.FAILED, records.STARTED)))
+
+
+def _check_hosts(runs: Iterable[Run]) -> None:
+    """Raise HpcgnnError where virtual hosts are asked for and cannot be: before the first run, not in each."""
+    if any(run.place.hosts for run in runs):
+        virtual_cluster.check_rights()
+        mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
+
+
+class _Runner:
+    """Runs in one folder. A graph or a partition that cannot be made is tried once."""
+
+    def __init__(self, folder: Path, how: Commands, listener: Listener, parts: dict[str, Parts]) -> None:
+        self._folder, self._how, self._listener, self._parts = folder, how, listener, parts
+        self._machine = records.machine_facts()
+        self._obstacles: dict[Path, str] = {}
+
+    def run(self, run: Run) -> str:
+        """One run from its start; the status in which it ends, ``started`` for one that another runner is at."""
+        what = f"{run.key} is run by another process: left to it"
+        lock = self._folder / RUNS / f".{run.key}.lock"
+        with prepare.locked(lock, or_else=lambda: self._listener.note(what)) as mine:
+            if mine:
+                record = self._tried(run)
+                if record.status == records.FAILED:
+                    self._listener.note(f"{run.key} failed: {record.error}")
+        self._listener.advance(1)
+        return record.status if mine else records.STARTED
+
+    def _tried(self, run: Run) -> Record:
+        parts, place = self._parts[run.key], self._folder / RUNS / run.key
+        record = Record(
+            key=run.key,
+            configuration=run.configuration,
+            status=records.STARTED,
+            machine=self._machine,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            parts=str(parts.path.relative_to(self._folder)),
+            run=str(place.relative_to(self._folder)),
+        )
+        if said := self._prepared(run, parts):
+            record = replace(record, status=records.FAILED, error=said)
+            records.append(self._folder, record)
+            return record
+        records.append(self._folder, record)
+        shutil.rmtree(place, ignore_errors=True)  # what a failed try has left
+        place.mkdir(parents=True)
+        words = ["train", str(parts.path), "--out", str(place), "--quiet", *run.flags]
+        started = time.perf_counter()
+        said = commands.run(self._how.on_ranks(run.place, words), place / _OUTPUT)
+        record = replace(record, wall_seconds=time.perf_counter() - started, preparation=prepare.preparation(parts))
+        record = replace(record, **_result(place, said))
+        if record.is_finished:
+            shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
+        records.append(self._folder, record)
+        return record
+
+    def _prepared(self, run: Run, parts: Parts) -> str:
+        """Why there can be no parts; nothing where they are there now."""
+        if parts.path not in self._obstacles:
+            try:
+                prepare.make_graph(run, self._folder, self._how)
+                prepare.make_parts(parts, self._how)
+                self._obstacles[parts.path] = ""
+            except HpcgnnError as error:
+                self._obstacles[parts.path] = str(error)
+        return self._obstacles[parts.path]
+
+
+def _result(place: Path, said: str) -> dict[str, Any]:
+    """What a run has left: its status, its summary and its epochs."""
+    if said:
+        return {"status": records.FAILED, "error": said}
+    try:
+        summary = typed.read_json(place / "summary.json", dict[str, Any])
+        lines = [json.loads(line) for line in typed.text_of(place / "metrics.jsonl").splitlines()]
+    except (HpcgnnError, ValueError) as error:
+        return {"status": records.FAILED, "error": f"the run ended well and left no result: {error}"}
+    if not summary.get("finished", True):
+        return {"status": records.FAILED, "error": f"it stopped before its end ({summary.get('stop_reason')})"}
+    names = dict.fromkeys(name for line in lines for name in line if name != "policy")
+    epochs = {name: [line.get(name) for line in lines] for name in names}
+    return {"status": records.FINISHED, "summary": summary, "epochs": epochs, "versions": summary.get("versions", {})}

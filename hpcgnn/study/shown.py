@@ -1,0 +1,42 @@
+"""What a study shows, as plain data: tables and figures, which a Markdown file, a terminal and an HTML page draw alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells as they are shown. The first ``label_columns`` columns name a row, the others are its figures."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    label_columns: int = 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a figure. low, high: ends of intervals at the same places; empty where there are none. is_reference: not
+    measured (ideal scaling)."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Lines over the same axes; labels have units. x_is_log, y_is_log: logarithmic axes (of base 2 along x)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_is_log: bool = False
+    y_is_log: bool = False
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,276 @@
+"""The specification of a study: a TOML file, read and checked whole before anything runs.
+
+::
+
+    name = "bits"
+    kind = "strong"                   # train, strong or weak
+    seeds = [0, 1, 2]                 # or repeats = 3, or both
+
+    [axes]                            # their product
+    graph = "digits"                  # a source of `hpcgnn convert`, a graph.h5, or a name in [graphs]
+    ranks = [1, 2, 4]
+
+    [[configurations]]                # each merged over the product, for what is none
+    bits = "32"
+    [[configurations]]
+    bits = ["2", "adaqp"]
+    strategy = "post"
+
+    [settings]                        # of all runs
+    epochs = 50
+
+    [[report.tables]]                 # see hpcgnn/study/layout.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import axes
+from hpcgnn.study.graphs import GraphSource, check_options, graph_source
+from hpcgnn.study.layout import Layout, read_layout
+from hpcgnn.study.records import short_hash
+from hpcgnn.study.toml_lines import Place, line_of, lines_of
+
+TRAIN, STRONG, WEAK = KINDS = ("train", "strong", "weak")
+SHIPPED = Path(__file__).parent / "specifications"
+_TOP = {"name": str, "kind": str, "about": str, "repeats": int, "seeds": list, "axes": dict, "configurations": list,
+        "settings": dict, "graphs": dict, "report": dict}  # fmt: skip
+_LONGEST_KEY = 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. configuration: as its record tells it. given: what the specification says of it. flags: of ``train``."""
+
+    key: str
+    configuration: dict[str, Any]
+    given: dict[str, Any]
+    place: axes.Placement
+    graph: GraphSource
+    flags: tuple[str, ...]
+
+    @property
+    def round(self) -> tuple[int, int]:
+        """Its repeat and its seed: runs of different configurations with the same ones are compared in pairs."""
+        return self.configuration["repeat"], self.configuration["seed"]
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A study. varied: axes with several values, in the order of the file; product: those of them that every listed configuration
+    has all values of. text: the file."""
+
+    name: str
+    kind: str
+    about: str
+    runs: tuple[Run, ...]
+    varied: tuple[str, ...]
+    product: tuple[str, ...]
+    layout: Layout
+    text: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    values: dict[str, Any]
+    lines: dict[Place, int]
+
+    def refuse(self, place: Place, sentence: str) -> NoReturn:
+        raise HpcgnnError(f"{self.path}, line {line_of(self.lines, place)}: {sentence}")
+
+    def place_of(self, name: str, number: int | None) -> Place:
+        """Where the value that an axis has in a configuration was given."""
+        if number is not None and name in self.values["configurations"][number]:
+            return ("configurations", number, name)
+        return next(((table, name) for table in ("axes", "settings") if name in self.values.get(table, {})), ())
+
+
+def shipped() -> dict[str, Path]:
+    """The specifications that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml")) if not path.stem.endswith(".targets")}
+
+
+def find(spec: str) -> Path:
+    """The file of a specification: a path, or the name of a shipped one. Raises HpcgnnError."""
+    path = Path(spec)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    if spec not in shipped():
+        raise HpcgnnError(f"there is no specification {spec}: give a TOML file, or one of {', '.join(shipped())}")
+    return shipped()[spec]
+
+
+def read(path: str | Path) -> Specification:
+    """The specification in a TOML file.
+
+    Raises:
+        HpcgnnError: one sentence, with the line, for what is not known, is of another type, or cannot be.
+    """
+    path = Path(path)
+    text = typed.text_of(path)
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
+    file = _File(path, values, lines_of(text))
+    _check_top(file)
+    _check_values(file)
+    runs = tuple(_runs(file))
+    _check_kind(file, runs)
+    varied = _varied(run.given for run in runs)
+    try:
+        layout = read_layout(values.get("report", {}), values["kind"], _names_told(runs), varied)
+    except axes.CombinationError as error:
+        file.refuse(("report", *error.axes), str(error))
+    about = " ".join(values.get("about", "").split())
+    listed = {name for table in values.get("configurations", []) for name in table}
+    product = tuple(name for name in varied if name not in listed)
+    return Specification(values["name"], values["kind"], about, runs, varied, product, layout, text, path)
+
+
+def _names_told(runs: tuple[Run, ...]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.configuration))
+
+
+def _check_top(file: _File) -> None:
+    for name, value in file.values.items():
+        if name not in _TOP:
+            file.refuse((name,), f"there is no {name} in a specification: it has {', '.join(_TOP)}")
+        if problem := typed.problem_of(value, _TOP[name]):
+            file.refuse((name,), problem.replace("it", name, 1))
+    for name in ("name", "kind", "axes"):
+        if name not in file.values:
+            file.refuse((), f"{name} is missing")
+    if file.values["kind"] not in KINDS:
+        file.refuse(("kind",), f"kind must be one of {', '.join(KINDS)}, not {file.values['kind']!r}")
+    if not re.fullmatch(r"[\w.-]+", file.values["name"]):
+        file.refuse(("name",), f"name must be of letters, digits, '-', '_' and '.', not {file.values['name']!r}")
+    if file.values.get("repeats", 1) < 1:
+        file.refuse(("repeats",), f"repeats must be at least 1, not {file.values['repeats']}")
+    seeds = file.values.get("seeds", [0])
+    if not seeds or len(set(map(str, seeds))) < len(seeds) or any(type(seed) is not int or seed < 0 for seed in seeds):
+        file.refuse(("seeds",), f"seeds must be different whole numbers of at least 0, not {seeds}")
+
+
+def _check_values(file: _File) -> None:
+    """Each axis by itself: its name, and the type and range of each of its values."""
+    for number, table in enumerate(file.values.get("configurations", [])):
+        if not isinstance(table, dict):
+            file.refuse(("configurations",), "configurations are tables: begin each with [[configurations]]")
+        _check_table(file, ("configurations", number), table, may_vary=True)
+    _check_table(file, ("axes",), file.values["axes"], may_vary=True)
+    _check_table(file, ("settings",), file.values.get("settings", {}), may_vary=False)
+    for name, options in file.values.get("graphs", {}).items():
+        try:
+            check_options(name, options)
+        except axes.CombinationError as error:
+            file.refuse(("graphs", name, *error.axes), str(error))
+
+
+def _check_table(file: _File, place: Place, table: Mapping[str, Any], *, may_vary: bool) -> None:
+    for name, value in table.items():
+        if value == []:
+            file.refuse((*place, name), f"{name} has no value")
+        for each in _listed(value) if may_vary else [value]:
+            try:
+                axes.check_axis(name, each)
+            except HpcgnnError as error:
+                file.refuse((*place, name), str(error))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _configurations(values: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    """Each configuration, and which of the listed ones it comes from."""
+    base = values["axes"]
+    listed: list[tuple[int | None, dict[str, Any]]] = [*enumerate(values.get("configurations", []))] or [(None, {})]
+    for number, table in listed:
+        varied = base | table  # an axis that a table names has that table's values
+        for product in itertools.product(*map(_listed, varied.values())):
+            yield number, values.get("settings", {}) | dict(zip(varied, product, strict=True))
+
+
+def _runs(file: _File) -> Iterator[Run]:
+    found = list(_configurations(file.values))
+    shown = [
+        name
+        for name in _varied(given for _, given in found)
+        if name != "graph" or len({g["graph"] for _, g in found}) > 1
+    ]
+    rounds = itertools.product(range(file.values.get("repeats", 1)), file.values.get("seeds", [0]))
+    seen: dict[str, str] = {}
+    for (repeat, seed), (number, given) in itertools.product(list(rounds), found):
+        try:
+            run = _run(file.values, shown, given, repeat, seed)
+        except axes.CombinationError as error:
+            places = [place for name in error.axes if (place := file.place_of(name, number))]
+            file.refuse(places[0] if places else ("configurations", number or 0), str(error))
+        if run.key in seen:
+            file.refuse(
+                ("configurations", number or 0), f"it gives the same run as another one ({run.key}): leave it out"
+            )
+        seen[run.key] = run.key
+        yield run
+
+
+def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], repeat: int, seed: int) -> Run:
+    where = axes.placement(given)
+    axes.check_partition(given, where)
+    config = axes.run_config(given)
+    turn = {"seed": seed, "repeat": repeat}
+    configuration = axes.told(given, where, config) | turn
+    numbers = {name: value for name, value in configuration.items() if type(value) is int}
+    graph = graph_source(given.get("graph"), values.get("graphs", {}), numbers)
+    words = [f"{name}-{configuration[name]}" for name in shown if name in configuration]
+    words += [f"{name}-{value}" for name, value in turn.items() if name == "seed" or value]
+    text = re.sub(r"[^\w.-]+", "_", "-".join(words))[:_LONGEST_KEY]
+    key = f"{text}-{short_hash([configuration, graph.name])}"
+    flags = (*axes.as_flags(given), "--seed", str(seed))
+    return Run(key, configuration, given, where, graph, flags)
+
+
+def _varied(configurations: Iterator[Mapping[str, Any]] | Any) -> tuple[str, ...]:
+    """Axes that not all have the same value of."""
+    found = list(configurations)
+    names = list(dict.fromkeys(name for given in found for name in given))
+    return tuple(name for name in names if len({str(given.get(name)) for given in found}) > 1)
+
+
+def _check_kind(file: _File, runs: tuple[Run, ...]) -> None:
+    """Scaling is over ranks; with graphs that grow with them where it is weak, and with the same graph where it is strong."""
+    kind = file.values["kind"]
+    if kind == TRAIN:
+        return
+    if len({run.place.ranks for run in runs}) < 2:
+        file.refuse(
+            ("axes", "ranks"), f"a study of kind {kind} needs several numbers of ranks, such as ranks = [1, 2, 4]"
+        )
+    grows: dict[str, set[str]] = {}
+    for run in runs:
+        grows.setdefault(run.configuration["graph"], set()).add(run.graph.name)
+    for graph, sources in grows.items():
+        if kind == WEAK and len(sources) < 2:
+            said = (
+                f"graph {graph!r} does not grow: a weak study needs a formula, such as rmat:scale={{13 + log2(ranks)}}"
+            )
+            file.refuse(("axes", "graph"), said)
+        if kind == STRONG and "ranks" in " ".join(
+            run.graph.formulas for run in runs if run.configuration["graph"] == graph
+        ):
+            file.refuse(
+                ("axes", "graph"),
+                f"graph {graph!r} grows with ranks, and a strong study needs one that stays: kind is weak",
+            )

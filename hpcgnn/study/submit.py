@@ -1,0 +1,102 @@
+"""A study on Slurm: one job array for each number of nodes (and shape of ranks on them), all from the one job template.
+
+Each task of an array runs one configuration with ``hpcgnn study run ... --only KEY``, which records it in the study's folder as
+anywhere else; the folder must be seen by all nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcgnn import whole_file
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.records import short_hash
+from hpcgnn.study.specification import Run, Specification
+
+TEMPLATE = Path(__file__).parent / "slurm.sbatch"
+FOLDER = "slurm"
+
+
+@dataclass(frozen=True)
+class Array:
+    """A job array. keys: of its runs, one a task. keys_path: the file that its tasks read them from. command: of sbatch."""
+
+    nodes: int
+    keys: tuple[str, ...]
+    keys_path: Path
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def in_words(self) -> str:
+        """As one would type it."""
+        settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
+        return f"{settings} {shlex.join(self.command)}"
+
+
+def arrays(specification: Specification, folder: Path, runs: Iterable[Run], options: Sequence[str] = ()) -> list[Array]:
+    """The job arrays of ``runs``, from the fewest nodes on.
+
+    options: more of sbatch, such as ``--partition=NAME`` or ``--time=30``; they win over the template's and these.
+
+    Raises:
+        HpcgnnError: for runs on virtual hosts, which a batch system has no use for.
+    """
+    by_shape: dict[tuple[int, int, int], list[Run]] = {}
+    for run in runs:
+        if run.place.hosts:
+            raise HpcgnnError(
+                f"{specification.path} has runs on virtual hosts (rate or hosts), which cannot be submitted: {run.key}"
+            )
+        shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
+        by_shape.setdefault(shape, []).append(run)
+    folder = folder.resolve()
+    found = []
+    for (nodes, per_node, threads), each in sorted(by_shape.items()):
+        # Its name tells what is in it: tasks of an array that waits read it, whatever is submitted meanwhile.
+        keys = (
+            folder
+            / FOLDER
+            / f"{nodes}-nodes-{per_node}-ranks-{threads}-threads-{short_hash([run.key for run in each])}.keys"
+        )
+        command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
+        command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
+        command += [f"--cpus-per-task={threads}", f"--output={folder / FOLDER}/%A_%a.out", *options, str(TEMPLATE)]
+        environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
+        found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
+    return found
+
+
+def _hpcgnn() -> str:
+    """The installed command of this installation."""
+    beside = Path(sys.executable).with_name("hpcgnn")
+    return os.environ.get("HPCGNN") or (str(beside) if beside.exists() else "hpcgnn")
+
+
+def submit(array: Array) -> str:
+    """Give an array to Slurm; returns the number of its job.
+
+    Raises:
+        HpcgnnError: with Slurm's own words where it does not take it.
+    """
+    if shutil.which("sbatch") is None:
+        raise HpcgnnError("found no sbatch: submit where Slurm is, or run the study here with `hpcgnn study run`")
+    try:
+        array.keys_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HpcgnnError(f"cannot make {array.keys_path.parent}: {error.strerror}") from error
+    with whole_file.replacing(array.keys_path) as temporary:
+        temporary.write_text("".join(f"{key}\n" for key in array.keys))
+    result = subprocess.run(
+        array.command, env=os.environ | array.environment, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        said = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+        raise HpcgnnError(f"sbatch did not take the jobs of {array.nodes} nodes: {said}")
+    return result.stdout.strip().partition(";")[0]

@@ -1,0 +1,129 @@
+"""What a study's folder shows: its tables and figures, from the runs of one machine that have finished, as plain data, which a
+Markdown file, a terminal and an HTML page draw alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import records, specification, tables
+from hpcgnn.study.groups import Groups
+from hpcgnn.study.records import Record
+from hpcgnn.study.shown import Figure, Series, Table
+from hpcgnn.study.specification import Specification
+
+__all__ = ["Figure", "Series", "StudySummary", "Table", "finished_groups", "read_study", "summarise"]
+_FAILURES_TOLD = 10
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """A study: facts (names and values, in order) of its specification and machine, tables, figures, and what a reader must know.
+
+    notes: runs that failed or are not done, records of other machines that are left out.
+    """
+
+    name: str
+    kind: str
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_study(folder: str | Path) -> Specification:
+    """The specification that a folder was made of. Raises HpcgnnError where it is no study's."""
+    path = Path(folder) / records.SPECIFICATION
+    if not path.exists():
+        raise HpcgnnError(
+            f"{folder} is no folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
+        )
+    return specification.read(path)
+
+
+def choose_machine(found: list[Record], wanted: str = "") -> str:
+    """The id of the machine whose records count: the one wanted, this one, or that with most.
+
+    Raises:
+        HpcgnnError: where there are no records, or none of the one wanted.
+    """
+    machines = records.by_machine(found)
+    if not machines:
+        raise HpcgnnError("nothing has run yet")
+    if wanted:
+        matching = [machine for machine in machines if machine.startswith(wanted)]
+        if len(matching) != 1:
+            raise HpcgnnError(f"there is no one machine {wanted} in the records: they have {', '.join(machines)}")
+        return matching[0]
+    here = records.machine_facts()["id"]
+    return here if here in machines else max(machines, key=lambda machine: len(machines[machine]))
+
+
+def finished_groups(folder: str | Path, machine: str = "") -> Groups:
+    """The groups of a study's finished runs on one machine. Raises HpcgnnError."""
+    study, found = read_study(folder), records.read(folder)
+    chosen = choose_machine(found, machine)
+    return Groups(study, [record for record in found if record.machine_id == chosen and record.is_finished])
+
+
+def summarise(folder: str | Path, machine: str = "") -> StudySummary:
+    """Tables and figures of a study, whatever of it has run.
+
+    machine: the id, or its beginning, of the machine whose records count; else this one, or that with most.
+
+    Raises:
+        HpcgnnError: for a folder that is no study's, or where nothing has run.
+    """
+    study, found = read_study(folder), records.read(folder)
+    chosen = choose_machine(found, machine)
+    own = {record.key: record for record in found if record.machine_id == chosen}
+    groups = Groups(study, [record for record in own.values() if record.is_finished])
+    return StudySummary(
+        name=study.name,
+        kind=study.kind,
+        facts=tuple(_facts(study, own)),
+        tables=tuple(tables.table(groups, plan) for plan in study.layout.tables) if groups.all else (),
+        figures=tuple(tables.figure(groups, plan) for plan in study.layout.figures) if groups.all else (),
+        notes=(*_of_runs(study, own), *_of_machines(found, chosen)),
+    )
+
+
+def _facts(study: Specification, own: dict[str, Record]) -> list[tuple[str, str]]:
+    done = sum(run.key in own and own[run.key].is_finished for run in study.runs)
+    finished = [record for record in own.values() if record.is_finished]
+    last = finished[-1] if finished else next(iter(own.values()))
+    versions = sorted({", ".join(f"{name} {value}" for name, value in each.versions.items()) for each in finished})
+    facts = [("About", study.about)] if study.about else []
+    return [
+        *facts,
+        ("Kind", study.kind),
+        ("Runs", f"{done} of {len(study.runs)} have finished"),
+        ("Seeds and repeats", str(len({run.round for run in study.runs}))),
+        ("Machine", records.in_words(last.machine)),
+        ("Versions", "; ".join(versions)),
+    ]
+
+
+def _of_runs(study: Specification, own: dict[str, Record]) -> list[str]:
+    states = Counter(own[run.key].status if run.key in own else "" for run in study.runs)
+    failed = [own[run.key] for run in study.runs if run.key in own and own[run.key].status == records.FAILED]
+    notes = [f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_TOLD]]
+    if len(failed) > _FAILURES_TOLD:
+        notes.append(f"{len(failed) - _FAILURES_TOLD} more runs failed.")
+    if states[records.STARTED]:
+        notes.append(
+            f"{states[records.STARTED]} runs are under way or were killed: `hpcgnn study run` runs those again."
+        )
+    if states[""]:
+        notes.append(f"{states['']} runs have not begun.")
+    return notes
+
+
+def _of_machines(found: list[Record], chosen: str) -> list[str]:
+    return [
+        f"{len(others)} records of another machine are left out: {records.in_words(others[-1].machine)}."
+        for machine, others in records.by_machine(found).items()
+        if machine != chosen
+    ]

@@ -1,0 +1,126 @@
+"""Targets of a study: what figures must reach, in a TOML file with ``[[targets]]``.
+
+``where = {axis = value}`` says which configurations, ``figure`` what of them (hpcgnn/study/measures.py), ``baseline = {axis =
+value}`` with what they are compared (by their ratio, or by the difference where the figure ends in ``_difference``), ``at_most``
+or ``at_least`` the bound, and ``about`` why. The estimate itself must keep the bound; its interval is shown beside it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import measures, tables
+from hpcgnn.study.groups import NOTHING, Groups
+from hpcgnn.study.specification import SHIPPED, Specification, shipped
+from hpcgnn.study.toml_lines import line_of, lines_of
+
+YES, NO, NOT_MEASURED = "yes", "no", "not measured"
+
+
+class Target(msgspec.Struct, kw_only=True, frozen=True):
+    """A target as its file has it."""
+
+    figure: str
+    where: dict[str, Any] = {}
+    baseline: dict[str, Any] = {}
+    at_most: float | None = None
+    at_least: float | None = None
+    about: str = ""
+
+    @property
+    def compared(self) -> str:
+        """The figure, as a ratio where there is a baseline and nothing else is said."""
+        return self.figure + (measures.RATIO if self.baseline and not measures.split(self.figure)[1] else "")
+
+    def is_kept_by(self, value: float) -> bool:
+        """Whether a value keeps the bounds; a NaN keeps none."""
+        most, least = self.at_most, self.at_least
+        return (most is None or value <= most) and (least is None or value >= least)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target for one configuration. wanted, found: as they are shown."""
+
+    target: str
+    configuration: str
+    wanted: str
+    found: str
+    reached: str
+
+
+def default_path(study: Specification) -> Path:
+    """The targets of the shipped specification with the study's name.
+
+    Raises:
+        HpcgnnError: where there are none.
+    """
+    path = SHIPPED / f"{study.name}.targets.toml"
+    if study.name not in shipped() or not path.exists():
+        raise HpcgnnError(f"no targets come with {study.name}: name a file of them")
+    return path
+
+
+def read(path: str | Path) -> list[Target]:
+    """The targets in a file. Raises HpcgnnError, with the line."""
+    path = Path(path)
+    text = typed.text_of(path)
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
+    lines, given = lines_of(text), values.get("targets")
+    if not isinstance(given, list) or not given or len(values) > 1:
+        raise HpcgnnError(f"{path} must have [[targets]], and nothing else")
+    found = []
+    for number, each in enumerate(given):
+        where = f"{path}, line {line_of(lines, ('targets', number))}"
+        if unknown := sorted(set(each) - set(Target.__struct_fields__) if isinstance(each, dict) else ["it"]):
+            where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
+            raise HpcgnnError(f"{where}: a target has no {unknown[0]}: it has {', '.join(Target.__struct_fields__)}")
+        target = typed.checked(each, Target, where)
+        if not measures.is_known(target.compared):
+            raise HpcgnnError(f"{where}: there is no figure {target.figure}: there are {', '.join(measures.known())}")
+        if target.at_most is None and target.at_least is None:
+            raise HpcgnnError(f"{where}: a target needs at_most or at_least")
+        if measures.split(target.compared)[1] and not target.baseline:
+            raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
+        found.append(target)
+    return found
+
+
+def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
+    """Each target for each configuration that it is about."""
+    found = []
+    for target in targets:
+        chosen = [
+            group
+            for group in groups.matching(target.where)
+            if not target.baseline or not group.matches(target.baseline)
+        ]
+        wanted = " and ".join(
+            f"{words} {measures.shown(target.compared, bound)}{measures.unit(target.compared)}"
+            for words, bound in (("at most", target.at_most), ("at least", target.at_least))
+            if bound is not None
+        )
+        name = target.about or measures.label(target.compared)
+        open_axes = groups.left_open(chosen, ())
+        for group in chosen:
+            estimate = groups.estimate(group, target.compared, target.baseline)
+            label = ", ".join(f"{axis} {value}" for axis, value in zip(open_axes, group.label(open_axes), strict=True))
+            if estimate is None:
+                found.append(Verdict(name, label, wanted, NOTHING, NOT_MEASURED))
+            else:
+                reached = YES if target.is_kept_by(estimate.value) else NO
+                shown = tables.shown(target.compared, estimate) + measures.unit(target.compared)
+                found.append(Verdict(name, label, wanted, shown, reached))
+        if not chosen:
+            found.append(Verdict(name, "", wanted, NOTHING, NOT_MEASURED))
+    return found

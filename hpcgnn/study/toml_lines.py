@@ -1,0 +1,48 @@
+"""Where a TOML file says what: tomllib gives values without their lines, and a sentence about a mistake should name one."""
+
+from __future__ import annotations
+
+import re
+
+Place = tuple[str | int, ...]
+
+_NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
+_NAMES = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_NAMES})\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(rf"\s*({_NAMES})\s*=(.*)$")
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'[^']*'")
+
+
+def lines_of(text: str) -> dict[Place, int]:
+    """The line, from 1, of each table and key that stands at a line's beginning: ``("axes", "bits")``, and with the number, from
+    0, of a table of a list: ``("configurations", 1, "bits")``. The text must be TOML, without strings of several lines."""
+    found: dict[Place, int] = {}
+    counts: dict[Place, int] = {}
+    table: Place = ()
+    depth = 0  # of lists and tables that go on over several lines
+    for number, line in enumerate(text.splitlines(), start=1):
+        value = line
+        if depth == 0 and (header := _HEADER.match(line)):
+            table = _names(header[2])
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found.setdefault(table, number)
+            continue
+        if depth == 0 and (key := _KEY.match(line)):
+            found.setdefault((*table, *_names(key[1])), number)
+            value = key[2]
+        bare = _STRING.sub("", value).partition("#")[0]
+        depth += sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
+    return found
+
+
+def line_of(lines: dict[Place, int], place: Place) -> int:
+    """The line of a place, or of the nearest that it is in; 1 where nothing is known."""
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 1)
+
+
+def _names(text: str) -> Place:
+    return tuple(name.strip("\"'") for name in re.findall(_NAME, text))

@@ -1,0 +1,131 @@
+"""``ranks.json``: which rank did what, and what it sent to whom, of at most 64 blocks of ranks whatever their number is.
+
+Ranks of a small job are told one by one. Those of a larger one are grouped into :data:`MOST_BLOCKS` blocks of consecutive ranks,
+so that the file stays below 150 kB and is made by three reductions of at most 64 x 64 numbers each, at the end of a run. An
+epoch costs two copies of (P,) counts, into memory that is there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from hpcgnn.comm import PHASES
+from hpcgnn.comm.traffic import Traffic
+from hpcgnn.graph import LocalGraph
+from hpcgnn.memory import peak_memory_bytes
+from hpcgnn.typed import Count, Finite
+
+MOST_BLOCKS = 64
+_KEPT_EPOCHS = 1000  # medians are over the last of them
+BREAKDOWN = ("seconds", *PHASES, "other_seconds")
+COUNTS = ("nodes", "edges", "cut_edges", "rows_sent", "peak_memory_bytes")
+
+_Blocks = Annotated[list[Finite], Meta(min_length=1, max_length=MOST_BLOCKS)]
+_Row = Annotated[list[Count], Meta(min_length=1, max_length=MOST_BLOCKS)]
+
+
+class Ranks(msgspec.Struct, kw_only=True):
+    """What is in ``ranks.json``; B blocks of ranks.
+
+    ranks: all of them. first_rank: (B,) the lowest rank of each block. first_epoch, epochs: which ones it is about, those since
+    the run was last resumed. parts_uuid: of the parts file. bytes: (B, B), what block i sent to block j in messages of training
+    in these epochs together. mean, largest: over the ranks of a block, (B,) by name: seconds of an epoch by phase (medians over
+    the last 1,000 epochs at most), nodes, edges, cut_edges (in-edges from other ranks), rows_sent (in the first exchange
+    of a forward pass), peak_memory_bytes.
+    """
+
+    ranks: Annotated[int, Meta(ge=1)]
+    first_rank: _Row
+    first_epoch: Count
+    epochs: Annotated[int, Meta(ge=1)]
+    parts_uuid: str
+    bytes: Annotated[list[_Row], Meta(min_length=1, max_length=MOST_BLOCKS)]
+    mean: dict[str, _Blocks]
+    largest: dict[str, _Blocks]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its lists have one entry for each block."""
+        blocks = len(self.first_rank)
+        lists: list[list[Any]] = [*self.bytes, *self.mean.values(), *self.largest.values()]
+        wanted = {*BREAKDOWN, *COUNTS}
+        return (
+            len(self.bytes) == blocks
+            and all(len(each) == blocks for each in lists)
+            and wanted <= self.mean.keys() & self.largest.keys()
+            and self.first_rank == first_ranks(self.ranks).tolist()
+        )
+
+
+def first_ranks(num_ranks: int) -> np.ndarray:
+    """(B,) int64 lowest rank of each block: one rank a block as long as there are at most :data:`MOST_BLOCKS`."""
+    blocks = min(num_ranks, MOST_BLOCKS)
+    return np.arange(blocks, dtype=np.int64) * num_ranks // blocks
+
+
+class RankReport:
+    """Counts what this rank sends to each other in training steps, and keeps its seconds by phase.
+
+    first_rows: (P,) rows to each rank in the model's first exchange.
+    """
+
+    def __init__(self, graph: LocalGraph, traffic: Traffic, first_rows: np.ndarray) -> None:
+        self._graph, self._traffic, self._rows = graph, traffic, int(first_rows.sum())
+        self._sent, self._before = np.zeros_like(traffic.bytes_to), np.zeros_like(traffic.bytes_to)
+        self._seconds = np.zeros((_KEPT_EPOCHS, len(BREAKDOWN)))
+        self._epochs, self._first_epoch = 0, 0
+
+    def begin_step(self, epoch: int) -> None:
+        """What is sent from now on is of a training step."""
+        np.copyto(self._before, self._traffic.bytes_to)
+        if not self._epochs:
+            self._first_epoch = epoch
+
+    def end_step(self, seconds: list[float]) -> None:
+        """The step is over; ``seconds`` are those of :data:`BREAKDOWN`."""
+        self._sent += self._traffic.bytes_to
+        self._sent -= self._before
+        self._seconds[self._epochs % _KEPT_EPOCHS] = seconds
+        self._epochs += 1
+
+    def gathered(self) -> Ranks | None:
+        """Of all ranks; None where no epoch was trained. Collective.
+
+        Three reductions, of (64, 64) int64 and of (13, 64) float64 at most.
+        """
+        if not self._epochs:
+            return None
+        world = self._graph.world
+        firsts = first_ranks(world.size)
+        block = int(np.searchsorted(firsts, world.rank, "right")) - 1
+        sent = np.zeros((firsts.size, firsts.size), np.int64)
+        sent[block] = np.add.reduceat(self._sent, firsts)
+        mine = self._values()
+        summed, most = np.zeros((mine.size, firsts.size)), np.full((mine.size, firsts.size), -np.inf)
+        summed[:, block] = most[:, block] = mine
+        sent = world.allreduce(sent, what="bytes between ranks")
+        summed = world.allreduce(summed, what="figures of ranks") / np.diff(firsts, append=world.size)
+        most = world.allreduce(most, "max", what="figures of ranks")
+        names = (*BREAKDOWN, *COUNTS)
+        return Ranks(
+            ranks=world.size,
+            first_rank=firsts.tolist(),
+            first_epoch=self._first_epoch,
+            epochs=self._epochs,
+            parts_uuid=self._graph.uuid,
+            bytes=sent.tolist(),
+            mean=dict(zip(names, summed.tolist(), strict=True)),
+            largest=dict(zip(names, most.tolist(), strict=True)),
+        )
+
+    def _values(self) -> np.ndarray:
+        """(n,) float64 figures of this rank, by BREAKDOWN and COUNTS."""
+        graph = self._graph
+        seconds = np.median(self._seconds[: self._epochs], axis=0)
+        is_cut = (graph.indices < graph.first) | (graph.indices >= graph.first + graph.num_nodes)
+        counts = [graph.num_nodes, graph.indices.size, np.count_nonzero(is_cut), self._rows, peak_memory_bytes()]
+        return np.array([*seconds, *counts], np.float64)

@@ -1,0 +1,57 @@
+"""The numbers of an epoch, by names that TensorBoard and reports show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import BYTES
+from hpcgnn.train.rank_report import BREAKDOWN
+
+METRICS = ("train_metric", "val_metric", "test_metric")
+
+
+def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Bits of a value that travelled, over rows: of each exchange by its name, and of all as ``all rows``.
+
+    ``bits``: of a record; one number for all rows, or how many rows have so many bits by exchange.
+    """
+    if isinstance(bits, int):
+        return {"all rows": float(bits)}
+    rows = {name: {int(width): count for width, count in found.items()} for name, found in bits.items()}
+    means = {name: _mean(found) for name, found in rows.items() if sum(found.values())}
+    total: dict[int, int] = {}
+    for found in rows.values():
+        for width, count in found.items():
+            total[width] = total.get(width, 0) + count
+    return ({"all rows": _mean(total)} if sum(total.values()) else {}) | means
+
+
+def _mean(rows: Mapping[int, int]) -> float:
+    return sum(width * count for width, count in rows.items()) / sum(rows.values())
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line of ``metrics.jsonl``, by tags such as ``metric/val`` and ``seconds/aggregation``.
+
+    ``seconds_mean`` is over ranks, where ``seconds`` are the slowest rank's.
+    """
+    found: dict[str, Any] = {"loss": record.get("loss")}
+    found |= {f"metric/{name.removesuffix('_metric')}": record.get(name) for name in METRICS}
+    for name in BREAKDOWN:
+        phase = name.removesuffix("_seconds") if name != "seconds" else "epoch"
+        found[f"seconds/{phase}"] = record.get(name)
+        found[f"seconds_mean/{phase}"] = record.get(f"{name}_mean")
+    found["seconds/evaluation"] = record.get("eval_seconds")
+    found |= {f"bytes/{name.removeprefix('bytes_')}": record.get(name) for name in BYTES}
+    found |= {f"bits/{_tag(name)}": bits for name, bits in mean_bits(record.get("bits", {})).items()}
+    found |= {f"stale_epochs/{_tag(name)}": age for name, age in record.get("stale_epochs", {}).items()}
+    return {name: float(value) for name, value in found.items() if value is not None and np.isfinite(value)}
+
+
+def _tag(name: str) -> str:
+    """``layer_1_gradients`` of ``layer 1's gradients``."""
+    return re.sub(r"\W+", "_", name.replace("'s", ""))

@@ -1,0 +1,297 @@
+"""Fits to records that were made with known constants, and what is told of predictions beyond them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from small_graphs import random_multigraph, random_parts, write_parts
+
+from hpcgnn.cli.model import model as command
+from hpcgnn.cost_model import equations, model_file
+from hpcgnn.cost_model.cases import Case, Cases, cases_of, make_case
+from hpcgnn.cost_model.constants import defaults
+from hpcgnn.cost_model.equations import PHASES
+from hpcgnn.cost_model.fit import fit
+from hpcgnn.cost_model.predict import model_of_profile, predict
+from hpcgnn.cost_model.profiles import profiles
+from hpcgnn.cost_model.rows import Pairs, Parts
+from hpcgnn.cost_model.setup import setup_of
+from hpcgnn.data import plan_store
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import records
+
+TRUTH = defaults() | {
+    "entry": 1.1e-10,
+    "product_float32": 2.1e-11,
+    "element": 1.5e-9,
+    "layer": 6e-4,
+    "turn": 9e-4,
+    "rate_share": 0.9,
+    "byte": 9e-10,
+    "contention": 1.4,
+    "burst_bytes": 2e5,
+}
+BASE = {"model": "sage", "layers": 3, "threads": 1, "compute": "float32"}
+FITTED_ON = [
+    *({"ranks": 1, "hidden": hidden, "nodes": nodes} for hidden in (32, 256) for nodes in (4_000, 40_000)),
+    *(
+        {"ranks": ranks, "hidden": hidden, "bits": bits, "rate": rate, "nodes": nodes}
+        for ranks in (2, 4)
+        for rate in ("100mbit", "1gbit")
+        for hidden, bits, nodes in ((64, "32", 20_000), (256, "2", 40_000), (32, "8", 4_000))
+    ),
+    {"ranks": 4, "hidden": 128, "bits": "32", "rate": "1gbit", "nodes": 20_000, "staleness": "pipeline"},
+]
+UNSEEN = [
+    {"ranks": 8, "hidden": 96, "bits": "1", "rate": "300mbit", "nodes": 30_000},
+    {"ranks": 16, "hidden": 128, "bits": "4", "rate": "3gbit", "nodes": 20_000},
+    {"ranks": 8, "hidden": 128, "bits": "32", "rate": "300mbit", "nodes": 10_000, "model": "gcn"},
+]
+
+
+def parts_of(ranks: int, nodes: int) -> Parts:
+    """An even partition in which every rank sends to every other one, and later ones have more to do."""
+    senders, receivers = (each.ravel() for each in np.meshgrid(np.arange(ranks), np.arange(ranks)))
+    apart = senders != receivers
+    rows = np.full(apart.sum(), nodes // (4 * ranks * max(ranks - 1, 1)) + 1)
+    pairs = Pairs(senders[apart], receivers[apart], rows, ranks)
+    own = np.linspace(0.9, 1.1, ranks) * nodes / ranks
+    counts = {"nodes": own, "edges": 15 * own, "local": 12 * own, "send": 2 * own, "receive": 3 * own}
+    whole = {name: values.astype(np.int64) for name, values in counts.items()}
+    travelling = {"written": pairs.sent(), "read": pairs.received(), "features": np.zeros(ranks, np.int64)}
+    about: dict[str, Any] = {"in_width": 100, "out_width": 20, "is_sparse": False}
+    return Parts(name="even", strategy="hybrid", pairs=pairs, **whole, **travelling, **about)
+
+
+def case(configuration: dict[str, Any], rng: np.random.Generator | None = None) -> Case:
+    """What such a run would have measured, with noise of 2 % where there is ``rng``."""
+    setup = setup_of(BASE | {"rate": ""} | configuration, cores=2)
+    blank = make_case("x", setup, parts_of(setup.ranks, configuration["nodes"]), 1.0, {})
+    epoch = blank.predicted(TRUTH)
+    noise = 1.0 if rng is None else float(np.exp(rng.normal(0, 0.02)))
+    phases = {phase: noise * epoch.mean()[phase] for phase in PHASES}
+    return Case("x", setup, blank.workload, blank.times, noise * epoch.total, phases, memory_bytes=4e8)
+
+
+def made_up() -> Cases:
+    rng = np.random.default_rng(3)
+    return Cases({"id": "here", "usable_cores": 2}, [case(each, rng) for each in FITTED_ON], [])
+
+
+def errors_of(values: dict[str, float]) -> np.ndarray:
+    """Of epochs of runs that the fit has not seen."""
+    unseen = [case(each) for each in UNSEEN]
+    return np.array([each.predicted(values).total / each.seconds - 1 for each in unseen])
+
+
+@pytest.fixture(scope="module")
+def fitted() -> model_file.Model:
+    return fit(made_up(), "made up").model
+
+
+def test_a_fit_finds_constants_again(fitted):
+    assert fitted.residuals.median < 0.03
+    assert abs(errors_of(fitted.values())).max() < 0.05
+    assert abs(errors_of(defaults())).max() > 0.15
+    for name in ("product_float32", "element", "turn", "rate_share", "burst_bytes"):
+        found = fitted.constants[name]
+        assert found.is_determined, name
+        assert found.value == pytest.approx(TRUTH[name], rel=0.25), name
+        assert found.low <= TRUTH[name] * 1.1, name
+        assert found.high >= TRUTH[name] / 1.1, name
+
+
+def test_what_no_run_did_is_not_among_them(fitted):
+    assert "product_bf16" not in fitted.constants
+    assert "shared_byte" not in fitted.constants
+    assert not fitted.constants["code"].is_determined or fitted.constants["code"].low > 0
+
+
+def test_a_wrong_equation_does_not_fit(monkeypatch):
+    """Ranks that share cores as if each had its own: what a fit makes of that is wrong for more ranks."""
+    runs = made_up()
+    few = Cases(runs.machine, runs.cases[::2], [])
+    truth = [case(each).seconds for each in UNSEEN]
+    monkeypatch.setattr(equations, "shared_cores", lambda work, machine: work / machine.threads)
+    values = fit(few, "made up").model.values()
+    unseen = [case(each).predicted(values).total for each in UNSEEN]
+    assert abs(np.array(unseen) / truth - 1).max() > 0.1
+
+
+def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
+    path = tmp_path / "model.toml"
+    model_file.write(fitted, path)
+    assert model_file.read(path) == fitted
+    assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("hpcgnn-cost-model", "something"), "no cost model"),
+        (("version = 1", "version = 9"), "version 9"),
+        (("is_determined = true", "is_determined = 3"), "true or false"),
+        (("version = 1", "version = "), "no TOML"),
+        (("travelling", "other"), "memory.travelling is missing"),
+    ],
+)
+def test_a_damaged_model_file_is_refused(fitted, tmp_path, change, problem):
+    path = tmp_path / "model.toml"
+    model_file.write(fitted, path)
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(HpcgnnError, match=problem):
+        model_file.read(path)
+
+
+# -- from a folder, and from the command line ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    """A folder of a study with a few runs of two parts files."""
+    folder = tmp_path_factory.mktemp("study")
+    graph = random_multigraph()
+    (folder / "parts").mkdir()
+    for ranks in (1, 2, 4):
+        path = folder / f"parts/{ranks}.h5"
+        write_parts(path, graph, random_parts(graph.num_nodes, ranks), ranks)
+        plan_store.store_plans(path, ["pre", "post", "hybrid"])
+    for number, (ranks, rate, bits) in enumerate([(1, "", "32"), (2, "1gbit", "32"), (2, "100mbit", "8")]):
+        records.append(folder, record(f"run{number}", ranks, rate=rate, bits=bits))
+    records.append(folder, record("policy", 2, rate="1gbit", bits="adaqp"))
+    return folder
+
+
+def record(key: str, ranks: int, machine: str = "here", **configuration: Any) -> records.Record:
+    seconds = [9.0, 9.0, *[0.01 * ranks] * 3]
+    epochs = {"seconds": seconds} | {f"{phase}_seconds_mean": [0.2 * each for each in seconds] for phase in PHASES}
+    return records.Record(
+        key=key,
+        configuration={"ranks": ranks, "hidden": 16, "model": "sage", "graph": "small", **configuration},
+        status="finished",
+        machine={"id": machine, "processor": "a test", "cores": 2, "usable_cores": 2},
+        parts=f"parts/{ranks}.h5",
+        summary={"compute": "float32", "peak_memory_bytes_per_rank": 300_000_000},
+        epochs=epochs,
+    )
+
+
+def test_the_first_epochs_do_not_count(study):
+    runs = cases_of(study, records.read(study))
+    assert [each.seconds for each in runs.cases] == pytest.approx([0.01, 0.02, 0.02])
+    assert runs.cases[0].phases["aggregation"] == pytest.approx(0.002)
+
+
+def test_runs_that_the_equations_do_not_know_are_told(study):
+    runs = cases_of(study, records.read(study))
+    assert len(runs.left_out) == 1
+    assert runs.left_out[0].startswith("policy: the bits of --bits adaqp")
+
+
+def test_machines_are_not_mixed(study, tmp_path):
+    of_two = [*records.read(study), record("elsewhere", 1, machine="there")]
+    with pytest.raises(HpcgnnError, match=r"2 machines .*choose one with --machine ID"):
+        cases_of(study, of_two)
+    assert len(cases_of(study, of_two, "there").cases) == 1
+    with pytest.raises(HpcgnnError, match="no records of machine elsewhere"):
+        cases_of(study, of_two, "elsewhere")
+    with pytest.raises(HpcgnnError, match="no finished run"):
+        cases_of(tmp_path, [])
+
+
+def run(*args: object) -> Any:
+    return CliRunner().invoke(command, [str(each) for each in args], catch_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def small_model(study, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.toml"
+    found = run("fit", study, "--out", path, "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert told["residuals"]["runs"] == 3
+    assert told["constants"]["layer"]["low"] <= told["constants"]["layer"]["value"]
+    return path
+
+
+def test_predict(study, small_model):
+    found = run(
+        "predict", small_model, study / "parts/4.h5", "--hidden", 64, "--rate", "3gbit", "--strategy", "all", "--json"
+    )
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)["predictions"]
+    assert set(told) == {"pre", "post", "hybrid"}
+    hybrid = told["hybrid"]
+    assert hybrid["bytes_sent"] == sum(hybrid["bytes_sent_of_ranks"]) <= told["post"]["bytes_sent"]
+    assert len(hybrid["memory_bytes_of_ranks"]) == 4
+    assert 0 < hybrid["epoch_seconds"] <= sum(hybrid["phases_seconds"].values())
+    warnings = "\n".join(hybrid["warnings"])
+    assert "ranks is 4, fitted on 1 to 2: the terms turn and message are extrapolated" in warnings
+    assert "hidden is 64, fitted on 16 to 16: the terms entry and row and element are extrapolated" in warnings
+    assert "megabits per second is 3000, fitted on 100 to 1000" in warnings
+
+
+def test_within_what_was_fitted_nothing_is_warned_of(study, small_model):
+    about = {"hidden": 16, "rate": "1gbit", "bits": "32"}
+    with PartsFile(study / "parts/2.h5") as file:
+        assert predict(model_file.read(small_model), file, about).warnings == []
+        other = predict(model_file.read(small_model), file, about | {"model": "gcn", "bits": "8"}).warnings
+    assert other == ["model is gcn, fitted on sage: the terms layer and element are extrapolated"]
+
+
+def test_a_table_for_people(study, small_model):
+    found = run("predict", small_model, study / "parts/2.h5", "--rate", "1gbit", "--hidden", 16)
+    assert found.exit_code == 0, found.output
+    assert "hybrid" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--ranks", 8), "has 2 parts, not 8"),
+        (("--rate", "1gbit", "--network", "xeon-hdr"), "choose one of them"),
+        (("--rate", "fast"), "no speed of a network"),
+        (("--network", "nowhere"), "no network called nowhere"),
+        (("--model", "gat", "--heads", 3), "heads must divide hidden"),
+    ],
+)
+def test_bad_input(study, small_model, args, problem):
+    found = run("predict", small_model, study / "parts/2.h5", *args)
+    assert isinstance(found.exception, HpcgnnError)
+    assert problem in str(found.exception)
+
+
+def test_networks_and_profiles(study, small_model):
+    of_network = run(
+        "predict", small_model, study / "parts/4.h5", "--network", "xeon-hdr", "--ranks-per-node", 2, "--json"
+    )
+    assert of_network.exit_code == 0, of_network.output
+    seconds = {}
+    for name in profiles():
+        found = run("predict", name, study / "parts/4.h5", "--ranks-per-node", 1, "--json")
+        assert found.exit_code == 0, found.output
+        told = json.loads(found.stdout)["predictions"]["hybrid"]
+        assert told["warnings"] == []
+        seconds[name] = told["epoch_seconds"]
+    assert all(each > 0 for each in seconds.values())
+    assert model_of_profile(profiles()["xeon-hdr"]).values()["product_float32"] == pytest.approx(2 / (0.5 * 153.6e9))
+
+
+def test_project_draws_a_figure(study, small_model, tmp_path):
+    out = tmp_path / "scaling.svg"
+    files = [study / f"parts/{ranks}.h5" for ranks in (2, 4)]
+    found = run("project", "fugaku-like", *files, "--ranks-per-node", 1, "--bits", "32,8,2", "--out", out, "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)["predictions"]
+    assert [(each["ranks"], each["strategy"], each["bits"]) for each in told[:5]] == [
+        (2, "pre", 32), (2, "post", 32), (2, "hybrid", 32), (2, "hybrid", 8), (2, "hybrid", 2),
+    ]  # fmt: skip
+    assert out.read_text().startswith("<?xml")
+    wrong = run("project", small_model, *files, "--bits", "3", "--out", out)
+    assert "--bits must be some of" in str(wrong.exception)

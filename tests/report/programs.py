@@ -1,0 +1,36 @@
+"""What ranks do: a training with a run folder, watched where bytes leave and arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hpcgnn
+from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.stop import StopRequest
+from hpcgnn.train.run_folder import RunFolder
+
+EPOCHS = 5
+
+
+def bytes_of_training(world: World, parts: Path, out: Path, bits: int, policy: dict[str, Any]) -> tuple[int, int]:
+    """Trains, evaluating in between; returns how many bytes of training left this rank and came to it."""
+    torch.manual_seed(0)
+    graph = hpcgnn.load(parts, world)
+    messages = Messages(world, MessageConfig(bits=bits, node_aware="off"))
+    model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", hidden=16, layers=2), graph, messages=messages)
+    moved, start = [0, 0], messages.transport.start
+
+    def watched(sent, received, *others, **named):
+        if messages.present.is_training:
+            moved[0] += sent.numel()
+            moved[1] += received.numel()
+        return start(sent, received, *others, **named)
+
+    messages.transport.start = watched
+    config = hpcgnn.TrainConfig(epochs=EPOCHS, eval_every=2, policy=PolicyConfig(**policy))
+    hpcgnn.Trainer(model, graph, config, run=RunFolder(out), stop=StopRequest()).fit()
+    return moved[0], moved[1]

@@ -1,0 +1,49 @@
+"""Stands in for ``hpcgnn`` where only what a study does with it is of interest: it writes what the commands write, at once.
+
+Every training is told in ``log`` beside this folder's study. ``STANDIN_FAILS`` and ``STANDIN_HANGS``: a text in the line of a
+training that is to fail, or to wait to be killed.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(words: list[str]) -> None:
+    command, *rest = words
+    if command == "launch":
+        os.execv(sys.executable, rest[rest.index("--") + 1 :])
+    elif command in ("convert", "partition"):
+        Path(rest[1]).write_text("made")
+        print(json.dumps({"num_parts": 1, "words": words}))
+    elif command == "plan":
+        strategy = rest[rest.index("--strategy") + 1]
+        print(json.dumps({"strategies": {strategy: {"rows": 7}}, "pairs": {strategy: []}}))
+    else:
+        train(rest)
+
+
+def train(words: list[str]) -> None:
+    line = " ".join(words)
+    out = Path(words[words.index("--out") + 1])
+    with (out.parent.parent / "log").open("a") as stream:
+        stream.write(out.name + "\n")
+    if wanted(line, "STANDIN_FAILS"):
+        sys.exit("hpcgnn: error: it was told to fail")
+    if wanted(line, "STANDIN_HANGS"):
+        time.sleep(600)
+    (out / "checkpoints").mkdir()
+    seed = int(words[words.index("--seed") + 1])
+    seconds = 1.0 + seed
+    (out / "metrics.jsonl").write_text("".join(json.dumps({"epoch": e, "seconds": seconds}) + "\n" for e in range(2)))
+    summary = {"epoch_seconds_median": seconds, "finished": True, "versions": {"hpcgnn": "0"}}
+    (out / "summary.json").write_text(json.dumps(summary))
+
+
+def wanted(line: str, name: str) -> bool:
+    return bool(os.environ.get(name)) and os.environ[name] in line
+
+
+main(sys.argv[1:])

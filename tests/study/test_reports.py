@@ -1,0 +1,283 @@
+"""Statistics against numbers made by hand, tables, targets, submissions, and one real study."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from requires import require
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import markdown, records, specification, statistics, submit, targets
+from hpcgnn.study.records import Record
+from hpcgnn.study.summary import finished_groups, summarise
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_SECONDS = 240.0
+STRONG = """\
+name = "s"
+kind = "strong"
+seeds = [0, 1, 2]
+[axes]
+graph = "digits"
+ranks = [1, 2, 4]
+bits = ["32", "2"]
+[[report.tables]]
+title = "Few bits"
+rows = "ranks"
+columns = "bits"
+figures = ["bytes_sent_per_epoch_ratio", "test_metric_at_best_val_difference"]
+baseline = {bits = "32"}
+where = {bits = "2"}
+[[report.tables]]
+title = "Speed"
+rows = ["bits", "ranks"]
+figures = ["epoch_seconds_median", "speedup", "efficiency"]
+"""
+
+
+def make(folder: Path, text: str) -> Path:
+    """A study whose epochs take 8 s / ranks, times 1, 2, 4 by seed; with 2 bits a tenth is sent, and 0, 1, 2 points are lost."""
+    folder.mkdir()
+    (folder / "study.toml").write_text(text)
+    for run in specification.read(folder / "study.toml").runs:
+        seed, ranks, few = run.configuration["seed"], run.place.ranks, run.configuration["bits"] == "2"
+        summary = {
+            "epoch_seconds_median": 2**seed * (8.0 / ranks if ranks < 4 else 4.0) * (0.5 if few else 1.0),
+            "bytes_sent_per_epoch": (1000.0 + seed) * (0.1 if few else 1.0) * (ranks > 1),
+            "test_metric_at_best_val": 0.9 - 0.01 * seed * few,
+        }
+        record = Record(
+            key=run.key,
+            configuration=run.configuration,
+            status="finished",
+            machine=records.machine_facts(),
+            summary=summary,
+        )
+        records.append(folder, record)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path / "study", STRONG)
+
+
+def test_medians() -> None:
+    found = statistics.median([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert found is not None
+    assert found.value == 3.0
+    assert found.low is not None
+    assert found.high is not None
+    assert 1.0 <= found.low < 3.0 < found.high <= 100.0
+    assert statistics.median([1.0, 3.0]) == statistics.Estimate(2.0, None, None, 2)
+    assert statistics.median([]) is None
+
+
+def test_pairs() -> None:
+    ours, theirs = {(0, 0): 2.0, (0, 1): 8.0, (0, 9): 1.0}, {(0, 0): 1.0, (0, 1): 2.0}
+    ratio = statistics.paired_ratio(ours, theirs)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(math.sqrt(8))
+    assert ratio.count == 2
+    # Logarithms log 2 and log 4: their standard error is log(2) / 2, and Student's factor for one degree of freedom 12.706.
+    assert ratio.high == pytest.approx(math.sqrt(8) * math.exp(12.7062047 * math.log(2) / 2))
+    difference = statistics.paired_difference(ours, theirs)
+    assert difference is not None
+    assert (difference.value, difference.high) == (3.5, pytest.approx(3.5 + 12.7062047 * 2.5))
+    assert statistics.paired_ratio(ours, {(5, 5): 1.0}) is None
+    assert statistics.paired_ratio({(0, 0): 0.0}, {(0, 0): 0.0}) is None
+
+
+def test_efficiency() -> None:
+    base, seconds = {(0, 0): 10.0}, {(0, 0): 4.0}
+    assert statistics.speed_up(seconds, base).value == pytest.approx(2.5)
+    assert statistics.strong_efficiency(seconds, 8, base, 2).value == pytest.approx(0.625)
+    assert statistics.weak_efficiency(seconds, base).value == pytest.approx(2.5)
+    assert statistics.spread([1.0, 2.0, 4.0]) == 1.5
+
+
+def test_tables_of_a_strong_study(folder: Path) -> None:
+    few, speed = summarise(folder).tables
+    assert few.header[0] == "ranks"
+    assert [row[:2] for row in few.rows] == [("1", "-"), ("2", "0.10"), ("4", "0.10")]
+    assert few.rows[1][2].startswith("-1.00 [")
+    assert speed.label_columns == 2
+    shown = {row[:2]: [cell.partition(" ")[0] for cell in row[2:]] for row in speed.rows}
+    assert shown[("32", "1")] == ["16", "1.00", "100.0"]
+    assert shown[("32", "2")] == ["8", "2.00", "100.0"]
+    assert shown[("32", "4")] == ["8", "2.00", "50.0"]
+    assert shown[("2", "4")] == ["4", "2.00", "50.0"]
+
+
+def test_figures_of_a_strong_study(folder: Path) -> None:
+    seconds, efficiency, _ = summarise(folder).figures
+    assert [series.name for series in seconds.series] == ["bits 32", "bits 2", "ideal"]
+    assert seconds.series[0].x == (1.0, 2.0, 4.0)
+    assert seconds.series[0].y == (16.0, 8.0, 8.0)
+    assert seconds.series[2].y == (16.0, 8.0, 4.0)
+    assert seconds.series[2].is_reference
+    assert efficiency.series[0].y == pytest.approx((1.0, 1.0, 0.5))
+    assert "| 4 | 8 | 4 |" in markdown.page(summarise(folder))
+
+
+def test_weak_efficiency_is_of_equal_times(tmp_path: Path) -> None:
+    text = (
+        STRONG.partition("[[report")[0].replace('"strong"', '"weak"').replace('"digits"', '"sbm:nodes={100 * ranks}"')
+    )
+    found = summarise(make(tmp_path / "weak", text)).figures[1]
+    assert found.series[0].y == pytest.approx((1.0, 2.0, 2.0))
+
+
+def test_targets(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "targets.toml"
+    path.write_text(
+        "[[targets]]\nfigure = 'efficiency'\nwhere = {bits = 2}\nat_least = 0.6\n"
+        "[[targets]]\nfigure = 'bytes_sent_per_epoch'\nwhere = {bits = 2, ranks = [2, 4]}\n"
+        "baseline = {bits = 32}\nat_most = 0.1001\n"
+        "[[targets]]\nfigure = 'wall_seconds'\nwhere = {bits = 8}\nat_most = 1\n"
+    )
+    found = targets.verdicts(finished_groups(folder), targets.read(path))
+    assert [(each.configuration, each.reached) for each in found] == [
+        ("ranks 1", "yes"), ("ranks 2", "yes"), ("ranks 4", "no"), ("ranks 2", "yes"), ("ranks 4", "yes"), ("", "not measured"),
+    ]  # fmt: skip
+    result = hpcgnn("study", "check", str(folder), str(path))
+    assert result.returncode == 1
+    assert "hpcgnn: error: 2 of 6 targets" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[targets]]\nfigure = 'speed'\nat_most = 1", "line 1: there is no figure speed"),
+        ("[[targets]]\nfigure = 'epochs'", "line 1: a target needs at_most or at_least"),
+        ("[[targets]]\nfigure = 'epochs'\nat_most = 'x'", "line 1: at_most must be"),
+        ("[[targets]]\nfigure = 'epochs'\nmost = 1", "line 3: a target has no most"),
+        ("[targets]\n", "must have \\[\\[targets\\]\\]"),
+    ],
+)
+def test_mistakes_in_targets(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "targets.toml"
+    path.write_text(text)
+    with pytest.raises(HpcgnnError, match=sentence):
+        targets.read(path)
+
+
+def test_shipped_targets_are_of_shipped_specifications() -> None:
+    found = sorted(specification.SHIPPED.glob("*.targets.toml"))
+    assert found
+    for path in found:
+        assert targets.read(path)
+        assert path.name.removesuffix(".targets.toml") in specification.shipped()
+
+
+# -- batch systems -----------------------------------------------------------------------------------------------------
+
+
+def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(STRONG.replace("ranks = [1, 2, 4]", "ranks = [2, 4]\nranks_per_node = 2\nthreads = 3"))
+    result = hpcgnn("study", "submit", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--sbatch=--time=9")
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "out").exists()
+    commands = [line for line in result.stdout.splitlines() if not line.startswith("#")]
+    assert [f"--nodes={n}" in line for n, line in zip((1, 2), commands, strict=True)] == [True, True]
+    for line in commands:
+        assert "--array=0-5 " in line
+        assert "--ntasks-per-node=2 --cpus-per-task=3 " in line
+        assert line.endswith(f"--time=9 {submit.TEMPLATE}")
+    assert submit.TEMPLATE.read_text() == (ROOT / "jobs" / "slurm.sbatch").read_text()
+
+
+def test_virtual_hosts_are_not_submitted(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(STRONG.replace("ranks = [1, 2, 4]", 'ranks = [2, 4]\nrate = "1gbit"'))
+    study = specification.read(path)
+    with pytest.raises(HpcgnnError, match="cannot be submitted"):
+        submit.arrays(study, tmp_path, study.runs)
+
+
+SMALLEST = """\
+name = "smallest"
+kind = "strong"
+[axes]
+graph = "digits"
+ranks = [1, 2]
+[settings]
+threads = 1
+epochs = 3
+hidden = 16
+"""
+
+
+def hpcgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcgnn", *words], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False,
+        stdin=subprocess.DEVNULL, env=os.environ | environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment in which the commands of a Slurm on this machine find it."""
+    require(os.geteuid() == 0, "root, to start a Slurm")
+    require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
+    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
+    program, node = ROOT / "tools" / "slurm_single_node.sh", tmp_path / "node"
+    started = subprocess.run([program, "up", node], capture_output=True, text=True, timeout=120, check=False)
+    assert started.returncode == 0, started.stdout + started.stderr
+    try:
+        yield {"SLURM_CONF": str(node / "slurm.conf")}
+    finally:
+        subprocess.run([program, "down", node], timeout=120, check=True)
+
+
+@pytest.mark.slurm
+def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> None:
+    path, folder = tmp_path / "s.toml", tmp_path / "out"
+    path.write_text(SMALLEST)
+    result = hpcgnn("study", "submit", str(path), "--out", str(folder), "--json", "--sbatch=--time=10", **slurm)
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["jobs"]) == 2, "ranks of one node in arrays of two shapes"
+    deadline = time.monotonic() + LONGEST_SECONDS
+    found: list[Record] = []
+    while sum(record.is_finished for record in found) < 2:
+        found = records.read(folder)
+        said = [file.read_text() for file in (folder / "slurm").glob("*.out")]
+        assert not any(record.status == "failed" for record in found), said
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+    assert sorted(record.summary["ranks"] for record in found) == [1, 2]
+    assert json.loads(hpcgnn("study", "submit", str(path), "--out", str(folder), "--json").stdout)["jobs"] == []
+
+
+# -- a real one --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.launches
+def test_a_study_from_its_start_to_its_report(tmp_path: Path) -> None:
+    path, folder = tmp_path / "s.toml", tmp_path / "out"
+    path.write_text(SMALLEST)
+    result = hpcgnn("study", "run", str(path), "--out", str(folder), "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "study": "smallest", "folder": str(folder), "runs": 2, "finished": 2, "ran": 2, "failed": 0, "elsewhere": 0,
+    }  # fmt: skip
+    one, two = records.read(folder)
+    assert [len(record.epochs["loss"]) for record in (one, two)] == [3, 3]
+    assert two.summary["ranks"] == 2
+    assert two.preparation["plan"]["hybrid"]["rows"] > 0
+    assert two.preparation["partition"]["method"]
+    assert two.summary["bytes_sent_per_epoch"] > 0
+    result = hpcgnn("study", "report", str(folder))
+    assert result.returncode == 0, result.stderr
+    assert "| 2 |" in (folder / "report.md").read_text()
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")

@@ -1,0 +1,207 @@
+"""The runner: its order, what it keeps, and what a failed or killed run leaves. A stand-in trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.study import commands, prepare, records, runner, specification
+from hpcgnn.study.commands import Commands
+from hpcgnn.study.records import Record
+from hpcgnn.study.summary import summarise
+
+STANDIN = (sys.executable, str(Path(__file__).with_name("standin_hpcgnn.py")))
+TEXT = 'name = "s"\nkind = "train"\nseeds = [0, 1]\n[axes]\ngraph = "digits"\nbits = ["32", "8", "2"]\n'
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> specification.Specification:
+    path = tmp_path / "s.toml"
+    path.write_text(TEXT)
+    return specification.read(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, study: specification.Specification) -> Path:
+    runner.claim(study, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def run(study: specification.Specification, folder: Path, **given: object) -> tuple[runner.Outcome, list[str]]:
+    notes: list[str] = []
+    outcome = runner.run_all(study, folder, Commands(STANDIN), runner.Listener(notes.append), **given)
+    return outcome, notes
+
+
+def log(folder: Path) -> list[str]:
+    path = folder / "log"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_rounds_have_all_configurations_each_in_another_order(study: specification.Specification) -> None:
+    found = [(run.configuration["seed"], run.configuration["bits"]) for run in runner.order(study.runs)]
+    assert [seed for seed, _ in found] == [0, 0, 0, 1, 1, 1]
+    first, second = [bits for _, bits in found[:3]], [bits for _, bits in found[3:]]
+    assert first == ["32", "8", "2"]
+    assert second in (["8", "2", "32"], ["2", "32", "8"], first)
+    assert runner.order(study.runs) == runner.order(study.runs), "drawn with a seed"
+
+
+def test_all_run_once_and_are_recorded(study: specification.Specification, folder: Path) -> None:
+    assert run(study, folder)[0] == runner.Outcome(6, 0, 0)
+    assert log(folder) == [each.key for each in runner.order(study.runs)]
+    assert run(study, folder)[0] == runner.Outcome(0, 0, 0)
+    assert len(log(folder)) == 6
+    found = records.read(folder)
+    assert {record.status for record in found} == {"finished"}
+    (first, *_) = found
+    assert first.epochs["seconds"] == [1.0, 1.0]
+    assert first.preparation["plan"] == {"hybrid": {"rows": 7}}
+    assert first.preparation["partition"]["num_parts"] == 1
+    assert (folder / first.parts).exists()
+    assert not (folder / first.run / "checkpoints").exists()
+    assert first.machine == records.machine_facts()
+    assert len(list((folder / "graphs").glob("*.h5"))) == len(list((folder / "parts").glob("*.h5"))) == 1
+
+
+def test_only_some(study: specification.Specification, folder: Path) -> None:
+    key = study.runs[4].key
+    assert run(study, folder, only=[key])[0] == runner.Outcome(1, 0, 0)
+    assert log(folder) == [key]
+    with pytest.raises(HpcgnnError, match="has no run other"):
+        run(study, folder, only=["other"])
+
+
+def test_a_failed_run_is_told_and_tried_again(
+    study: specification.Specification, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_FAILS", "--bits 8 --seed 1")
+    outcome, notes = run(study, folder)
+    assert outcome == runner.Outcome(5, 1, 0)
+    assert len(notes) == 1
+    assert notes[0].endswith("failed: error: it was told to fail (exit code 1)")
+    assert any("it was told to fail" in note for note in summarise(folder).notes)
+    monkeypatch.delenv("STANDIN_FAILS")
+    assert run(study, folder)[0] == runner.Outcome(1, 0, 0)
+    assert {record.status for record in records.read(folder)} == {"finished"}
+
+
+def test_a_killed_runner_loses_one_run(study: specification.Specification, folder: Path) -> None:
+    """The runner is killed, not interrupted: what was under way is `started` in the records, and runs again."""
+    program = (
+        "import sys; from pathlib import Path; from hpcgnn.study import runner, specification\n"
+        "from hpcgnn.study.commands import Commands\n"
+        f"study, folder = specification.read({str(study.path)!r}), Path({str(folder)!r})\n"
+        f"runner.run_all(study, folder, Commands({STANDIN!r}), runner.Listener())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"STANDIN_HANGS": "--bits 2 --seed 0"})
+    deadline = time.monotonic() + 120
+    while len(log(folder)) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (hangs,) = (each for each in study.runs if each.key == log(folder)[2])
+    notes: list[str] = []
+    outcome = runner.run_all(study, folder, Commands(STANDIN), runner.Listener(notes.append), [hangs.key])
+    assert outcome == runner.Outcome(0, 0, 1), "another process is at it"
+    assert "is run by another process" in notes[0]
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    os.kill(int(child), signal.SIGKILL)
+    assert [record.status for record in records.read(folder)] == ["finished", "finished", "started"]
+    assert any("under way or were killed" in note for note in summarise(folder).notes)
+    assert run(study, folder)[0] == runner.Outcome(4, 0, 0)
+    assert log(folder).count(hangs.key) == 2
+
+
+def test_an_interrupted_command_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def interrupted(self: subprocess.Popen, timeout: float | None = None) -> int:
+        if not started:
+            started.append(self)
+            raise KeyboardInterrupt
+        return original(self, timeout)
+
+    original = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commands.run([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "output")
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_what_cannot_be_prepared_fails_once(study: specification.Specification, folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import sys; open(sys.argv[0] + '.log', 'a').write('x'); sys.exit('hpcgnn: error: no such graph')"
+    )
+    outcome = runner.run_all(study, folder, Commands((sys.executable, str(broken))), runner.Listener())
+    assert outcome == runner.Outcome(0, 6, 0)
+    assert (tmp_path / "broken.py.log").read_text() == "x"
+    assert records.read(folder)[0].error == "graph digits: error: no such graph (exit code 1)"
+
+
+def test_a_folder_is_of_one_specification(study: specification.Specification, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(TEXT + '[[report.tables]]\nrows = "bits"\nfigures = "wall_seconds"\n')
+    runner.claim(specification.read(path), folder)
+    assert "report.tables" in (folder / "study.toml").read_text(), "a report may change"
+    path.write_text(TEXT.replace("[0, 1]", "[0]"))
+    with pytest.raises(HpcgnnError, match="holds the study of another specification"):
+        runner.claim(specification.read(path), folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(HpcgnnError, match="is not empty and holds no study"):
+        runner.claim(study, tmp_path / "mine")
+
+
+def test_machines_are_kept_apart(study: specification.Specification, folder: Path) -> None:
+    for each in study.runs:
+        record = Record(
+            key=each.key, configuration=each.configuration, status="finished", machine={"id": "other", "processor": "Z80"},
+            summary={"epoch_seconds_median": 100.0},
+        )  # fmt: skip
+        records.append(folder, record)
+    assert "100" in summarise(folder).tables[0].rows[0][1], "there are no others"
+    assert run(study, folder)[0] == runner.Outcome(6, 0, 0), "what ran elsewhere has not run here"
+    summary = summarise(folder)
+    assert [row[1] for row in summary.tables[0].rows] == ["1.5", "1.5", "1.5"]
+    assert summary.notes == ("6 records of another machine are left out: Z80, ? cores (other).",)
+    assert "100" in summarise(folder, "oth").tables[0].rows[0][1]
+
+
+def test_a_torn_line_is_left_out(folder: Path) -> None:
+    record = Record(key="a", configuration={"graph": "digits"}, status="finished", summary={"loss": float("nan")})
+    records.append(folder, record)
+    with (folder / "records.jsonl").open("a") as stream:
+        stream.write('{"key": "b", "configu')
+    assert [each.key for each in records.read(folder)] == ["a"]
+    records.append(folder, Record(key="c", configuration={}, status="started"))
+    assert [each.key for each in records.read(folder)] == ["a", "c"]
+    with (folder / "records.jsonl").open("a") as stream:
+        stream.write(json.dumps({"key": "d", "configuration": {}, "status": "odd"}) + "\n")
+    with pytest.raises(HpcgnnError, match=r"records.jsonl, line 4: status"):
+        records.read(folder)
+
+
+def test_a_finished_run_stays_finished(folder: Path) -> None:
+    for status in ("started", "finished", "failed"):
+        records.append(folder, Record(key="a", configuration={}, status=status))
+    assert [record.status for record in records.read(folder)] == ["finished"]
+
+
+def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(TEXT.replace('bits = ["32", "8", "2"]', 'strategy = ["pre", "post"]\nranks = [1, 2]'))
+    found = prepare.parts_of(tmp_path, specification.read(path))
+    assert len({parts.path for parts in found.values()}) == 2
+    assert {parts.strategies for parts in found.values()} == {("post", "pre")}

@@ -1,0 +1,251 @@
+"""The cost model's exchanges against SimGrid's flow-level simulation of the same messages on a fat tree.
+
+usage: check_network_model.py [--quick]        (needs libsimgrid-dev and a C++ compiler: make deps-debian)
+
+Compiles simgrid_exchange.cpp, runs both on uniform messages, on skewed sparse ones, and on the rows that plans of an R-MAT graph
+send, and writes docs/network-model.json and .md. Exits with 1 where they differ by 15 % or more.
+--quick: 16 ranks, nothing written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+from scipy import sparse
+
+from hpcgnn.cost_model.network import MOST_MESSAGES, Network, exchange_seconds
+from hpcgnn.data import plan_store
+from hpcgnn.data.parts_file import PartsFile
+
+TOOLS = Path(__file__).resolve().parent
+BUILD = TOOLS.parent / "build" / "simgrid"
+LIMIT = 0.15
+# Of each link: half of a latency; SimGrid's own corrections for TCP are off, so that both get the same problem.
+LINK_LATENCY_SECONDS, MEMORY_LATENCY_SECONDS = 1e-6, 0.4e-6
+LINK_BANDWIDTH, MEMORY_BANDWIDTH = 24.6e9, 10e9
+OPTIONS = {
+    "network/model": "CM02",
+    "network/optim": "Full",
+    "maxmin/precision": "1e-3",  # bytes/s; what rounding leaves of a link at the default is taken for a share
+    "network/latency-factor": "1",
+    "network/bandwidth-factor": "1",
+    "network/weight-S": "0",
+    "network/TCP-gamma": "0",
+    "network/crosstraffic": "0",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """pattern: uniform, skewed or plan. num_bytes: of a message, in the mean. peers: of a rank where the pattern is skewed.
+    oversubscription: nodes of a switch over its uplinks."""
+
+    ranks: int
+    ranks_per_node: int
+    pattern: str
+    num_bytes: int
+    oversubscription: int = 2
+    peers: int = 8
+
+    def shape(self) -> tuple[int, int, int]:
+        """Switches, nodes of each, and uplinks of each."""
+        nodes = self.ranks // self.ranks_per_node
+        per_switch = 1 << ((nodes.bit_length() - 1) // 2)
+        return nodes // per_switch, per_switch, max(1, per_switch // self.oversubscription)
+
+
+_SMALL, _LARGE = 1 << 10, 1 << 20
+FULL = [
+    *(Case(16, rpn, pattern, size) for pattern in ("uniform", "skewed", "plan") for rpn in (4, 8) for size in (_SMALL, _LARGE)),
+    *(Case(256, rpn, "skewed", size, over) for rpn in (4, 16) for size in (_SMALL, _LARGE) for over in (1, 2)),
+    *(Case(1024, rpn, "skewed", size) for rpn in (4, 16) for size in (_SMALL, _LARGE)),
+    *(Case(256, rpn, "uniform", size) for rpn in (4, 16) for size in (_SMALL, 1 << 15, _LARGE)),
+    *(Case(256, rpn, "plan", size) for rpn in (4, 16) for size in (_SMALL, 1 << 15)),
+    Case(1024, 16, "uniform", _LARGE),
+]  # fmt: skip
+QUICK = [case for case in FULL if case.ranks == 16]
+
+
+def main() -> None:
+    """Compare and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    program = compiled(BUILD)
+    found = []
+    for case in QUICK if quick else FULL:
+        found.append(compared(program, case))
+        print(found[-1], flush=True)
+    if not quick:
+        write(found)
+    worst = worst_of(found)
+    print(f"largest difference {worst:.1%}")
+    sys.exit(worst >= LIMIT)
+
+
+def worst_of(found: list[dict[str, Any]]) -> float:
+    """The largest difference of all, by either way of the model."""
+    return max(abs(one[way]) for one in found for way in ("difference", "grouped_difference"))
+
+
+def compiled(folder: Path) -> Path:
+    """The simulation's program, made in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "simgrid_exchange"
+    command = ["g++", "-O2", "-std=c++17", "-o", program, TOOLS / "simgrid_exchange.cpp", "-lsimgrid"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def compared(program: Path, case: Case) -> dict[str, Any]:
+    """What both say of a case."""
+    sent = traffic(case)
+    started = time.perf_counter()
+    simulated = simulate(program, case, sent)
+    middle = time.perf_counter()
+    modelled = exchange_seconds(sent, case.ranks_per_node, network(case))
+    ended = time.perf_counter()
+    grouped = exchange_seconds(sent, case.ranks_per_node, network(case), most_messages=0)
+    rows = {name: getattr(case, name) for name in ("ranks", "ranks_per_node", "pattern", "oversubscription")}
+    return rows | {
+        "messages": int(sent.nnz),
+        "mean_bytes": float(sent.data.mean()),
+        "simgrid_seconds": float(simulated.max()),
+        "model_seconds": float(modelled.max()),
+        "difference": float(modelled.max() / simulated.max() - 1),
+        "grouped_difference": float(grouped.max() / simulated.max() - 1),
+        "difference_of_ranks_median": float(np.median(np.abs(modelled / simulated - 1))),
+        "simgrid_took_seconds": middle - started,
+        "model_took_seconds": ended - middle,
+    }
+
+
+def network(case: Case) -> Network:
+    """What SimGrid is given, in the model's words. Messages cost no time of a processor in either."""
+    _, per_switch, uplinks = case.shape()
+    return Network(
+        name="SimGrid",
+        latency_seconds=LINK_LATENCY_SECONDS + MEMORY_LATENCY_SECONDS,
+        node_bandwidth_bytes_per_second=LINK_BANDWIDTH,
+        memory_latency_seconds=MEMORY_LATENCY_SECONDS,
+        memory_bandwidth_bytes_per_second=MEMORY_BANDWIDTH,
+        switch_latency_seconds=LINK_LATENCY_SECONDS,
+        nodes_per_switch=per_switch,
+        uplinks_per_switch=uplinks,
+        is_adaptive=False,
+    )
+
+
+def simulate(program: Path, case: Case, sent: sparse.csr_array) -> np.ndarray:
+    """(P,) seconds of each rank, as SimGrid says."""
+    switches, per_switch, uplinks = case.shape()
+    lines = [
+        f"{case.ranks_per_node} {per_switch} {switches} {uplinks} {LINK_BANDWIDTH} {LINK_LATENCY_SECONDS} "
+        f"{MEMORY_BANDWIDTH} {MEMORY_LATENCY_SECONDS}",
+        str(sent.nnz),
+        *_messages(sent),
+    ]
+    options = [f"--cfg={name}:{value}" for name, value in OPTIONS.items()]
+    command = [program, *options, "--log=root.thresh:warning"]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"SimGrid failed: {done.stderr.strip()}")
+    return np.array(done.stdout.split(), np.float64)
+
+
+def _messages(sent: sparse.csr_array) -> Iterator[str]:
+    table = sent.tocoo()
+    for sender, receiver, size in zip(table.row.tolist(), table.col.tolist(), table.data.tolist(), strict=True):
+        yield f"{sender} {receiver} {size}"
+
+
+def traffic(case: Case) -> sparse.csr_array:
+    """(P, P) int64 bytes from rank to rank."""
+    if case.pattern == "uniform":
+        sender, receiver = np.nonzero(~np.eye(case.ranks, dtype=bool))
+        weights = np.ones(len(sender))
+    elif case.pattern == "skewed":
+        generator = np.random.default_rng(case.ranks + case.peers)
+        fame = generator.pareto(1.5, case.ranks) + 0.1
+        chosen = [
+            generator.choice(case.ranks, case.peers, replace=False, p=fame / fame.sum()) for _ in range(case.ranks)
+        ]
+        sender, receiver = np.repeat(np.arange(case.ranks), case.peers), np.concatenate(chosen)
+        weights = generator.pareto(1.5, len(sender)) + 0.05
+        apart = sender != receiver
+        sender, receiver, weights = sender[apart], receiver[apart], weights[apart]
+    else:
+        sender, receiver, weights = plan_rows(case.ranks)
+    sizes = np.maximum(np.rint(weights * case.num_bytes / weights.mean()), 1).astype(np.int64)
+    return sparse.coo_array((sizes, (sender, receiver)), (case.ranks, case.ranks)).tocsr()
+
+
+def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Senders, receivers and rows of the hybrid plan of an R-MAT graph in so many parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph, out = Path(folder) / "graph.h5", Path(folder) / "parts.h5"
+        source = "rmat:scale=13,degree=8,features=4,classes=4"
+        for command in (
+            ["convert", source, graph],
+            ["partition", graph, out, "--parts", str(parts), "--method", "block"],
+        ):
+            subprocess.run([*measure.HPCGNN, *command], check=True, capture_output=True)
+        plan_store.store_plans(out, ["hybrid"])
+        with PartsFile(out) as file:
+            sender, receiver, post, pre = plan_store.read_all_pairs(file, "hybrid")
+    return sender, receiver, (post + pre).astype(np.float64)
+
+
+def write(found: list[dict[str, Any]]) -> None:
+    """The document."""
+    worst = worst_of(found)
+    columns = {
+        "ranks": "{ranks}",
+        "a node": "{ranks_per_node}",
+        "nodes / uplinks": "{oversubscription}:1",
+        "messages": "{pattern}",
+        "number": "{messages:,}",
+        "mean bytes": "{mean_bytes:,.0f}",
+        "SimGrid s": "{simgrid_seconds:.4g}",
+        "model s": "{model_seconds:.4g}",
+        "difference": "{difference:+.1%}",
+        "grouped": "{grouped_difference:+.1%}",
+        "SimGrid took s": "{simgrid_took_seconds:.1f}",
+        "model took s": "{model_took_seconds:.2f}",
+    }
+    rows = [[cell.format(**one) for cell in columns.values()] for one in found]
+    options = ", ".join(f"{name} {value}" for name, value in OPTIONS.items())
+    about = (
+        "Seconds until the last rank has sent and received all of an exchange that all ranks begin at once, by the cost model "
+        f"(`hpcgnn/cost_model/network.py`) and by SimGrid's flow-level simulation: the largest difference is {worst:.1%}, and "
+        f"must be below {LIMIT:.0%}.\n\n"
+        "Where there are more messages than the model follows one by one "
+        f"({MOST_MESSAGES:,}), those between the same nodes are grouped by size; `grouped` is the difference when it does so "
+        "here.\n\n"
+        f"Both have links of {LINK_BANDWIDTH / 1e9:g} GB/s between a node and its switch and as fast ones above, routes by "
+        "receiver "
+        f"(d-mod-k), {LINK_LATENCY_SECONDS * 1e6:g} us through a switch and as much again through two more, and for each rank "
+        f"{MEMORY_BANDWIDTH / 1e9:g} GB/s each way into and out of memory. "
+        f"SimGrid's options: {options}; so its corrections for TCP are off. It gives a flow a share that falls with its latency, "
+        "the model gives all equal shares. Neither counts a processor's work on messages: `message_seconds` and "
+        "`peer_seconds` are not checked here, and come from measurements.\n\n"
+        "`uniform`: each rank sends as much to each other one. `skewed`: to some ranks, drawn by a seed with few that are sent "
+        "much more, sizes of a Pareto distribution. `plan`: rows of the hybrid plan of an R-MAT graph of 8,192 nodes in so many "
+        "blocks, scaled to the mean size. Times that runs took are of a machine with other work on it."
+    )
+    title, command = "Exchanges, modelled and simulated", "tools/check_network_model.py"
+    measure.write("network-model", title, command, about, list(columns), rows, found)
+
+
+if __name__ == "__main__":
+    main()
