@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from hpcgnn.processor import processor
 
 HPCGNN = [sys.executable, "-m", "hpcgnn"]
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -32,12 +33,7 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def machine() -> str:
     """The processor and how much of it this run had."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+    return f"{processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
 class Records:

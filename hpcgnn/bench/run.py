@@ -18,6 +18,7 @@ from hpcgnn.bench.measure import Advance
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
+from hpcgnn.processor import processor
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")
@@ -84,7 +85,7 @@ def machine(device: Device = CPU) -> dict[str, Any]:
     """The facts that figures depend on."""
     return {
         "device": device.name,
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "last_level_cache_bytes": last_level_cache_bytes(),
         "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
@@ -93,13 +94,6 @@ def machine(device: Device = CPU) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
         "versions": {name: _version(name) for name in _LIBRARIES},
     }
-
-
-def _processor() -> str:
-    for line in _read("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _read(path: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.processor import processor
 from hpcgnn.typed import NotNegative
 
 RECORDS, SPECIFICATION = "records.jsonl", "study.toml"
@@ -143,7 +144,7 @@ def machine_facts() -> dict[str, Any]:
     """What this machine is: ``processor``, ``architecture``, ``cores``, ``gpus``, and ``id``, a short hash of these; beside them
     ``host``, ``system``, ``usable_cores`` and ``memory_bytes``."""
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
@@ -162,18 +163,6 @@ def in_words(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts.get('processor', 'a machine')}, {facts.get('cores', '?')} cores{beside} ({facts.get('id', 'no id')})"
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model", "cpu"):
-            return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> list[str]:
