@@ -50,6 +50,10 @@ def study() -> None:
     "--launcher", metavar="COMMAND", default="",
     help="Starts ranks in place of `hpcgnn launch`: 'srun --ntasks={ranks} --cpus-per-task={threads}'.",
 )  # fmt: skip
+@click.option(
+    "--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
+    help="Where the graphs are whose sources begin with $DATA.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @_as_json
 @click.pass_context
@@ -59,6 +63,7 @@ def run(
     folder: Path,
     only: tuple[str, ...],
     launcher: str,
+    data: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -79,7 +84,9 @@ def run(
         ctx.obj.advice = f"what has finished is recorded in {folder}, and the same command runs the rest"
     say: Callable[[str], None] = (lambda sentence: None) if quiet or as_json else console.note
     with console.progress(f"study {study.name}", total, quiet=quiet or as_json) as advance:
-        outcome = runner.run_all(study, folder, Commands(launcher=launcher), runner.Listener(say, advance), only)
+        outcome = runner.run_all(
+            study, folder, Commands(launcher=launcher, data=data), runner.Listener(say, advance), only
+        )
     done = len(study.runs) - len(runner.missing(study, folder))
     if as_json:
         facts = {"ran": outcome.finished, "failed": outcome.failed, "elsewhere": outcome.elsewhere}
@@ -107,19 +114,25 @@ def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
             )
 
 
-@study.command(epilog="\b\nExample\n  hpcgnn study report s")
+@study.command(epilog="\b\nExamples\n  hpcgnn study report s\n  hpcgnn study report s --model model.toml")
 @_folder
 @_machine
+@click.option(
+    "--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path),
+    help="Also hold the predictions of this cost model (hpcgnn model fit) against what was measured.",
+)  # fmt: skip
 @_as_json
-def report(folder: Path, machine: str, as_json: bool) -> None:
+def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
     """Write DIR/report.html and DIR/report.md about whatever has finished."""
+    from hpcgnn.report import model_section
     from hpcgnn.report.page import as_html
     from hpcgnn.report.study_page import study_of
     from hpcgnn.study import markdown
     from hpcgnn.study.summary import summarise
 
-    summary = summarise(folder, machine)
-    pages = {"report.html": as_html(study_of(folder, machine)), "report.md": markdown.page(summary)}
+    comparison = None if fitted is None else model_section.comparison_with(fitted, folder, machine)
+    summary = model_section.added(summarise(folder, machine), comparison)
+    pages = {"report.html": as_html(study_of(folder, machine, comparison)), "report.md": markdown.page(summary)}
     for name, text in pages.items():
         with whole_file.replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -14,6 +14,18 @@ from hpcgnn.partition.options import OBJECTIVES, PartitionOptions
 from hpcgnn.settings import About, Setting, as_flag, check_value
 from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, settings_by_name
 
+TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
+HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
+# What keeps our kernels, torch's own, oneDNN and MKL to an instruction set.
+ENVIRONMENTS = {
+    "avx2": {
+        "HPCGNN_ISA": "avx2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+}
+PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
 _MOST_RANKS = 1 << 31
 
 
@@ -30,7 +42,8 @@ def _axis(name: str, kind: type, default: Any, **about: Any) -> Setting:
 
 
 # What is no setting of `hpcgnn train`. Zero threads: the launcher shares out the cores. No hosts: ranks run on this machine, or
-# on the nodes of a batch job; else on so many virtual ones, whose links have a rate.
+# on the nodes of a batch job; else on so many virtual ones, whose links have a rate. framework: what trains; PyG does in one
+# process. bench: the words of a `hpcgnn bench` command, where {parts} and {graph} stand for the files made of the other axes.
 OF_STUDY = {
     each.name: each
     for each in (
@@ -44,8 +57,13 @@ OF_STUDY = {
         _axis("partitioner", str, "auto", choices=("auto", *METHODS)),
         _axis("objective", str, "cut", choices=OBJECTIVES),
         _axis("balance", str, "edges,train"),
+        _axis("framework", str, HPCGNN, choices=(HPCGNN, PYG)),
+        _axis("isa", str, NATIVE, choices=(NATIVE, *ENVIRONMENTS)),
+        _axis("bench", str, ""),
     )
 }
+# Of these a configuration tells only what is given.
+_TOLD_IF_GIVEN = ("name", "framework", "isa", "bench")
 # Settings that every record's configuration tells, also where the specification leaves them to their defaults.
 _ALWAYS_TOLD = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
 # Given otherwise, or different in each run.
@@ -138,6 +156,28 @@ def check_partition(given: Mapping[str, Any], where: Placement) -> None:
         raise CombinationError(said, "partitioner", "objective")
 
 
+def check_kind(given: Mapping[str, Any], kind: str) -> None:
+    """Raise CombinationError for axes that runs of a kind have no use for, or lack."""
+    own = {BENCH: "bench", PREPARE: "graph"}
+    if kind not in own:
+        if "bench" in given:
+            raise CombinationError(f'bench is an axis of studies of kind = "{BENCH}", not of kind = "{kind}"', "bench")
+        return
+    if not given.get(own[kind]):
+        raise CombinationError(f'a study of kind = "{kind}" needs the axis {own[kind]}', own[kind])
+    useless = ("framework",) if kind == BENCH else ("framework", "bench", "rate", "hosts", "threads")
+    for name in given:
+        if name in useless or (name not in OF_STUDY and name != "strategy"):
+            raise CombinationError(f'{name} has no effect in a study of kind = "{kind}"', name)
+
+
+def check_framework(given: Mapping[str, Any], where: Placement) -> None:
+    """Raise CombinationError for what PyG cannot be given: it trains in one process."""
+    if given.get("framework", HPCGNN) == PYG and (where.ranks > 1 or where.hosts):
+        said = f"framework = {PYG!r} trains in one process: ranks must be 1, not {where.ranks}, without hosts and rate"
+        raise CombinationError(said, "framework", "ranks", "rate", "hosts")
+
+
 def run_config(given: Mapping[str, Any]) -> RunConfig:
     """The settings of ``hpcgnn train`` in a configuration, checked as that command does.
 
@@ -163,11 +203,20 @@ def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=lambda name: found[name])
 
 
-def told(given: Mapping[str, Any], where: Placement, config: RunConfig) -> dict[str, Any]:
-    """A record's configuration: every axis, with the defaults of those that a reader looks for; settings as TOML has them."""
+def told(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
+    """A record's configuration: every axis, with the defaults of those that a reader looks for; settings as TOML has them.
+
+    kind: trainings alone have settings that are told whether they are given or not.
+    """
     used = config.settings()
-    names = {name: given.get(name, axis.default) for name, axis in OF_STUDY.items() if name in given or name != "name"}
+    names = {
+        name: given.get(name, axis.default)
+        for name, axis in OF_STUDY.items()
+        if name in given or name not in _TOLD_IF_GIVEN
+    }
     names |= {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
+    if kind in (PREPARE, BENCH):
+        return names | {name: value for name, value in given.items() if name not in names}
     names |= {name: used[name] for name in _ALWAYS_TOLD if name in used}
     others = {name: used.get(name, value) for name, value in given.items() if name not in names}
     return names | {name: str(value) if name == "bits" else value for name, value in others.items()}

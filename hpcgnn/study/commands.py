@@ -8,13 +8,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.axes import Placement
+from hpcgnn.study.graphs import DATA
+from hpcgnn.study.process_tree import MemoryWatch
 
 _GRACE_SECONDS = 15.0  # launchers give ranks some seconds from SIGTERM to SIGKILL
 _SAID = 400  # characters of an error
@@ -23,10 +26,21 @@ _SAID = 400  # characters of an error
 @dataclass(frozen=True)
 class Commands:
     """hpcgnn: what runs it. launcher: for a batch system, what starts ranks, such as ``srun --ntasks={ranks}
-    --cpus-per-task={threads}``; without it ``hpcgnn launch`` does."""
+    --cpus-per-task={threads}``; without it ``hpcgnn launch`` does. data: the folder that ``$DATA`` in sources stands for."""
 
     hpcgnn: tuple[str, ...] = (sys.executable, "-m", "hpcgnn")
     launcher: str = ""
+    data: str = ""
+
+    def located(self, source: str) -> str:
+        """A source of ``hpcgnn convert`` with the folder of the data in the place of ``$DATA``.
+
+        Raises:
+            HpcgnnError: where it is in such a folder and none was given.
+        """
+        if DATA in source and not self.data:
+            raise HpcgnnError(f"the graph {source} is in a folder of data: name the folder with --data DIR")
+        return source.replace(DATA, self.data)
 
     def on_ranks(self, place: Placement, words: Sequence[str]) -> list[str]:
         """The command line that runs ``hpcgnn WORDS`` on ranks."""
@@ -51,17 +65,42 @@ class Commands:
             ) from error
 
 
-def run(line: Sequence[str], output: Path) -> str:
+def run(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> str:
     """Run a command line, its output into a file; returns "" or, where it failed, one sentence that says why.
 
-    Interrupted, it ends the command, and its ranks with it, before it raises what interrupted it.
+    environment: what the command gets beside this process's own. Interrupted, it ends the command, and its ranks with it, before
+    it raises what interrupted it.
     """
+    return _run(line, output, environment or {}, lambda process: None)
+
+
+def measured(line: Sequence[str], output: Path) -> tuple[str, dict[str, float]]:
+    """The same, with ``wall_seconds`` and ``peak_memory_bytes`` of all its processes together."""
+    watches: list[MemoryWatch] = []
+    started = time.perf_counter()
+    said = _run(line, output, {}, lambda process: watches.append(MemoryWatch(process.pid)))
+    seconds = time.perf_counter() - started
+    return said, {"wall_seconds": seconds, "peak_memory_bytes": float(watches[0].stop())}
+
+
+def _run(
+    line: Sequence[str],
+    output: Path,
+    environment: Mapping[str, str],
+    started: Callable[[subprocess.Popen[bytes]], object],
+) -> str:
     with output.open("wb") as stream:
         # In a session of its own, so that Ctrl-C reaches it once and from here.
         process = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+            line,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
+            started(process)
             code = process.wait()
         except BaseException:
             _end(process)
@@ -77,6 +116,11 @@ def facts(line: Sequence[str], output: Path) -> dict[str, Any]:
     """
     if said := run(line, output):
         raise HpcgnnError(said)
+    return object_in(output)
+
+
+def object_in(output: Path) -> dict[str, Any]:
+    """The last JSON object in what a command has printed; an empty one where there is none."""
     for text in reversed(output.read_text(errors="replace").splitlines()):
         if text.startswith("{"):
             return json.loads(text)

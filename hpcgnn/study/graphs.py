@@ -14,6 +14,7 @@ from hpcgnn.study.formulas import filled, names_in
 from hpcgnn.study.records import short_hash
 
 _TEXTS, _FLAGS = ("source", "split", "features"), ("undirected", "self_loops", "row_normalise", "drop_duplicates")
+DATA = "$DATA"  # in a source: the folder that `--data` names, so that no result depends on where the files are
 _SOURCE = re.compile(r"[a-z]+:.+|digits")
 
 
@@ -99,6 +100,8 @@ def _file_name(label: str, made_of: list[Any]) -> str:
 
 def _state(source: str) -> list[int]:
     """Of the file that a source names, if it does, what changes when it is written anew: then it is another graph."""
+    if DATA in source:
+        return []
     path = Path(source.partition(":")[2].partition("?")[0] if ":" in source else source)
     if not path.is_file():
         return []

@@ -19,14 +19,15 @@ _OF_RUNS = ("seed", "repeat")
 
 @dataclass(frozen=True)
 class Group:
-    """Finished runs of one configuration, by repeat and seed."""
+    """Results of one configuration, by repeat and seed: figures, and by name those of each epoch where there are any."""
 
     configuration: Mapping[str, Any]
-    records: Mapping[tuple[int, int], Record]
+    figures: Mapping[tuple[int, int], Mapping[str, Any]]
+    epochs: Mapping[tuple[int, int], Mapping[str, list[Any]]]
 
     def values(self, figure: str) -> dict[tuple[int, int], float]:
         """A figure of each run that has it."""
-        found = {pair: measures.value(record, figure) for pair, record in self.records.items()}
+        found = {pair: measures.value(figures, figure) for pair, figures in self.figures.items()}
         return {pair: value for pair, value in found.items() if value is not None}
 
     def matches(self, wanted: Mapping[str, Any]) -> bool:
@@ -47,12 +48,22 @@ class Groups:
     def __init__(self, specification: Specification, finished: Iterable[Record]) -> None:
         self.kind, self._varied, self._product = specification.kind, specification.varied, specification.product
         by_key = {record.key: record for record in finished}
-        found: dict[str, tuple[dict[str, Any], dict[tuple[int, int], Record]]] = {}
+        found: dict[str, tuple[dict[str, Any], dict[Any, Any], dict[Any, Any]]] = {}
+        of_lines: dict[str, set[str]] = {}
         for run in specification.runs:
-            if run.key in by_key:
-                configuration = {name: value for name, value in run.configuration.items() if name not in _OF_RUNS}
-                found.setdefault(str(configuration), (configuration, {}))[1][run.round] = by_key[run.key]
-        self.all = [Group(configuration, records) for configuration, records in found.values()]
+            if run.key not in by_key:
+                continue
+            configuration = {name: value for name, value in run.configuration.items() if name not in _OF_RUNS}
+            for line, figures in measures.lines(by_key[run.key]):
+                axes = configuration | line
+                _, of_figures, epochs = found.setdefault(str(axes), (axes, {}, {}))
+                of_figures[run.round], epochs[run.round] = figures, by_key[run.key].epochs
+                for axis, value in line.items():
+                    of_lines.setdefault(axis, set()).add(value)
+        self.all = [Group(*each) for each in found.values()]
+        # Lines have axes that the specification does not name, and these tell groups apart as well.
+        in_lines = tuple(axis for axis in measures.LINE_AXES if axis in of_lines)
+        self._varied, self._product = (*self._varied, *in_lines), (*self._product, *in_lines)
 
     def matching(self, wanted: Mapping[str, Any]) -> list[Group]:
         """Those with these values of axes."""
@@ -60,7 +71,7 @@ class Groups:
 
     def left_open(self, groups: Sequence[Group], named: Iterable[str]) -> tuple[str, ...]:
         """Axes that tell ``groups`` apart besides those that are named already."""
-        named = {*named, *(_FOLLOW_RANKS if RANKS in named else ())}
+        named = {*named, *(_FOLLOW_RANKS if RANKS in named else ()), *(("bench",) if "subject" in named else ())}
         return tuple(
             axis for axis in self._varied if axis not in named and len({group.label([axis]) for group in groups}) > 1
         )
@@ -69,7 +80,8 @@ class Groups:
         """A figure of a group; None where it, or what it is compared with, was not measured."""
         base, ending = measures.split(figure)
         if figure == measures.SPREAD:
-            values = [seconds for record in group.records.values() for seconds in record.epochs.get("seconds", [])]
+            values = [seconds for epochs in group.epochs.values() for seconds in epochs.get("seconds", [])]
+            values = values or list(group.values("seconds").values())
             return Estimate(statistics.spread(values), None, None, len(values)) if values else None
         if figure in measures.SCALING:
             return self._scaling(group, figure)

@@ -2,7 +2,8 @@
 
 A table has ``rows`` (an axis or several), ``columns`` (an axis) and ``figures`` (hpcgnn/study/measures.py; those ending in
 ``_ratio`` or ``_difference`` compare runs of the same seed with ``baseline = {axis = value}``). A figure has ``x`` (an axis),
-``figure`` and ``series`` (axes). Both may have a ``title`` and ``where = {axis = value}``.
+``figure`` and ``series`` (axes); with ``x = "epoch"`` or ``x = "training_seconds"`` it is a curve of what each epoch has
+(hpcgnn/study/curves.py), the median over seeds. Both may have a ``title`` and ``where = {axis = value}``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcgnn.study import measures
+from hpcgnn.study import curves, measures
 from hpcgnn.study.axes import CombinationError
 
 _DERIVED = ("hosts", "ranks_per_node")  # they follow ranks where those vary
@@ -83,12 +84,17 @@ def _table(given: Any, number: int, names: Collection[str]) -> TablePlan:
 
 
 def _figure(given: Any, number: int, names: Collection[str]) -> FigurePlan:
-    place = ("figures", number)
+    place: tuple[Any, ...] = ("figures", number)
     _check(given, place, _FIGURE, ("x", "figure"))
     series = _texts(given, "series", place)
-    _check_axes([given["x"], *series], place, names)
-    _check_figures((given["figure"],), given, place)
-    title = given.get("title") or f"{measures.label(given['figure'])} by {given['x']}"
+    of_axes = series if given["x"] in curves.PLACES else (given["x"], *series)
+    _check_axes(of_axes, place, names)
+    if given["x"] not in curves.PLACES:
+        _check_figures((given["figure"],), given, place)
+    elif given["figure"] not in curves.FIGURES:
+        said = f"no epoch has a figure {given['figure']}: there are {', '.join(curves.FIGURES)}"
+        raise CombinationError(said, *place, "figure")
+    title = given.get("title") or f"{measures.label(given['figure'])} by {given['x'].replace('_', ' ')}"
     x_is_log, y_is_log = (bool(given.get(name, False)) for name in ("x_is_log", "y_is_log"))
     baseline, where = given.get("baseline", {}), given.get("where", {})
     return FigurePlan(title, given["x"], given["figure"], series, baseline, where, x_is_log, y_is_log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from hpcgnn.comm import BYTES, PHASES
@@ -11,23 +12,55 @@ from hpcgnn.study.records import Record
 RATIO, DIFFERENCE = "_ratio", "_difference"
 SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
 SECONDS = "epoch_seconds_median"
+# What the lines of benches and preparations may have beside the axes of a configuration.
+LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
 _LABELS = {
     SECONDS: "seconds an epoch",
     "wall_seconds": "seconds of the whole command",
     "bytes_sent_per_epoch": "bytes sent an epoch",
+    "startup_seconds": "seconds to the first epoch",
     "peak_memory_bytes_per_rank": "peak memory of a rank, bytes",
+    "private_memory_bytes_per_rank": "private memory of a rank, bytes",
     "peak_device_memory_bytes_per_rank": "peak memory of a rank on its GPU, bytes",
     "best_val_metric": "best validation metric",
     "test_metric_at_best_val": "test metric there",
     "best_epoch": "best epoch",
     "epochs": "epochs",
+    "mean_bits": "bits of a value that travelled",
     "stale_share": "share of epochs with stale rows",
     SPEED_UP: "speed-up",
     EFFICIENCY: "parallel efficiency",
     SPREAD: "spread of epoch times",
 }
-_IN_PERCENT = ("best_val_metric", "test_metric_at_best_val", "stale_share", EFFICIENCY, SPREAD)
+# Of benches and preparations.
+_OF_LINES = {
+    "seconds": "seconds",
+    "gigabytes_per_second": "GB/s",
+    "share_of_copy": "of a copy's bandwidth, %",
+    "share_of_peak": "of the peak, %",
+    "hidden_share": "hidden, %",
+    "overhead_share": "overhead, %",
+    "thread_scaling": "times as fast as one thread",
+    "relative_error": "relative error",
+    "bytes": "bytes",
+    "peak_memory_bytes": "peak memory of all processes, bytes",
+    "file_bytes": "size of the file, bytes",
+    "memory_to_graph_size": "peak memory / size of graph.h5",
+    "nodes": "nodes",
+    "edges": "edges",
+    "num_parts": "parts",
+    "cut_fraction": "edges that are cut, %",
+    "edge_balance": "in-edges, most of a part / mean",
+    "train_balance": "training nodes, most of a part / mean",
+    "rows": "rows sent",
+    "pairs": "pairs that exchange",
+    "max_rows_sent": "most rows that a rank sends",
+    "max_rows_received": "most rows that a rank receives",
+}
+_SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
+_IN_PERCENT = ("best_val_metric", "test_metric_at_best_val", "stale_share", EFFICIENCY, SPREAD, *_SHARES)
+_COUNTS = ("nodes", "edges", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -38,7 +71,7 @@ def known() -> list[str]:
         for table in ("breakdown_seconds_median", "breakdown_seconds_mean_median")
         for phase in _PHASES
     ]
-    return list(dict.fromkeys([*_LABELS, *(f"{name}_per_epoch" for name in BYTES), *phases]))
+    return list(dict.fromkeys([*_LABELS, *_OF_LINES, *(f"{name}_per_epoch" for name in BYTES), *phases]))
 
 
 def split(name: str) -> tuple[str, str]:
@@ -55,11 +88,18 @@ def is_known(name: str) -> bool:
     return base in known() and not (ending and base in SCALING)
 
 
-def value(record: Record, name: str) -> float | None:
-    """Of a finished run; None where it was not measured."""
-    if name == "wall_seconds":
-        return record.wall_seconds
-    found: Any = record.summary
+def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Axes and figures of each result of a finished run; a training has one, and no axes of its own."""
+    if "lines" in record.summary:
+        return [(line["axes"], line["figures"]) for line in record.summary["lines"]]
+    shares = {int(bits): share for bits, share in record.summary.get("bits_shares", {}).items()}
+    mean_bits = {"mean_bits": sum(bits * share for bits, share in shares.items())} if shares else {}
+    return [({}, record.summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+
+
+def value(figures: Mapping[str, Any], name: str) -> float | None:
+    """Of the figures of a result; None where it was not measured."""
+    found: Any = figures
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
@@ -68,9 +108,9 @@ def value(record: Record, name: str) -> float | None:
 def label(name: str) -> str:
     """In words, with its unit."""
     base, ending = split(name)
-    text = _LABELS.get(base) or base.rpartition(".")[2].replace("_", " ")
+    text = _LABELS.get(base) or _OF_LINES.get(base) or base.rpartition(".")[2].replace("_", " ")
     text += " (mean of ranks)" if "mean_median" in base else ""
-    text += ", %" if base in _IN_PERCENT and not ending else ""
+    text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
     return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference to the baseline", "": ""}[ending]
 
 
@@ -89,7 +129,9 @@ def shown(name: str, number: float) -> str:
         return f"{number:.3g}" if number < 0.1 else f"{number:.2f}"
     sign = "+" if ending and number > 0 else ""
     if base in _IN_PERCENT:
-        return f"{sign}{100 * number:.1f}" if base in SCALING else f"{sign}{100 * number:.2f}"
+        return f"{sign}{100 * number:.1f}" if base in (*SCALING, *_SHARES) else f"{sign}{100 * number:.2f}"
+    if base in _COUNTS:
+        return f"{sign}{number:,.0f}"
     if re.search("bytes", base):
         return sign + _size(number)
     return f"{sign}{number:.4g}"

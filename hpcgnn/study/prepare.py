@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import commands
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import short_hash
-from hpcgnn.study.specification import Run, Specification
+from hpcgnn.study.specification import Run
 
 GRAPHS, PARTS = "graphs", "parts"
 
@@ -38,12 +38,14 @@ class Parts:
         return self.path.with_suffix(".json")
 
 
-def parts_of(folder: Path, specification: Specification) -> dict[str, Parts]:
-    """The parts of each run, by its key; runs share them where they can."""
+def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
+    """The parts of each run, by its key; runs share them where they can. Those without a graph have none."""
     made: dict[Path, dict[str, Any]] = {}
     places: dict[str, Path] = {}
-    for run in specification.runs:
-        options, name = _options(run)
+    for run in runs:
+        if run.graph is None:
+            continue
+        options, name = partition_flags(run), _parts_name(run)
         path = places[run.key] = folder / PARTS / name
         graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
         found = made.setdefault(
@@ -57,25 +59,33 @@ def parts_of(folder: Path, specification: Specification) -> dict[str, Parts]:
     return {key: shared[path] for key, path in places.items()}
 
 
-def _options(run: Run) -> tuple[tuple[str, ...], str]:
-    """The flags of ``partition``, and the file's name, which tells what it is made of."""
+def partition_flags(run: Run) -> tuple[str, ...]:
+    """The flags of ``partition`` for a run."""
     place, axes = run.place, run.configuration
     method, objective = axes["partitioner"], axes["objective"]
     flags = ["--parts", str(place.ranks), "--method", method, "--objective", objective, "--balance", axes["balance"]]
     flags += ["--ranks-per-node", str(place.ranks_per_node)] if place.nodes > 1 and place.ranks_per_node > 1 else []
-    label = f"{run.graph.name}-{place.ranks}-{method}-{objective}"
-    return tuple(flags), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', label)}-{short_hash(flags)}.h5"
+    return tuple(flags)
+
+
+def _parts_name(run: Run) -> str:
+    """The name of a file of parts, which tells what it is made of."""
+    assert run.graph is not None
+    axes = run.configuration
+    label = f"{run.graph.name}-{run.place.ranks}-{axes['partitioner']}-{axes['objective']}"
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', label)}-{short_hash(list(partition_flags(run)))}.h5"
 
 
 def make_graph(run: Run, folder: Path, how: Commands) -> Path:
     """The graph file of a run; converts its source where that was not done yet. Raises HpcgnnError."""
+    assert run.graph is not None
     if run.graph.file is not None:
         return run.graph.file
     path = folder / GRAPHS / f"{run.graph.name}.h5"
     with _made_once(path) as pieces:
         if pieces is not None:
             made = pieces / "graph.h5"
-            words = ["convert", run.graph.source, str(made), *run.graph.options, "--json"]
+            words = ["convert", how.located(run.graph.source), str(made), *run.graph.options, "--json"]
             _said(f"graph {run.configuration['graph']}", how.on_one(words), pieces)
             whole_file.put(made, path)
     return path

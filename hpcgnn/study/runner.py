@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import time
@@ -18,15 +17,16 @@ from msgspec.structs import replace
 from hpcgnn import typed, whole_file
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import mpiexec, virtual_cluster
-from hpcgnn.study import commands, prepare, records
+from hpcgnn.study import jobs, prepare, records
 from hpcgnn.study.commands import Commands
+from hpcgnn.study.jobs import Job
 from hpcgnn.study.prepare import Parts
 from hpcgnn.study.records import Record
 from hpcgnn.study.specification import Run, Specification
 
 RUNS = "runs"
 _NOT_OF_RUNS = ("report", "about")  # what may change in the file of a study that has begun
-_CHECKPOINTS, _OUTPUT = "checkpoints", "output.txt"
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def run_all(
     wanted = [run for run in missing(specification, folder) if not only or run.key in only]
     if not how.launcher:
         _check_hosts(wanted)
-    runner = _Runner(folder, how, listener, prepare.parts_of(folder, specification))
+    runner = _Runner(folder, how, listener, prepare.parts_of(folder, filter(jobs.needs_parts, specification.runs)))
     outcomes = [runner.run(run) for run in wanted]
     return Outcome(*(outcomes.count(what) for what in (records.FINISHED, records.FAILED, records.STARTED)))
 
@@ -147,28 +147,28 @@ class _Runner:
         return record.status if mine else records.STARTED
 
     def _tried(self, run: Run) -> Record:
-        parts, place = self._parts[run.key], self._folder / RUNS / run.key
+        parts, place = self._parts.get(run.key), self._folder / RUNS / run.key
         record = Record(
             key=run.key,
             configuration=run.configuration,
             status=records.STARTED,
             machine=self._machine,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            parts=str(parts.path.relative_to(self._folder)),
+            parts=str(parts.path.relative_to(self._folder)) if parts else "",
             run=str(place.relative_to(self._folder)),
         )
-        if said := self._prepared(run, parts):
+        if parts and (said := self._prepared(run, parts)):
             record = replace(record, status=records.FAILED, error=said)
             records.append(self._folder, record)
             return record
         records.append(self._folder, record)
         shutil.rmtree(place, ignore_errors=True)  # what a failed try has left
         place.mkdir(parents=True)
-        words = ["train", str(parts.path), "--out", str(place), "--quiet", *run.flags]
         started = time.perf_counter()
-        said = commands.run(self._how.on_ranks(run.place, words), place / _OUTPUT)
-        record = replace(record, wall_seconds=time.perf_counter() - started, preparation=prepare.preparation(parts))
-        record = replace(record, **_result(place, said))
+        found = jobs.done(Job(run, parts, place, self._how))
+        record = replace(record, wall_seconds=time.perf_counter() - started, **found)
+        if parts:
+            record = replace(record, preparation=prepare.preparation(parts))
         if record.is_finished:
             shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
         records.append(self._folder, record)
@@ -184,19 +184,3 @@ class _Runner:
             except HpcgnnError as error:
                 self._obstacles[parts.path] = str(error)
         return self._obstacles[parts.path]
-
-
-def _result(place: Path, said: str) -> dict[str, Any]:
-    """What a run has left: its status, its summary and its epochs."""
-    if said:
-        return {"status": records.FAILED, "error": said}
-    try:
-        summary = typed.read_json(place / "summary.json", dict[str, Any])
-        lines = [json.loads(line) for line in typed.text_of(place / "metrics.jsonl").splitlines()]
-    except (HpcgnnError, ValueError) as error:
-        return {"status": records.FAILED, "error": f"the run ended well and left no result: {error}"}
-    if not summary.get("finished", True):
-        return {"status": records.FAILED, "error": f"it stopped before its end ({summary.get('stop_reason')})"}
-    names = dict.fromkeys(name for line in lines for name in line if name != "policy")
-    epochs = {name: [line.get(name) for line in lines] for name in names}
-    return {"status": records.FINISHED, "summary": summary, "epochs": epochs, "versions": summary.get("versions", {})}

@@ -3,7 +3,7 @@
 ::
 
     name = "bits"
-    kind = "strong"                   # train, strong or weak
+    kind = "strong"                   # train, strong or weak; prepare or bench (hpcgnn/study/jobs.py)
     seeds = [0, 1, 2]                 # or repeats = 3, or both
 
     [axes]                            # their product
@@ -35,27 +35,31 @@ from typing import Any, NoReturn
 from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import axes
+from hpcgnn.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK
 from hpcgnn.study.graphs import GraphSource, check_options, graph_source
 from hpcgnn.study.layout import Layout, read_layout
+from hpcgnn.study.measures import LINE_AXES
 from hpcgnn.study.records import short_hash
 from hpcgnn.study.toml_lines import Place, line_of, lines_of
 
-TRAIN, STRONG, WEAK = KINDS = ("train", "strong", "weak")
 SHIPPED = Path(__file__).parent / "specifications"
 _TOP = {"name": str, "kind": str, "about": str, "repeats": int, "seeds": list, "axes": dict, "configurations": list,
         "settings": dict, "graphs": dict, "report": dict}  # fmt: skip
 _LONGEST_KEY = 100
+_GRAPH_WORDS = (axes.PARTS_WORD, axes.GRAPH_WORD)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. configuration: as its record tells it. given: what the specification says of it. flags: of ``train``."""
+    """One run, a training but where its kind says otherwise. configuration: as its record tells it. given: what the specification
+    says of it. graph: None for a bench that names none. flags: of ``train``."""
 
+    kind: str
     key: str
     configuration: dict[str, Any]
     given: dict[str, Any]
     place: axes.Placement
-    graph: GraphSource
+    graph: GraphSource | None
     flags: tuple[str, ...]
 
     @property
@@ -140,7 +144,8 @@ def read(path: str | Path) -> Specification:
 
 
 def _names_told(runs: tuple[Run, ...]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.configuration))
+    of_lines = LINE_AXES if any(run.kind in (PREPARE, BENCH) for run in runs) else ()
+    return list(dict.fromkeys([*(name for run in runs for name in run.configuration), *of_lines]))
 
 
 def _check_top(file: _File) -> None:
@@ -227,19 +232,22 @@ def _runs(file: _File) -> Iterator[Run]:
 
 
 def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], repeat: int, seed: int) -> Run:
-    where = axes.placement(given)
+    kind, where = values["kind"], axes.placement(given)
+    axes.check_kind(given, kind)
+    axes.check_framework(given, where)
     axes.check_partition(given, where)
     config = axes.run_config(given)
     turn = {"seed": seed, "repeat": repeat}
-    configuration = axes.told(given, where, config) | turn
+    configuration = axes.told(given, where, config, kind) | turn
     numbers = {name: value for name, value in configuration.items() if type(value) is int}
-    graph = graph_source(given.get("graph"), values.get("graphs", {}), numbers)
+    has_graph = kind != BENCH or "graph" in given or any(word in given["bench"] for word in _GRAPH_WORDS)
+    graph = graph_source(given.get("graph"), values.get("graphs", {}), numbers) if has_graph else None
     words = [f"{name}-{configuration[name]}" for name in shown if name in configuration]
     words += [f"{name}-{value}" for name, value in turn.items() if name == "seed" or value]
     text = re.sub(r"[^\w.-]+", "_", "-".join(words))[:_LONGEST_KEY]
-    key = f"{text}-{short_hash([configuration, graph.name])}"
+    key = f"{text}-{short_hash([configuration, graph.name if graph else ''])}"
     flags = (*axes.as_flags(given), "--seed", str(seed))
-    return Run(key, configuration, given, where, graph, flags)
+    return Run(kind, key, configuration, given, where, graph, flags)
 
 
 def _varied(configurations: Iterator[Mapping[str, Any]] | Any) -> tuple[str, ...]:
@@ -252,24 +260,23 @@ def _varied(configurations: Iterator[Mapping[str, Any]] | Any) -> tuple[str, ...
 def _check_kind(file: _File, runs: tuple[Run, ...]) -> None:
     """Scaling is over ranks; with graphs that grow with them where it is weak, and with the same graph where it is strong."""
     kind = file.values["kind"]
-    if kind == TRAIN:
+    if kind not in (STRONG, WEAK):
         return
     if len({run.place.ranks for run in runs}) < 2:
         file.refuse(
             ("axes", "ranks"), f"a study of kind {kind} needs several numbers of ranks, such as ranks = [1, 2, 4]"
         )
     grows: dict[str, set[str]] = {}
-    for run in runs:
-        grows.setdefault(run.configuration["graph"], set()).add(run.graph.name)
+    of_graphs = [(run.configuration["graph"], run.graph) for run in runs if run.graph is not None]
+    for graph, source in of_graphs:
+        grows.setdefault(graph, set()).add(source.name)
     for graph, sources in grows.items():
         if kind == WEAK and len(sources) < 2:
             said = (
                 f"graph {graph!r} does not grow: a weak study needs a formula, such as rmat:scale={{13 + log2(ranks)}}"
             )
             file.refuse(("axes", "graph"), said)
-        if kind == STRONG and "ranks" in " ".join(
-            run.graph.formulas for run in runs if run.configuration["graph"] == graph
-        ):
+        if kind == STRONG and "ranks" in " ".join(source.formulas for name, source in of_graphs if name == graph):
             file.refuse(
                 ("axes", "graph"),
                 f"graph {graph!r} grows with ranks, and a strong study needs one that stays: kind is weak",

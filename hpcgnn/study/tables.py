@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcgnn.study import measures
+from hpcgnn.study import curves, measures
 from hpcgnn.study.groups import NOTHING, RANKS, Group, Groups
 from hpcgnn.study.layout import FigurePlan, TablePlan
 from hpcgnn.study.shown import Figure, Series, Table
@@ -56,6 +56,8 @@ def shown(figure: str, found: Estimate) -> str:
 
 def figure(groups: Groups, plan: FigurePlan) -> Figure:
     """The picture of a plan; axes that it leaves open tell its lines apart, too. A place along x must be a number."""
+    if plan.x in curves.PLACES:
+        return _curves(groups, plan)
     chosen = [group for group in groups.matching(plan.where) if _number(group, plan.x) is not None]
     axes = (*plan.series, *groups.left_open(chosen, (plan.x, *plan.series)))
     lines: dict[tuple[str, ...], list[tuple[float, Estimate]]] = {}
@@ -70,6 +72,18 @@ def figure(groups: Groups, plan: FigurePlan) -> Figure:
     notes = (f"{left_out} configurations have no number as {plan.x}.",) if left_out else ()
     label = measures.label(plan.figure).replace(", %", "")
     return Figure(plan.title, plan.x, label, tuple(series), plan.x_is_log, plan.y_is_log, notes)
+
+
+def _curves(groups: Groups, plan: FigurePlan) -> Figure:
+    chosen = groups.matching(plan.where)
+    axes = (*plan.series, *groups.left_open(chosen, plan.series))
+    series = []
+    for group in chosen:
+        x, y = curves.curve(group.epochs.values(), plan.x, plan.figure)
+        if x:
+            series.append(Series(_name(axes, group.label(axes)) or plan.figure, x, y))
+    x_label = plan.x.replace("_", " ")
+    return Figure(plan.title, x_label, curves.FIGURES[plan.figure], tuple(series), plan.x_is_log, plan.y_is_log)
 
 
 def _number(group: Group, axis: str) -> float | None:

@@ -21,6 +21,8 @@ def main(words: list[str]) -> None:
     elif command == "plan":
         strategy = rest[rest.index("--strategy") + 1]
         print(json.dumps({"strategies": {strategy: {"rows": 7}}, "pairs": {strategy: []}}))
+    elif command == "bench":
+        print(json.dumps(bench(rest)))
     else:
         train(rest)
 
@@ -40,6 +42,19 @@ def train(words: list[str]) -> None:
     (out / "metrics.jsonl").write_text("".join(json.dumps({"epoch": e, "seconds": seconds}) + "\n" for e in range(2)))
     summary = {"epoch_seconds_median": seconds, "finished": True, "versions": {"hpcgnn": "0"}}
     (out / "summary.json").write_text(json.dumps(summary))
+
+
+def bench(words: list[str]) -> dict:
+    if words[0] == "pyg":
+        return {"epoch_seconds_median": 4.0, "words": words, "epochs": {"seconds": [4.0]}, "versions": {"torch": "0"}}
+    if "--nothing" in words:
+        return {"found": 1}
+    seconds = {"ours": 1.0, "other": 3.0}
+    lines = [
+        {"axes": {"subject": words[1], "contender": name}, "figures": {"seconds": value}}
+        for name, value in seconds.items()
+    ]
+    return {"lines": lines, "isa": os.environ.get("HPCGNN_ISA", "")}
 
 
 def wanted(line: str, name: str) -> bool:

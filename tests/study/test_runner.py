@@ -202,6 +202,6 @@ def test_a_finished_run_stays_finished(folder: Path) -> None:
 def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(TEXT.replace('bits = ["32", "8", "2"]', 'strategy = ["pre", "post"]\nranks = [1, 2]'))
-    found = prepare.parts_of(tmp_path, specification.read(path))
+    found = prepare.parts_of(tmp_path, specification.read(path).runs)
     assert len({parts.path for parts in found.values()}) == 2
     assert {parts.strategies for parts in found.values()} == {("post", "pre")}
