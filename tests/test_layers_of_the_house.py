@@ -14,7 +14,7 @@ from hpcgnn.host import index_array
 
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
-    {"byte_sink", "errors", "host", "memory", "processor", "stop", "version"},
+    {"byte_sink", "errors", "footprint", "host", "memory", "processor", "stop", "version"},
     {"arguments", "devices", "registry", "typed", "whole_file"},
     {"settings"},
     {"kernels", "plan"},
@@ -22,7 +22,8 @@ FLOORS = [
     {"shared_file", "node_plan"},
     {"graph", "partition", "policy"},
     {"nn"},
-    {"bench", "train"},
+    {"train"},
+    {"bench"},
     {"launch"},
     {"study"},
     {"cost_model"},

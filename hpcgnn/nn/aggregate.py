@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from hpcgnn.comm import Codes, Exchange
@@ -206,6 +205,8 @@ class Aggregator:
 
     def _square_columns(self, received: Csr) -> np.ndarray:
         """(columns,) float64 squared norms of Dl times ``received``."""
+        import scipy.sparse as sp  # here, as few policies ask, and a rank is spared its modules
+
         values = np.ones(received.num_entries) if received.weight is None else host_values(received.weight.double())
         if self.left is not None:
             values = values * host_values(self.left.double())[index_array(received.entry_rows()), 0]

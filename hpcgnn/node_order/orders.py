@@ -10,12 +10,16 @@ auto    whichever of these is measured to be the fastest, see :mod:`hpcgnn.node_
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 ORDERS = ("degree", "rcm", "hubs")
 METHODS = ("none", *ORDERS, "auto")
@@ -38,6 +42,8 @@ def find_order(local: Csr, method: str) -> torch.Tensor:
 
 def as_scipy(local: Csr) -> sp.csr_matrix:
     """The entries as bools, of which duplicates can be merged without a sum that overflows."""
+    import scipy.sparse as sp
+
     ones = np.ones(local.num_entries, dtype=bool)
     return sp.csr_matrix(
         (ones, index_array(local.indices), index_array(local.indptr)), shape=(local.num_rows, local.num_cols)
@@ -50,7 +56,10 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
     The matrix is sorted by that number once, so that each row lists its neighbours in the order in which they are to be
     met: SciPy's reverse_cuthill_mckee sorts them where it meets them, by insertion, which takes d² steps at a hub.
     """
-    from hpcgnn.node_order import loops  # numba takes its time to start, and most runs do not ask for an order
+    # Here, as both take time to start and memory of each rank, and most runs do not ask for an order.
+    import scipy.sparse as sp
+
+    from hpcgnn.node_order import loops
 
     matrix = as_scipy(local)
     matrix = sp.csr_matrix(matrix + matrix.T)

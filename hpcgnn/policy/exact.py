@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, sparse
 
 from hpcgnn.comm import World
 from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, left_over
@@ -74,6 +73,8 @@ def _solve(
 
     Seconds are scaled like the objective: the solver's tolerances are absolute, and a bit may cost a nanosecond.
     """
+    from scipy import optimize, sparse  # here, as only rank 0 solves, and the modules take tens of megabytes
+
     num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
     variances = by.variance * left_over(beta[:, None], choices)
     cost = np.append(variances.ravel(), 1.0)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import BYTES, PHASES, World
+from hpcgnn.footprint import private_memory_bytes
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.node_order import METHODS
@@ -31,9 +32,12 @@ def versions(world: World) -> dict[str, str]:
 def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
     """The content of ``summary.json`` from the epochs' ``records``, and from what else the trainer knows. Collective.
 
-    facts: ``metric_name``, ``epochs``, ``stop_reason``, and the settings that a reader looks for first.
+    facts: ``metric_name``, ``epochs``, ``stop_reason``, ``startup_seconds`` of this rank, and the settings that a reader looks
+    for first.
     """
     phases, world = (*PHASES, "other_seconds"), graph.world
+    mine = np.array([facts["startup_seconds"], peak_memory_bytes(), private_memory_bytes()])
+    startup, peak, private = world.allreduce(mine, "max").tolist()
 
     def median(name: str) -> float:
         return float(np.median([record.get(name, 0.0) for record in records])) if records else 0.0
@@ -47,7 +51,9 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         **{f"{name}_per_epoch": median(name) for name in BYTES},
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
-        "peak_memory_bytes_per_rank": int(world.allreduce(np.array([peak_memory_bytes()]), "max")[0]),
+        "startup_seconds": startup,  # from the start of the process to its first epoch
+        "peak_memory_bytes_per_rank": int(peak),
+        "private_memory_bytes_per_rank": int(private),  # at the end, of what no other process maps
         "devices": _devices(graph),
         "peak_device_memory_bytes_per_rank": int(world.allreduce(np.array([graph.device.peak_bytes() or 0]), "max")[0]),
         "bits_shares": bit_shares([record["bits"] for record in records]),

@@ -14,6 +14,7 @@ import torch
 from hpcgnn.arguments import check_callable, check_type
 from hpcgnn.comm import BYTES, PHASES, Buffer, together
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.footprint import seconds_since_start
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.nn.compute import INTEGERS, resumed_compute
@@ -109,13 +110,13 @@ class Trainer:
         self.bucket = GradientBucket(self.world, list(self.model.parameters()), scalars, self.device)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
-        self.next_epoch = 0
-        self._saved_epoch = -1
+        self.next_epoch, self._saved_epoch = 0, -1
         self._policy_sums: list[float] = []
         self._has_learned = False
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self._is_resumed = False
+        self._startup_seconds: float | None = None
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
         """The run's settings; those that were needed to build the model, and that it does not tell, have their defaults."""
@@ -140,6 +141,8 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train until ``epochs``, early stopping, or a stop request; returns the content of ``summary.json``."""
         self._prepare_run()
+        if self._startup_seconds is None:
+            self._startup_seconds = seconds_since_start()
         first_epoch = self.next_epoch
         self._stop_if_exhausted()
         while self.next_epoch < self.config.epochs and self.stop_reason is None:
@@ -375,6 +378,7 @@ class Trainer:
             "compute": self.model.compute,
             "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
+            "startup_seconds": self._startup_seconds or 0.0,
         }
         ranks = None if self.run is None else self._rank_report.gathered()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")

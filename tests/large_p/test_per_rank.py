@@ -1,0 +1,122 @@
+"""What a rank imports, and what it holds when there are many of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_graphs
+from held import held_bytes
+
+import hpcgnn
+from hpcgnn.comm import Messages
+from hpcgnn.comm.placement import RANKS_PER_NODE
+from hpcgnn.comm.thread_world import Meeting, ThreadWorld, on_threads
+from hpcgnn.data import plan_pieces, plan_store
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.footprint import private_memory_bytes, seconds_since_start
+from hpcgnn.kernels import resolve
+from hpcgnn.policy.link_costs import LinkCosts
+from hpcgnn.train.run_config import RunConfig
+
+RANKS = (4, 16, 64)
+NODES = 8  # of a rank, each with an edge from the part before and the part behind its own
+SETTINGS = {
+    "exact": {},
+    "two bits": {"bits": "2"},
+    "differences": {"bits": "2", "message_coding": "delta", "dropout": 0.0},
+    "adaqp": {"bits": "adaqp"},
+    "sylvie": {"bits": "sylvie", "staleness": "sylvie"},
+    "pipeqs": {"staleness": "pipeqs"},
+    "attention": {"model": "gat", "heads": 2},
+    "nodes": {"node_aware": "on"},
+}
+# Each takes a rank megabytes and tenths of a second.
+NEEDLESS = {"scipy", "numba", "networkx", "sklearn", "matplotlib", "pandas", "torch_geometric", "triton", "sympy"}
+NEEDLESS |= {"torch._dynamo", "torch._inductor"}
+TRAIN = """
+import json, sys
+from hpcgnn.cli.main import main
+sys.argv = ["hpcgnn", "train", *sys.argv[1:], "--epochs", "2", "--quiet"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.mpi
+def test_a_rank_imports_nothing_that_its_training_does_not_need(tmp_path):
+    path = tmp_path / "parts.h5"
+    graph = small_graphs.random_multigraph()
+    small_graphs.write_parts(path, graph, np.zeros(graph.num_nodes, np.int64), 1)
+    with PartsFile(path) as parts:  # with its plan, as `hpcgnn partition` leaves it
+        plan_pieces.make(parts, "hybrid", tmp_path, 0)
+    plan_store.add_plan(path, "hybrid", tmp_path)
+    command = [sys.executable, "-c", TRAIN, str(path), "--out", str(tmp_path / "run")]
+    modules = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert "torch" in modules
+    needless = NEEDLESS if resolve() == "native" else NEEDLESS - {"numba"}  # without a compiler, numba has the kernels
+    assert needless & set(modules) == set()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 0 < summary["private_memory_bytes_per_rank"] <= summary["peak_memory_bytes_per_rank"]
+    assert 0 < summary["startup_seconds"] < 600
+
+
+def ring(path: Path, parts: int) -> Path:
+    """A parts file in which every rank has as much to do, and as many partners, whatever their number is."""
+    nodes = NODES * parts
+    node = np.arange(nodes)
+    edges = np.stack((np.concatenate(((node + NODES) % nodes, (node - NODES) % nodes)), np.tile(node, 2)))
+    graph = replace(small_graphs.even_graph(nodes, 1), edge_index=edges)
+    small_graphs.write_parts(path, graph, node // NODES, parts)
+    return path
+
+
+def held_by_a_rank(path: Path, parts: int, settings: dict[str, Any]) -> int:
+    """Bytes after two epochs, of rank 0 and a rank like all others, whichever holds more."""
+    config = RunConfig.from_settings({"layers": 2, "hidden": 8, "epochs": 3, "eval_every": 1} | settings)
+    costs = LinkCosts({"node": 1e-9, "network": 1e-8}, {"node": 1e-6, "network": 1e-5})
+
+    def program(world: ThreadWorld) -> int:
+        graph = hpcgnn.load(path, world)
+        messages = Messages(world, config.messages)
+        model = hpcgnn.build_model(config.model, graph, messages=messages, compute="float32")
+        trainer = hpcgnn.Trainer(model, graph, config.train, measure_costs=lambda: costs)
+        for _ in range(2):
+            trainer.run_epoch()
+        messages.drain()
+        # Without that in which all ranks of a process meet.
+        return held_bytes(trainer, without=(Meeting,)) if world.rank in (0, parts // 2) else 0
+
+    return max(on_threads(parts, program))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("exact", "nodes") else pytest.mark.slow) for name in SETTINGS]
+)
+def test_what_a_rank_holds_grows_no_faster_than_there_are_ranks(tmp_path, monkeypatch, name):
+    if name == "nodes":
+        monkeypatch.setenv(RANKS_PER_NODE, "2")
+    held = [held_by_a_rank(ring(tmp_path / f"{parts}.h5", parts), parts, SETTINGS[name]) for parts in RANKS]
+    few, many = np.diff(held) / np.diff(RANKS)
+    assert 0 < many < 2 * max(few, 100), held  # squares would make it four times as steep
+    assert many < 4096, held  # 32 MiB with 8,192 ranks
+
+
+def test_what_an_object_holds():
+    array = np.zeros(1000)
+    assert held_bytes({"a": array, "b": array[10:], "c": [array]}) == pytest.approx(8000, abs=1000)
+    assert held_bytes(lambda: array.sum()) == pytest.approx(8000, abs=1000)
+
+
+def test_the_system_tells_of_this_process():
+    assert private_memory_bytes() > 1 << 20
+    assert 0 < seconds_since_start() < 1e6
