@@ -116,8 +116,15 @@ test-gpu: ## on a machine with a GPU, by its PYTHON: the kernels in Triton, and 
 	    run -m pytest $(PYTEST_FLAGS) tests/kernels -n $(GPU_JOBS) -k "triton-on-gpu or test_triton or test_dropout"; kernels=$$?; \
 	    exit $$((training > kernels ? training : kernels)); })
 
-bench-gpu: ## the same for what is required of a GPU, measured: build/bench-gpu.md and .json
-	$(call with-gpu-python,run tools/bench_gpu.py --seconds $(GPU_SECONDS))
+bench-gpu: ## the same for what is required of a GPU, measured: build/gpu/report.md and build/gpu-training/report.md
+	$(call with-gpu-python,{ \
+	    ends=$$((SECONDS + $(GPU_SECONDS))); missed=0; \
+	    for study in gpu gpu-training; do \
+	        left=$$((ends > SECONDS ? ends - SECONDS : 1)); \
+	        timeout --signal=INT "$$left" env "$${settings[@]}" $(PYTHON) -m hpcgnn study run "$$study" --out "build/$$study"; \
+	        run -m hpcgnn study report "build/$$study"; run -m hpcgnn study check "build/$$study" || missed=1; \
+	    done; \
+	    exit $$missed; })
 
 gpu-wheels: ## with a network: what PYTHON on such a machine may lack, for its version (GPU_PYTHON=3.12)
 	tools/gpu_python.sh -p $(PYTHON) -f $(GPU_PYTHON) $(GPU_WHEELS)

@@ -10,6 +10,8 @@ send, and writes docs/network-model.json and .md. Exits with 1 where they differ
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import measure
 import numpy as np
 from scipy import sparse
 
 from hpcgnn.cost_model.network import MOST_MESSAGES, Network, exchange_seconds
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.processor import processor
 
 TOOLS = Path(__file__).resolve().parent
-BUILD = TOOLS.parent / "build" / "simgrid"
+BUILD, DOCS = TOOLS.parent / "build" / "simgrid", TOOLS.parent / "docs"
 LIMIT = 0.15
 # Of each link: half of a latency; SimGrid's own corrections for TCP are off, so that both get the same problem.
 LINK_LATENCY_SECONDS, MEMORY_LATENCY_SECONDS = 1e-6, 0.4e-6
@@ -199,7 +201,7 @@ def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             ["convert", source, graph],
             ["partition", graph, out, "--parts", str(parts), "--method", "block"],
         ):
-            subprocess.run([*measure.HPCGNN, *command], check=True, capture_output=True)
+            subprocess.run([sys.executable, "-m", "hpcgnn", *command], check=True, capture_output=True)
         plan_store.store_plans(out, ["hybrid"])
         with PartsFile(out) as file:
             sender, receiver, post, pre = plan_store.read_all_pairs(file, "hybrid")
@@ -243,8 +245,12 @@ def write(found: list[dict[str, Any]]) -> None:
         "much more, sizes of a Pareto distribution. `plan`: rows of the hybrid plan of an R-MAT graph of 8,192 nodes in so many "
         "blocks, scaled to the mean size. Times that runs took are of a machine with other work on it."
     )
-    title, command = "Exchanges, modelled and simulated", "tools/check_network_model.py"
-    measure.write("network-model", title, command, about, list(columns), rows, found)
+    machine = f"{processor()}, {len(os.sched_getaffinity(0))} cores"
+    made = f"Made by `tools/check_network_model.py` on {machine}; figures in `network-model.json`."
+    table = ["| " + " | ".join(cells) + " |" for cells in ([*columns], ["---"] * len(columns), *rows)]
+    lines = ["# Exchanges, modelled and simulated", "", made, "", about, "", *table, ""]
+    (DOCS / "network-model.md").write_text("\n".join(lines))
+    (DOCS / "network-model.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from hpcgnn.bench.problem import DIRECTIONS
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
 
-MODES = ("kernel", "user")
+MODES, ABLATION = ("kernel", "user"), "ablation"
 ONE_THREAD = "@1"  # ends the keys of what ran on one thread
 
 
@@ -72,9 +72,9 @@ def kernel_entries(work: Workload) -> list[Entry]:
 
 
 def user_entries(work: Workload) -> list[Entry]:
-    """A process each, for the contenders that a requirement names: all of them are in memory at the same time."""
+    """A process each, for those that most people use: all of them are in memory at the same time."""
     chosen = line_up(work.device)
-    contenders = (*chosen.ours, *(rival for rival in chosen.rivals if rival.family in chosen.faster["user"]))
+    contenders = (*chosen.ours, *(rival for rival in chosen.rivals if rival.family in chosen.apart))
     return [Entry(contender.name, contender.name, work.place(warm=False), alone=True) for contender in contenders]
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.bench import lines
 from hpcgnn.bench.measure import Advance
-from hpcgnn.bench.report import Requirement
+from hpcgnn.bench.run import versions
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.transport import DeviceTransport
@@ -29,7 +30,6 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
 
-LEAST_HIDDEN = 0.8
 CALLS = ("aggregate", "exchange", "both", "in_turn")
 WAYS = ("host", "staged", "direct")  # in which messages get from a rank's memory to MPI
 _WARM_UP_ROUNDS = 2
@@ -60,13 +60,13 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
         "graph": str(graph.path), "ranks": world.size, "threads": torch.get_num_threads(), "mpi": world.library,
         "width": settings.width, "bits": settings.bits, "strategy": settings.strategy, "rounds": settings.rounds,
         "collective": "alltoallv" if aggregator.exchange.links is None else "neighbour",
-        "device": graph.device.name, "ranks_by_way": _ranks_by_way(messages),
+        "device": graph.device.name, "versions": versions(mpi=world.library), "ranks_by_way": _ranks_by_way(messages),
     }  # fmt: skip
     found["directions"] = {
         name: _measure(way, settings, advance)
         for name, way in (("forward", aggregator), ("backward", aggregator.reverse))
     }
-    return found | {"requirements": [line.as_json() for line in _requirements(found)]}
+    return found | {"lines": [line for name, each in found["directions"].items() for line in _lines(name, each)]}
 
 
 def _ranks_by_way(messages: Messages) -> dict[str, int]:
@@ -180,9 +180,10 @@ def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def _requirements(found: dict[str, Any]) -> list[Requirement]:
-    what = "hidden of what can be hidden"
+def _lines(direction: str, found: dict[str, Any]) -> list[lines.Line]:
+    """Of one direction: its bytes are those of the exchange, and what is hidden is hidden where both run."""
+    beside = {"exchange": {"bytes": found["bytes"]}, "both": {"hidden_share": found["hidden_of_shorter"]}}
     return [
-        Requirement(what, found["graph"], "kernel", name, line["hidden_of_shorter"], LEAST_HIDDEN)
-        for name, line in found["directions"].items()
+        lines.line({"direction": direction, "step": step}, seconds=found[f"{step}_seconds"], **beside.get(step, {}))
+        for step in (*CALLS, "wire")
     ]

@@ -35,11 +35,3 @@ def _reached(
         return found | {"of_ceiling": None}
     share = multiply_adds / ceiling.get("multiply_adds", multiply_adds)
     return found | {"of_ceiling": share * ceiling["seconds"] / line["seconds"]}
-
-
-def reached(timings: dict[str, Any], name: str, figure: str) -> tuple[float | None, str]:
-    """A figure of :func:`lines`, and why it is missing where it is."""
-    line = timings.get(name, {"missing": "it was not asked for"})
-    if line.get(figure) is not None:
-        return line[figure], ""
-    return None, report.reason(timings | {name: line}, name, "ours") or "there is no ceiling for it here"

@@ -10,20 +10,17 @@ from typing import Any
 
 import torch
 
-from hpcgnn.bench import figures, studies
+from hpcgnn.bench import figures, lines, studies
 from hpcgnn.bench.gemm_contenders import DIRECTIONS, DTYPES, by_name
 from hpcgnn.bench.measure import Entry, Place, interleave, steps
-from hpcgnn.bench.report import Requirement
-from hpcgnn.bench.run import Progress, machine
+from hpcgnn.bench.run import Progress, machine, versions
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.nn import int8 as training
 
-# On CPUs with dot products of 8-bit integers, of products with at least so many multiply-adds.
-LEAST_TIMES_FLOAT32, LEAST_OF_PEAK = 1.8, 0.85
-LARGE = 32768 * 256 * 256
-# On others, of a layer: where training takes integers, they are not slower.
-LEAST_WHERE_TAKEN = 1.0
+AS_TRAINED = (
+    "--compute int8"  # the contender that is ours in integers where training takes them, and ours in float32 elsewhere
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,7 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
     """Measure everything. Raises :class:`HpcgnnError`."""
     found: dict[str, Any] = {
         "machine": machine(settings.device),
+        "versions": versions(),
         "threads": settings.threads,
         "rounds": settings.rounds,
         "device": str(settings.device.where),
@@ -48,12 +46,10 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
         "dot_products": dot_products(where=settings.device.where),
     }
     found["shapes"] = [_measure(shape, settings, progress) for shape in settings.shapes]
-    if settings.device is not CPU or "int8" not in settings.dtypes:
-        return found | {"requirements": []}
-    if not found["dot_products"]:
+    if settings.device is CPU and "int8" in settings.dtypes:
         found["training_takes_int8"] = _training_takes_int8(settings.threads)
-    lines = [line for shape in found["shapes"] for line in requirements(shape, found)]
-    return found | {"requirements": [line.as_json() for line in lines]}
+    found["lines"] = [line for shape in found["shapes"] for line in _lines(shape, found)]
+    return found
 
 
 def _training_takes_int8(threads: int) -> bool:
@@ -83,19 +79,18 @@ def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress
     return result | {"name": title, "products": products}
 
 
-def requirements(shape: dict[str, Any], found: dict[str, Any]) -> list[Requirement]:
-    """Those that the measurements of one shape answer. found: of :func:`run`, what it knows of the CPU."""
-
-    def line(what: str, direction: str, figure: str, least: float) -> Requirement:
-        measured, note = figures.reached(shape["products"][direction], "ours.int8", figure)
-        return Requirement(what, shape["name"], "kernel", direction, measured, least, note=note)
-
-    what = "times ours float32 by int8, quantization counted"
-    if not found["dot_products"]:
-        sizes = shape["rows"], shape["depth"], shape["width"]
-        is_taken = found["training_takes_int8"] and training.multiplies(*sizes, training.LIMITS[False])
-        return [line(what, "layer", "times_ours", LEAST_WHERE_TAKEN)] if is_taken else []
-    if shape["multiply_adds"] < LARGE:
-        return []
-    lines = [line(what, direction, "times_ours", LEAST_TIMES_FLOAT32) for direction in ("y", "dx", "dW", "layer")]
-    return [*lines, line("of the peak of 8-bit multiply-adds", "product", "of_ceiling", LEAST_OF_PEAK)]
+def _lines(shape: dict[str, Any], found: dict[str, Any]) -> list[lines.Line]:
+    """Those of one shape; found: of :func:`run`, what it knows of the CPU."""
+    sizes = shape["rows"], shape["depth"], shape["width"]
+    axes = {"subject": "x".join(map(str, sizes)), "integers": lines.integers(found["dot_products"])}
+    products = shape["products"]
+    if "training_takes_int8" in found:
+        limits = training.LIMITS[found["dot_products"]]
+        is_taken = found["training_takes_int8"] and training.multiplies(*sizes, limits)
+        layer = products["layer"]
+        products = products | {"layer": layer | {AS_TRAINED: layer["ours.int8" if is_taken else "ours"]}}
+    return [
+        line
+        for direction, timings in products.items()
+        for line in lines.of_timings(timings, "contender", axes | {"direction": direction})
+    ]

@@ -20,6 +20,7 @@ from hpcgnn.bench.problem import Call, Contender, Prepare, Result, Unfinished
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, int8
+from hpcgnn.kernels.native import dense as native
 
 DIRECTIONS = ("y", "dx", "dW", "layer", "product")
 _KEY, _WEIGHT_KEY = 1, 2  # of the noise, as training draws it
@@ -52,6 +53,13 @@ class GemmProblem:
     def dy(self) -> torch.Tensor:
         """(rows, width) float32."""
         return self._normal(self.rows, self.width, 2)
+
+    def exact(self, direction: str) -> tuple[torch.Tensor, ...]:
+        """What there is to compute, in float64; of *layer* all three."""
+        x, weight, dy = (each.double() for each in (self.x, self.weight, self.dy))
+        products = {"y": lambda: x @ weight, "dx": lambda: dy @ weight.T, "dW": lambda: x.T @ dy}
+        products["product"] = products["y"]
+        return tuple(products[name]() for name in (("y", "dx", "dW") if direction == "layer" else (direction,)))
 
     def _normal(self, rows: int, columns: int, stream: int) -> torch.Tensor:
         drawn = torch.randn(rows, columns, generator=torch.Generator().manual_seed(self._seed + stream))
@@ -93,6 +101,39 @@ class _OursBf16(_Ours):
 
 class _OursTf32(_Ours):
     compute = "tf32"
+
+
+class _Native(_Products):
+    """The native kernels whatever the size, where ours leaves small products to torch."""
+
+    compute = "float32"
+
+    def __init__(self, problem: GemmProblem) -> None:
+        super().__init__(problem)
+        if self.compute not in native.arithmetics():
+            raise HpcgnnError(f"this CPU has no {self.compute}")
+
+    def y(self) -> torch.Tensor:
+        return self._multiply(self.x, self.weight)
+
+    def dx(self) -> torch.Tensor:
+        return self._multiply(self.dy, self.weight.T)
+
+    def dw(self) -> torch.Tensor:
+        out = torch.empty_like(self.weight)
+        native.contract(self.x, self.dy, out, None, self.compute)
+        return out
+
+    def _multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape[0], weight.shape[1])
+        native.multiply(x, weight, None, False, out, self.compute)
+        return out
+
+    product = y
+
+
+class _NativeBf16(_Native):
+    compute = "bf16"
 
 
 class _OursInt8(_Products):
@@ -283,6 +324,8 @@ if platform.machine() == "aarch64":
     _ENGINES["qnnpack"] = "QNNPACK, dynamic quantization"
 HOST = (
     *EVERYWHERE,
+    _made("native", "native float32, any size", _Native, ceiling=_F32),
+    _made("native.bf16", "native bf16, any size", _NativeBf16, directions=_NO_PRODUCT, **_OF_BF16),
     *(_inference(engine, label) for engine, label in _ENGINES.items()),
     Contender(_F32, "peak of float32", "ceiling", _ceiling("float32"), directions=DIRECTIONS, tolerance=None),
     Contender(_I8, "peak of int8", "ceiling", _ceiling("int8"), directions=DIRECTIONS, tolerance=None, dtype="int8"),

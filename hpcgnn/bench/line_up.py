@@ -1,4 +1,4 @@
-"""Who is measured on the host and on a device, and what is required of ours there."""
+"""Who is measured on the host and on a device."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ class LineUp:
     """Of one kind of device.
 
     ours, rivals: who compares. beside: what is measured beside them, the ceilings among it. converted: and with other types
-    (``--dtype``). variants: of ours, for the ablation.
-    faster: by mode and family of rivals, how many times as fast as the fastest of the family ours has to be. names: of
-    families, in a report. least_of_ceiling: the share of the row-gather ceiling that ours has to reach. least_of_copy: the
-    share of copy bandwidth that quantization has to reach.
+    (``--dtype``). variants: of ours, for the ablation. apart: families of rivals that are measured in processes of their own too.
     """
 
     ours: tuple[Contender, ...]
@@ -31,10 +28,7 @@ class LineUp:
     beside: tuple[Contender, ...]
     converted: tuple[Contender, ...]
     variants: tuple[Contender, ...]
-    faster: dict[str, dict[str, float]]
-    names: dict[str, str]
-    least_of_ceiling: float
-    least_of_copy: float
+    apart: tuple[str, ...]
 
     @cached_property
     def by_name(self) -> dict[str, Contender]:
@@ -73,10 +67,7 @@ HOST = LineUp(
     beside=ours.MEASURED_BESIDE,
     converted=_converted("native"),
     variants=ours.SWITCHED_OFF,
-    faster={"kernel": {"dgl": 2, "torch.mm": 3, "pyg": 8}, "user": {"dgl": 3, "torch.mm": 4, "pyg": 25}},
-    names={"dgl": "DGL's libxsmm kernel", "torch.mm": 'torch.sparse.mm(A, x, "sum")', "pyg": "PyG's default"},
-    least_of_ceiling=0.85,
-    least_of_copy=0.6,
+    apart=("dgl", "torch.mm", "pyg"),
 )
 # The kernels are those that training takes on the device.
 DEVICE = LineUp(
@@ -90,10 +81,7 @@ DEVICE = LineUp(
     ),
     converted=_converted("auto", ("triton",)),
     variants=(),
-    faster={"kernel": {"torch.mm": 1.5, "pyg": 2}},
-    names={"torch.mm": "torch.sparse.mm (cuSPARSE)", "pyg": "PyG's scatter"},
-    least_of_ceiling=0.8,
-    least_of_copy=0.7,
+    apart=(),
 )
 
 

@@ -89,10 +89,12 @@ class Worker:
 
 @dataclass
 class Timing:
-    """Seconds of one contender, one value a round: the median of that round's calls. multiply_adds: of a call, if known."""
+    """Seconds of one contender, one value a round: the median of that round's calls. multiply_adds: of a call, if known.
+    relative_error: of its result, if measured."""
 
     rounds: list[float] = field(default_factory=list)
     multiply_adds: float | None = None
+    relative_error: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -106,8 +108,9 @@ class Timing:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        counted = {} if self.multiply_adds is None else {"multiply_adds": self.multiply_adds}
-        return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds, **counted}
+        known = {"multiply_adds": self.multiply_adds, "relative_error": self.relative_error}
+        known = {name: value for name, value in known.items() if value is not None}
+        return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds, **known}
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,9 @@ def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, a
         if "missing" in answer:
             outcome.missing[entry.key] = answer["missing"]
         else:
-            outcome.timings[entry.key] = Timing(multiply_adds=answer.get("multiply_adds"))
+            outcome.timings[entry.key] = Timing(
+                multiply_adds=answer.get("multiply_adds"), relative_error=answer.get("relative_error")
+            )
         if answer.get("fingerprint") is not None:
             first = expected.setdefault(entry.place.subject, answer["fingerprint"])
             try:

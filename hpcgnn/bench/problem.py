@@ -82,6 +82,10 @@ class Problem:
         """The matrix and the rows that it gathers: itself and ``x``, or its transpose and ``dz``."""
         return (self.csr, self.x) if direction == "forward" else (self.csr.transpose(), self.dz)
 
+    def exact(self, direction: str) -> tuple[torch.Tensor, ...] | None:
+        """What there is to compute, in float64; None where errors are not measured."""
+        return None
+
     def _normal(self, rows: int, stream: int) -> torch.Tensor:
         drawn = torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
         return drawn.to(self.device.where)
@@ -91,10 +95,9 @@ class Problem:
 class Contender:
     """One way to compute what is measured.
 
-    ``prepare(problem, direction)`` gives the product to time. ``family`` groups ways that a requirement counts as one: the
-    fastest of them stands for it. ``modules`` must be importable. ``tolerance`` is how far the result may lie from ours,
-    relative to its size; None where it is another quantity. ``dtype``: with which it is measured, where types are chosen.
-    ``ceiling``: the name of what it could reach at most.
+    ``prepare(problem, direction)`` gives the product to time. ``family`` groups ways of one library. ``modules`` must be
+    importable. ``tolerance`` is how far the result may lie from ours, relative to its size; None where it is another quantity.
+    ``dtype``: with which it is measured, where types are chosen. ``ceiling``: the name of what it could reach at most.
     """
 
     name: str

@@ -15,19 +15,15 @@ from typing import Any
 
 import torch
 
-from hpcgnn.bench import clock
-from hpcgnn.bench.line_up import line_up
+from hpcgnn.bench import clock, lines
 from hpcgnn.bench.measure import Advance, Timing
-from hpcgnn.bench.report import Requirement
-from hpcgnn.bench.run import machine
+from hpcgnn.bench.run import machine, versions
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
 
 _CALLS = 3
-_REQUIRED_BITS = 2  # on the host; on a device, whose kernels have one form for all, each that is measured
-_REQUIRED = ("encode", "decode")
 _ENTRIES_A_ROW = 2
 
 
@@ -80,22 +76,22 @@ def run(
         moved |= {name: message.buffer.nbytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
     timings = _interleave(calls, rounds, advance, device)
     gigabytes = {name: moved[name] / timing.seconds / 1e9 for name, timing in timings.items()}
-    lines = {
+    kernels = {
         name: timing.as_json() | {"bytes": moved[name], "gigabytes_per_second": gigabytes[name],
                                   "of_copy": gigabytes[name] / gigabytes["copy"]}
         for name, timing in timings.items()
     }  # fmt: skip
-    found = {
+    return {
         "machine": machine(device),
+        "versions": versions(),
         "threads": threads,
         "rounds": rounds,
         "rows": rows,
         "width": width,
-        "kernels": lines,
+        "device": str(device.where),
+        "kernels": kernels,
+        "lines": lines.of_timings(kernels, "step", {"subject": f"{rows}x{width}"}),
     }
-    found["device"] = str(device.where)
-    required = bits if device is not CPU else tuple(number for number in bits if number == _REQUIRED_BITS)
-    return found | {"requirements": [line.as_json() for line in _requirements(found, required)]}
 
 
 def _interleave(
@@ -109,12 +105,3 @@ def _interleave(
             timings[name].rounds.append(statistics.median(clock.seconds(device, call, together) for _ in range(_CALLS)))
         advance(1)
     return timings
-
-
-def _requirements(found: dict[str, Any], bits: tuple[int, ...]) -> list[Requirement]:
-    about, least = f"{found['rows']} rows of {found['width']}", line_up(found["device"]).least_of_copy
-    return [
-        Requirement(f"of copy bandwidth, {what} {number} bits", about, "kernel", "forward",
-                    found["kernels"][f"{what} {number}"]["of_copy"], least)
-        for what in _REQUIRED for number in bits
-    ]  # fmt: skip

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.bench import aggregate, graphs, report
-from hpcgnn.bench.aggregate import PLANS, Workload
+from hpcgnn.bench.aggregate import ABLATION, PLANS, Workload
 from hpcgnn.bench.ceilings import last_level_cache_bytes
 from hpcgnn.bench.measure import Advance
+from hpcgnn.bench.problem import DIRECTIONS
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
 from hpcgnn.processor import processor
+from hpcgnn.version import __version__
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")
@@ -52,13 +54,16 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
     results = [_measure(work, settings, progress) for work in works]
     found: dict[str, Any] = {
         "machine": machine(settings.device),
+        "versions": versions(),
         "threads": settings.threads,
         "rounds": settings.rounds,
     }
     found["graphs"] = results
     if settings.ablation:
         found["ablation"] = _ablation(works[0], store, progress)
-    found["requirements"] = [line.as_json() for graph in results for line in report.requirements(graph)]
+        directions = {name: found["ablation"][name] for name in DIRECTIONS}
+        results = [*results, aggregate.describe(works[0]) | {ABLATION: directions}]
+    found["lines"] = [line for graph in results for line in report.lines_of(graph)]
     return found
 
 
@@ -94,6 +99,12 @@ def machine(device: Device = CPU) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
         "versions": {name: _version(name) for name in _LIBRARIES},
     }
+
+
+def versions(**others: str) -> dict[str, str]:
+    """What ran, with ``others``: of the libraries, those that are installed."""
+    found = {name: _version(name) for name in _LIBRARIES}
+    return {"hpcgnn": __version__} | {name: value for name, value in found.items() if value is not None} | others
 
 
 def _read(path: str) -> str:

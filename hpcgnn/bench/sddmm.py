@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.bench import figures, graphs, studies
+from hpcgnn.bench import figures, graphs, lines, studies
 from hpcgnn.bench.ceilings import last_level_cache_bytes
 from hpcgnn.bench.measure import Entry, Place, interleave, steps
-from hpcgnn.bench.report import Requirement
-from hpcgnn.bench.run import Progress, machine
+from hpcgnn.bench.run import Progress, machine, versions
 from hpcgnn.bench.sddmm_contenders import DTYPES, by_name
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.int8 import dot_products
-
-# Of products whose operands no cache holds: on CPUs with dot products of 8-bit integers, and on others.
-LEAST_TIMES_FLOAT32, LEAST_WITHOUT_DOT_PRODUCTS = 1.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,7 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
             advance(1)
     found: dict[str, Any] = {
         "machine": machine(settings.device),
+        "versions": versions(),
         "threads": settings.threads,
         "rounds": settings.rounds,
         "device": str(settings.device.where),
@@ -59,10 +56,7 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
         "dot_products": dot_products(where=settings.device.where),
     }
     found["graphs"] = [_measure(path, width, settings, progress) for path, width in stored]
-    chosen = settings.device is CPU and "int8" in settings.dtypes
-    found["requirements"] = [
-        line.as_json() for graph in found["graphs"] if chosen for line in requirements(graph, found["dot_products"])
-    ]
+    found["lines"] = [line for graph in found["graphs"] for line in _lines(graph, found["dot_products"])]
     return found
 
 
@@ -88,11 +82,11 @@ def _measure(path: Path, width: int, settings: Settings, progress: Progress) -> 
     }
 
 
-def requirements(graph: dict[str, Any], has_dot_products: bool) -> list[Requirement]:
-    """Those that the measurements of one graph (see :func:`run`) answer: none where caches hold its rows."""
-    if not graph["beyond_caches"] or "dot" not in graph["ops"]:
-        return []
-    measured, note = figures.reached(graph["ops"]["dot"], "ours.int8", "times_ours")
-    least = LEAST_TIMES_FLOAT32 if has_dot_products else LEAST_WITHOUT_DOT_PRODUCTS
-    what = "times ours float32 by int8, quantization counted"
-    return [Requirement(what, graph["name"], "kernel", "dot", measured, least, note=note)]
+def _lines(graph: dict[str, Any], has_dot_products: bool) -> list[lines.Line]:
+    axes = {"subject": f"{graph['name']}, width {graph['width']}, {graph['heads']} heads"}
+    axes |= {"memory": lines.memory(graph["beyond_caches"]), "integers": lines.integers(has_dot_products)}
+    return [
+        line
+        for op, timings in graph["ops"].items()
+        for line in lines.of_timings(timings, "contender", axes | {"direction": op})
+    ]

@@ -62,7 +62,10 @@ class Bench:
         if isinstance(call, Unfinished):
             result = call.finish(result)
         counted = {"multiply_adds": call.multiply_adds} if isinstance(call, Counted) else {}
-        return {"fingerprint": fingerprint(result) if contender.tolerance else None, **counted}
+        if not contender.tolerance:
+            return {"fingerprint": None, **counted}
+        error = relative_error(result, self._problem.exact(direction))
+        return {"fingerprint": fingerprint(result), "relative_error": error, **counted}
 
     def _run(self, name: str) -> dict[str, Any]:
         call = self._ready[name]
@@ -73,6 +76,15 @@ class Bench:
             while not seconds or (calls * sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
                 seconds.append(clock.seconds(self._device, call, calls))
         return {"seconds": seconds}
+
+
+def relative_error(result: Result, exact: tuple[torch.Tensor, ...] | None) -> float | None:
+    """How far each of the results is from what is exact, relative to its size (root mean square): the largest; None where
+    nothing exact is known."""
+    if exact is None:
+        return None
+    results = result if isinstance(result, tuple) else (result,)
+    return max(float((one - other).norm() / other.norm()) for one, other in zip(results, exact, strict=True))
 
 
 def fingerprint(result: Result) -> list[float]:

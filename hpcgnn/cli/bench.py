@@ -18,9 +18,9 @@ from hpcgnn.bench.line_up import HOST_NAME
 from hpcgnn.bench.problem import DIRECTIONS
 from hpcgnn.bench.report import device_of, timing_rows
 from hpcgnn.bench.run import Settings, run
-from hpcgnn.cli import bench_products, console
+from hpcgnn.cli import bench_products, bench_training, console
 from hpcgnn.cli import bench_shared as shared
-from hpcgnn.cli.bench_shared import show_requirements, table
+from hpcgnn.cli.bench_shared import table
 from hpcgnn.comm import MpiWorld, together
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
@@ -39,7 +39,7 @@ def bench() -> None:
     """Measure kernels beside other libraries and beside what the machine can do at most."""
 
 
-for command in (bench_products.gemm, bench_products.sddmm):
+for command in (bench_products.gemm, bench_products.sddmm, bench_training.pyg, bench_training.breakdown):
     bench.add_command(command)
 
 
@@ -132,7 +132,6 @@ def quantize(
             name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
         )
     console.stdout().print(shown)
-    show_requirements(found["requirements"])
 
 
 @bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
@@ -189,7 +188,6 @@ def _show_exchange(found: dict[str, Any]) -> None:
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
         shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)
-    show_requirements(found["requirements"])
 
 
 def _show_aggregation(found: dict[str, Any]) -> None:
@@ -199,7 +197,6 @@ def _show_aggregation(found: dict[str, Any]) -> None:
             _show_timings(title, graph[mode], device_of(graph))
     if "ablation" in found:
         _show_timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
-    show_requirements(found["requirements"])
 
 
 def _show_timings(title: str, timings: dict[str, Any], device: str = HOST_NAME) -> None:

@@ -76,7 +76,6 @@ def gemm(
     for shape in found["shapes"]:
         for direction, lines in shape["products"].items():
             _show(f"{shape['name']}, {direction}, {where}", direction, lines, contenders)
-    shared.show_requirements(found["requirements"])
 
 
 @click.command(
@@ -129,7 +128,6 @@ def sddmm(
         for op, lines in graph["ops"].items():
             about = f"{graph['heads']} heads" if op == "dot" else "sums"
             _show(f"{graph['name']}, width {graph['width']}, {about}, {where}", op, lines, contenders)
-    shared.show_requirements(found["requirements"])
 
 
 def _show(title: str, direction: str, lines: dict[str, Any], contenders: dict[str, Contender]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.bench.line_up import HOST_NAME
-from hpcgnn.cli import console
 
 WIDTH = 256
 folder = click.option(
@@ -78,18 +76,6 @@ def paired(
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def show_requirements(lines: list[dict[str, Any]]) -> None:
-    """What was measured against what is required, a table for each graph or shape."""
-    answers = {True: "yes", False: "NO", None: "not measured"}
-    for graph, of_graph in itertools.groupby(lines, key=lambda line: line["graph"]):
-        shown = table(f"required: {graph}", "figure", "mode", "direction", "measured", "required", "reached")
-        for line in of_graph:
-            measured = "-" if line["measured"] is None else f"{line['measured']:.2f}"
-            required = f"{'≤' if line['at_most'] else '≥'} {line['required']:g}"
-            shown.add_row(line["what"], line["mode"], line["direction"], measured, required, answers[line["reached"]])
-        console.stdout().print(shown)
 
 
 def table(title: str, *names: str) -> Table:

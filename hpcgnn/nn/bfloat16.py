@@ -1,7 +1,7 @@
 """What bfloat16 is worth on this device: whose products are the faster ones, and how much faster than float32.
 
 It is measured, once a process, because instructions do not tell: AVX512_BF16 is 1.8 times as fast as float32 on AMD's Zen 4
-and 5 and half as fast on Intel's CPUs, whose matrix units (AMX) are many times as fast (docs/compute.md). What lies far apart
+and 5 and half as fast on Intel's CPUs, whose matrix units (AMX) are many times as fast (the study products). What lies far apart
 on every CPU seen so far is told apart by limits in the middle, so that a CPU gives the same answer each time.
 """
 

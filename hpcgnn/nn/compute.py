@@ -33,7 +33,7 @@ INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
 INTEGERS = (INT8, INT8_ALWAYS)
 COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
 _LOG = logging.getLogger("hpcgnn")
-# Below these a product and its gradients together may be slower than in float32, conversions counted, by docs/compute.md: by
+# Below these a product and its gradients together may be slower than in float32, conversions counted, by the study products: by
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
 # on the number of threads.
 _LEAST_MULTIPLICATIONS = 1 << 20

@@ -2,7 +2,7 @@
 
 Where no batch normalisation takes the mean out of hidden features, a step of the optimiser moves the features of many nodes,
 and the gradients that answer, in much the same way: this is the direction in which a model is most sensitive. A delay of one
-epoch in it, with the momentum of Adam, lets training swing where it would settle without (docs/staleness.md). Neighbours are
+epoch in it, with the momentum of Adam, lets training swing where it would settle without (docs/studies/staleness). Neighbours are
 alike, so that a node can tell how its neighbours on other ranks have moved from those on its own. With what it has of these,
 D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch t as
 

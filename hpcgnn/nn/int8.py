@@ -34,7 +34,7 @@ STOCHASTIC, NEAREST = "stochastic", "nearest"
 _LOG = logging.getLogger("hpcgnn")
 _NOISE = 0x18  # beside the words of other keys
 _FASTER = 1.1  # what a measurement must differ by to count
-# Below these, an aggregation may be slower than in float32, quantization counted, by docs/compute.md.
+# Below these, an aggregation may be slower than in float32, quantization counted, by the study products.
 _LEAST_ENTRIES_A_ROW = 8
 _LEAST_BYTES_AGGREGATED = 8 << 20
 _LEAST_WIDTH_AGGREGATED = 128
@@ -72,8 +72,8 @@ class Int8Config(Checked):
 
 @dataclass(frozen=True)
 class Limits:
-    """Below these a product and its gradients may be slower than in float32, quantization counted, by docs/compute.md; whatever
-    the number of threads, so that bits do not depend on it. multiplications: of the product. narrow, wide: its two widths."""
+    """Below these a product and its gradients may be slower than in float32, quantization counted, by the study products;
+    whatever the number of threads, so that bits do not depend on it. multiplications: of it. narrow, wide: its two widths."""
 
     multiplications: int
     narrow: int
@@ -331,7 +331,7 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
 
 
 def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:
-    """What is faster on a device: by the measurement here, and by those of docs/compute.md."""
+    """What is faster on a device: by the measurement here, and by those of the study products."""
     found = measured(backend, where).uses
     return Uses(found.products, found.sums and int8.gathers_bytes(backend, where))
 

@@ -1,170 +1,164 @@
-"""``make bench-gpu``: all that it runs runs here on the stand-in, with small graphs, and it says what it could not measure."""
+"""``make bench-gpu``: the studies that it runs run here on the stand-in, with small graphs."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import subprocess
-import sys
-import time
+import re
 from pathlib import Path
 
 import pytest
-import small_graphs
 from bench.as_gpu import environment
+from bench.shipped_targets import answers
 from requires import require_module
 from virtual_clusters import require_rights
 
-from hpcgnn.bench import plot, report
+from hpcgnn.bench import report
 from hpcgnn.bench.line_up import DEVICE
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.study import records, runner, specification, targets
+from hpcgnn.study.commands import Commands
+from hpcgnn.study.records import Record
+from hpcgnn.study.specification import Run, Specification
+from hpcgnn.study.summary import finished_groups
 
-TOOLS = Path(__file__).parents[2] / "tools"
+_SMALLER = {
+    r"scale=\d+": "scale=6",
+    r"--width \d+": "--width 32",
+    r"--rows \d+": "--rows 64",
+    r"--shape \d+x": "--shape 64x",
+    r"--rounds \d+": "--rounds 1",
+    r"hidden = \d+": "hidden = 16",
+}
+
+
+def smaller(name: str, folder: Path) -> Specification:
+    """A shipped study with small graphs; benches that are the same then are one."""
+    text = specification.find(name).read_text()
+    for pattern, replacement in _SMALLER.items():
+        text = re.sub(pattern, replacement, text)
+    lines, seen = [], set()
+    for line in text.splitlines():
+        if not (line.startswith('    "') and line in seen):
+            lines.append(line)
+        seen.add(line)
+    path = folder / f"{name}.toml"
+    path.write_text("\n".join(lines))
+    return specification.read(path)
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    """The program as a module."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return importlib.import_module("bench_gpu")
-
-
-@pytest.fixture
-def run(tool, tmp_path, monkeypatch):
-    """Of commands for which the stand-in is the GPU."""
+def ran(tmp_path, monkeypatch):
+    """Runs some runs of a study on the stand-in; returns their records."""
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    return tool.Run("cuda", 14, time.monotonic() + 300, tmp_path)
+
+    def run(study: Specification, *some: Run) -> list[Record]:
+        folder = tmp_path / study.name
+        runner.claim(study, folder)
+        runner.run_all(study, folder, Commands(), runner.Listener(), [each.key for each in some])
+        found = {record.key: record for record in records.read(folder)}
+        assert [found[each.key].error for each in some] == [""] * len(some)
+        return [found[each.key] for each in some]
+
+    return run
+
+
+def bench(study: Specification, word: str) -> Run:
+    (found,) = [run for run in study.runs if run.given["bench"].startswith(word)]
+    return found
+
+
+def axis(record: Record, name: str) -> set[str]:
+    return {line["axes"].get(name, "") for line in record.summary["lines"]}
 
 
 @pytest.mark.slow
-def test_aggregation(tool, run, tmp_path, monkeypatch):
+def test_aggregation(ran, tmp_path):
     require_module("triton")
     require_module("torch_geometric")
-    require_module("matplotlib")
-    monkeypatch.setattr(tool, "AGGREGATION", ((19, 32),))
-    found = run.found["aggregation"] = tool.aggregation(run)
-    (graph,) = found["graphs"]
-    assert (found["machine"]["device"], graph["device"]) == ("stand-in", "standin:0")
-    everyone = (*DEVICE.ours, *DEVICE.rivals, *DEVICE.beside, *DEVICE.converted)
-    assert set(graph["kernel"]["forward"]) == {each.name for each in everyone}
-    assert "seconds" in graph["kernel"]["forward"]["ours.int8.counted"]
-    assert "seconds" in graph["kernel"]["backward"]["ours"]
-    assert "standin" in graph["kernel"]["forward"]["compiled"]["missing"], "it says why, and the run goes on"
-    labels = [label for label, _ in report.timing_rows(graph["kernel"], graph["device"])]
-    assert {"ours", "torch.sparse.mm (cuSPARSE)", "torch.compile, gather + index_add"} <= set(labels)
-    lines = [line for line in tool.requirements(run) if line["mode"] == "kernel"]
-    assert [line["required"] for line in lines] == [1.5, 2, 1.5, 2, 0.8, 0.8]
-    tool.write(run, {"device": "stand-in", "command": "it"}, tmp_path / "out")
-    text = (tmp_path / "out.md").read_text()
-    assert "| ceiling.gather |" in text
-    assert "not measured: Could not run" in text, "what the stand-in cannot do has its reason"
-    plot.roofline(found, tmp_path / "roofline.svg")
-    assert "<svg" in (tmp_path / "roofline.svg").read_text()
+    study = smaller("gpu", tmp_path)
+    (record,) = ran(study, bench(study, "aggregate"))
+    rivals = {each.name for each in (*DEVICE.ours, *DEVICE.rivals, *DEVICE.beside, *DEVICE.converted)}
+    assert {"ours", "ours.int8.counted", "ceiling.copy", "pyg.scatter"} <= axis(record, "contender") <= rivals
+    assert "compiled" not in axis(record, "contender"), "the stand-in cannot, and the others are measured"
+    found = targets.verdicts(finished_groups(tmp_path / "gpu"), targets.read(targets.default_path(study)))
+    reached = [verdict.target for verdict in found if verdict.reached != targets.NOT_MEASURED]
+    assert {"PyG's scatter over ours", "the row-gather ceiling over ours"} <= set(reached)
 
 
 @pytest.mark.slow
-def test_products_of_8_bit_integers(tool, run, tmp_path, monkeypatch):
+def test_products_and_codecs(ran, tmp_path):
     require_module("triton")
-    monkeypatch.setattr(tool, "AGGREGATION", ((19, 32),))
-    run.found = {"gemm": tool.gemm(run), "sddmm": tool.sddmm(run)}
-    (shape,), (graph,) = run.found["gemm"]["shapes"], run.found["sddmm"]["graphs"]
-    assert (shape["rows"], shape["depth"], graph["heads"]) == (64, 256, 8)
-    lines = [line for line in tool.requirements(run) if "by int8" in line["what"]]
-    wanted = [("y", 2.2), ("dx", 2.2), ("dW", 2.2), ("layer", 2.2), ("dot", 1.6)]
-    assert [(line["direction"], line["required"]) for line in lines] == wanted
-    timings = [*(shape["products"][direction] for direction, _ in wanted[:-1]), graph["ops"]["dot"]]
-    for line, of_direction in zip(lines, timings, strict=True):
-        times = of_direction["ours"]["seconds"] / of_direction["ours.int8"]["seconds"]
-        assert line["measured"] == pytest.approx(times)
-    tool.write(run, {"device": "stand-in", "command": "it"}, tmp_path / "out")
-    text = (tmp_path / "out.md").read_text()
-    for contender in ("ours", "ours.bf16", "ours.tf32", "ours.int8"):
-        assert f"| 64 x 256 x 256 | y | {contender} |" in text
-    assert "| dot | ours.int8 |" in text
+    study = smaller("gpu", tmp_path)
+    gemm, sddmm, quantize = ran(study, *(bench(study, word) for word in ("gemm", "sddmm", "quantize")))
+    assert {"ours", "ours.bf16", "ours.int8"} <= axis(gemm, "contender")
+    assert axis(gemm, "direction") == {"y", "dx", "dW", "layer", "product"}
+    assert {"ours", "ours.int8", "ceiling.gather"} <= axis(sddmm, "contender")
+    assert {"copy", "encode 1", "decode 16"} <= axis(quantize, "step")
 
 
 @pytest.mark.slow
-def test_the_program_writes_what_it_has_measured(tmp_path):
-    options = ["--smaller", "14", "--out", tmp_path / "out", "--parts", "quantization"]
-    command = [sys.executable, TOOLS / "bench_gpu.py", *options]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr
-    found, text = json.loads((tmp_path / "out.json").read_text()), (tmp_path / "out.md").read_text()
-    assert text in done.stdout
-    assert "| encode 16 |" in text
-    assert [line["required"] for line in found["requirements"] if line["what"].startswith("of copy")] == [0.7] * 10
-    assert found["missing"]["epochs gat"] == found["missing"]["policies 10gbit"] == "it was not asked for"
-
-
-@pytest.mark.slow
-def test_epochs(tool, run):
+def test_epochs_beside_pygs(ran, tmp_path):
     require_module("torch_geometric")
-    found = run.found["epochs sage"] = tool.epochs(run, "sage")
-    assert all(found[who]["peak_bytes"] > 0 and found[who]["epoch_seconds"] > 0 for who in ("ours", "pyg"))
-    (line,) = tool.of_epochs(run, "sage", 2.0)
-    assert line.measured == found["pyg"]["epoch_seconds"] / found["ours"]["epoch_seconds"]
-    run.found["epochs gat"] = found
-    _, share, *_ = tool.of_epochs(run, "gat", 1.5)
-    assert share.measured == found["ours"]["peak_bytes"] / found["pyg"]["peak_bytes"]
-    assert any(row.startswith("| sage | pyg |") for row in tool.document(run, {"device": "", "command": ""}, []))
-
-
-@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
-def test_pygs_model_is_ours(model, tmp_path, monkeypatch):
-    """As many parameters, and it learns: the stand-in lacks operators that some layers of PyG need, so on the host."""
-    require_module("torch_geometric")
-    monkeypatch.syspath_prepend(str(TOOLS))
-    epochs = importlib.import_module("bench_gpu_epochs")
-    monkeypatch.setattr(
-        sys, "argv", ["it", "ours", "-", "--model", model, "--hidden", "16", "--heads", "2", "--epochs", "8"]
-    )
-    arguments, arrays = epochs.parse(), small_graphs.random_multigraph(nodes=200, edges=1500)
-    graph = small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5")
-    ours, pygs = epochs.of_ours(arguments, graph), epochs.of_pyg(arguments, graph)
-    assert len(ours["seconds"]) == len(pygs["seconds"]) == 8 + epochs.WARM_UP
-    assert ours["loss"] == pytest.approx(pygs["loss"], rel=0.3)
-    mine = epochs.trainer_of(arguments, graph).model
-    theirs = epochs.OfPyg(arguments, graph.meta.num_features, graph.meta.num_classes)
-    counts = [sum(each.numel() for each in model.parameters()) for model in (mine, theirs)]
-    assert counts[0] == counts[1]
+    study = smaller("gpu-training", tmp_path)
+    some = [run for run in study.runs if run.configuration["ranks"] == 1 and run.configuration["model"] == "sage"]
+    done = {record.configuration["framework"]: record.summary for record in ran(study, *some)}
+    assert done.keys() == {"hpcgnn", "pyg"}
+    for summary in done.values():
+        assert summary["epoch_seconds_median"] > 0
+        assert summary["peak_device_memory_bytes_per_rank"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.virtual_cluster
-def test_policies_over_links_of_a_given_speed(tool, run):
+def test_policies_over_links_of_a_given_speed(ran, tmp_path):
     require_rights()
-    lines = run.found["policies 1gbit"] = tool.policies(run, "1gbit")
-    assert [line["policy"] for line in lines] == ["full precision", "AdaQP", "Sylvie", "PipeQS"]
-    assert all(line["ranks"] == 2 for line in lines)
-    assert max(line["bytes_sent"] for line in lines[1:]) < lines[0]["bytes_sent"]
-    assert any(row.startswith("| 1gbit | AdaQP |") for row in tool.of_policies(run))
+    study = smaller("gpu-training", tmp_path)
+    done = ran(study, *(run for run in study.runs if run.configuration["rate"] == "1gbit"))
+    sent = {record.configuration["bits"]: record.summary["bytes_sent_per_epoch"] for record in done}
+    assert sent.keys() == {"32", "adaqp", "sylvie", "pipeqs"}
+    assert max(count for bits, count in sent.items() if bits != "32") < sent["32"]
 
 
-def test_what_has_no_time_or_fails_is_not_measured(tool, tmp_path):
-    late = tool.Run("cuda", 0, time.monotonic() - 1, tmp_path)
-    with pytest.raises(tool.NotMeasured, match="no time was left"):
-        tool.aggregation(late)
-    run = tool.Run("cuda", 0, time.monotonic() + 100, tmp_path)
-    for script, said in (
-        ("import time; time.sleep(60)", "time was over"),
-        ("print(1); raise SystemExit('it broke')", "it broke"),
-    ):
-        run.deadline = time.monotonic() + (1 if "sleep" in script else 100)
-        with pytest.raises(tool.NotMeasured, match=said):
-            run.output([sys.executable, "-c", script])
-    run.missing = dict.fromkeys(tool.everything(run), "no GPU")
-    lines = tool.requirements(run)
-    assert [line["reached"] for line in lines] == [None] * 10
-    tool.write(run, {"device": "none", "command": "it"}, tmp_path / "out")
-    text = (tmp_path / "out.md").read_text()
-    assert text.count("not measured: no GPU") == 10 + 2
+@pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
+def test_each_target_of_kernels_has_its_bound(scale, reached):
+    """Rivals, ceilings and float32 that are just as slow as they must be, and a bit faster."""
+    rivals = {"torch.mm": 1.5, "pyg.layer": 2.0, "pyg.index_add": 2.0, "pyg.scatter": 2.0, "ceiling.gather": 0.8}
+    kernel = {"ours": {"seconds": 1.0}} | {name: {"seconds": least * scale} for name, least in rivals.items()}
+    graph = {"name": "g", "width": 8, "beyond_caches": True, "kernel": {"forward": kernel}}
+    told = report.lines_of(graph)
+    for bits in (1, 2, 4, 8, 16):
+        told += [
+            {"axes": {"step": f"{what} {bits}"}, "figures": {"share_of_copy": share}}
+            for what, share in (("encode", 0.7 * scale), ("decode", 0.7 * scale), ("aggregate", 0.1))
+        ]
+    for direction, least in (("y", 2.2), ("dx", 2.2), ("dW", 2.2), ("layer", 2.2), ("dot", 1.6), ("product", 0.1)):
+        told += [
+            {"axes": {"direction": direction, "contender": name}, "figures": {"seconds": seconds}}
+            for name, seconds in (("ours", least * scale), ("ours.int8", 1.0))
+        ]
+    found = answers("gpu", {"lines": told})
+    assert [len(each) for each in found.values()] == [1, 3, 1, 10, 4, 1]
+    assert {each for every in found.values() for each in every} == {reached}
 
 
-def test_a_machine_without_a_gpu_is_one_sentence():
-    if importlib.import_module("torch").cuda.is_available():
-        return
-    done = subprocess.run([sys.executable, TOOLS / "bench_gpu.py"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("bench_gpu.py: --device cuda was asked for")
-    assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
+def test_each_target_of_epochs_has_its_bound(scale, reached):
+    least = {"gcn": 2.0, "sage": 2.0, "gat": 1.5}
+    told = []
+    for run in specification.read(specification.find("gpu-training")).runs:
+        framework, model = run.configuration["framework"], run.configuration["model"]
+        seconds = {("pyg", "float32"): least[model] * scale, ("hpcgnn", "float32"): 1.0}
+        seconds["hpcgnn", "int8"] = 1 / (1.5 if model == "gat" else 1.2) / scale
+        memory = 1.0 if framework == "pyg" else 0.5 / scale
+        told.append(
+            {
+                "epoch_seconds_median": seconds[framework, run.configuration["compute"]],
+                "peak_device_memory_bytes_per_rank": memory,
+            }
+        )
+    found = answers("gpu-training", *told)
+    assert {target: len(each) for target, each in found.items()} == {
+        "PyG's epoch over ours": 3,
+        "peak memory of ours over PyG's": 1,
+        "our epoch in float32 over that with --compute int8": 2,
+    }
+    assert {each for every in found.values() for each in every} == {reached}

@@ -9,14 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from bench.shipped_targets import answers
 from click.testing import CliRunner
 
 from hpcgnn.bench import aggregate, ceilings, figures, gemm, gemm_contenders, report, sddmm, sddmm_contenders, studies
 from hpcgnn.bench.gemm_contenders import GemmProblem
+from hpcgnn.bench.lines import of_timings
 from hpcgnn.bench.measure import Entry, Outcome, Place, Timing, compare
 from hpcgnn.bench.problem import Counted, Unfinished
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
-from hpcgnn.bench.worker import fingerprint
+from hpcgnn.bench.worker import fingerprint, relative_error
 from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
@@ -36,7 +38,10 @@ def computed(contender, problem, direction):
         call = contender.prepare(problem, direction)
         result = call.finish(call()) if isinstance(call, Unfinished) else call()
     except (ValueError, HpcgnnError) as error:  # what this CPU has no arithmetic or no ceiling for
-        assert contender.name in ("ours.bf16", "torch.fbgemm", "torch.onednn") or contender.family == "ceiling"
+        assert (
+            contender.name in ("ours.bf16", "native.bf16", "torch.fbgemm", "torch.onednn")
+            or contender.family == "ceiling"
+        )
         pytest.skip(str(error))
     return result if isinstance(result, tuple) else (result,)
 
@@ -125,44 +130,45 @@ def test_without_a_ceiling_the_share_is_not_measured():
     outcome = Outcome({"ours": of(10.0), "ours.int8": of(4.0)}, {"ceiling.int8": "no native kernels"})
     lines = figures.lines(outcome, OF_GEMM, 100e6)
     assert lines["ours.int8"]["of_ceiling"] is None
-    assert figures.reached(lines, "ours.int8", "of_ceiling") == (None, "there is no ceiling for it here")
-    assert figures.reached(lines, "exact", "times_ours") == (None, "it was not asked for")
-    broken = figures.lines(Outcome({"ours": of(1.0)}, {"ours.int8": "it broke"}), OF_GEMM, 1.0)
-    assert figures.reached(broken, "ours.int8", "times_ours") == (None, "it broke")
+    told = {line["axes"]["contender"]: line["figures"] for line in of_timings(lines, "contender", {})}
+    assert told.keys() == {"ours", "ours.int8"}, "what is missing has no line"
+    assert "share_of_peak" not in told["ours.int8"]
 
 
-def shape(times: float, share: float | None, rows: int = 32768) -> dict:
-    lines = {"ours": {"seconds": 1.0}, "ours.int8": {"seconds": 1.0, "times_ours": times, "of_ceiling": share}}
-    products = dict.fromkeys(gemm_contenders.DIRECTIONS, lines)
-    sizes = {"rows": rows, "depth": 256, "width": 256, "multiply_adds": rows * 256 * 256}
-    return {"name": "s", "products": products} | sizes
+def answered(seconds: dict[str, float], share: float | None, rows: int = 32768, **cpu: bool) -> dict[str, list[str]]:
+    """What the targets of the study say of products that all took so long."""
+    lines = {name: {"seconds": each, "of_ceiling": share} for name, each in seconds.items()}
+    shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(gemm_contenders.DIRECTIONS, lines)}
+    found = {"dot_products": True, "training_takes_int8": True} | cpu
+    return answers("products", {"lines": gemm._lines(shape, found)})
 
 
-def cpu(*, dot_products: bool, takes: bool = True) -> dict:
-    return {"dot_products": dot_products, "training_takes_int8": takes}
+LARGE = "large products in float32 over 8-bit integers, with instructions for dot products"
+PEAK = "large products of 8-bit integers beside the peak, with instructions for dot products"
+WITHOUT = "without them: a layer in float32 over what --compute int8 takes"
 
 
 @pytest.mark.parametrize(
     ("times", "share", "reached"),
-    [(1.8, 0.85, [True] * 5), (1.79, 0.85, [False] * 4 + [True]), (1.8, 0.84, [True] * 4 + [False])],
+    [(1.8, 0.85, ["yes"] * 5), (1.79, 0.85, ["no"] * 4 + ["yes"]), (1.8, 0.84, ["yes"] * 4 + ["no"])],
 )
 def test_what_is_required_of_products(times, share, reached):
-    lines = gemm.requirements(shape(times, share), cpu(dot_products=True))
-    assert [line.direction for line in lines] == ["y", "dx", "dW", "layer", "product"]
-    assert [line.reached for line in lines] == reached
+    found = answered({"ours": times, "ours.int8": 1.0}, share)
+    assert (found[LARGE], found[PEAK], len(found)) == (reached[:4], reached[4:], 2)
 
 
 def test_what_is_not_required_of_products():
-    assert gemm.requirements(shape(1.0, 0.1, rows=32767), cpu(dot_products=True)) == []
-    assert gemm.requirements(shape(2.0, None), cpu(dot_products=True))[-1].reached is None
+    assert answered({"ours": 1.0, "ours.int8": 1.0}, 0.1, rows=32767) == {}
+    assert PEAK not in answered({"ours": 2.0, "ours.int8": 1.0}, None), "it was not measured"
 
 
 def test_integers_are_not_slower_where_training_takes_them():
-    for times, reached in ((1.0, True), (0.99, False)):
-        (line,) = gemm.requirements(shape(times, 0.1), cpu(dot_products=False))
-        assert (line.direction, line.reached) == ("layer", reached)
-    assert gemm.requirements(shape(0.5, 0.1), cpu(dot_products=False, takes=False)) == []
-    assert gemm.requirements(shape(0.5, 0.1, rows=8), cpu(dot_products=False)) == [], "they are too small"
+    for times, reached in ((1.0, "yes"), (0.99, "no")):
+        found = answered({"ours": times, "ours.int8": 1.0}, 0.1, dot_products=False)
+        assert found == {WITHOUT: [reached]}
+    for others in ({"training_takes_int8": False}, {"rows": 8}):
+        found = answered({"ours": 0.5, "ours.int8": 1.0}, 0.1, dot_products=False, **others)
+        assert found == {WITHOUT: ["yes"]}, "training takes float32 there, as it is then"
 
 
 def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
@@ -179,21 +185,31 @@ def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
 
 @pytest.mark.parametrize(
     ("times", "has_dot_products", "reached"),
-    [(1.5, True, True), (1.49, True, False), (1.49, False, True), (0.99, False, False)],
+    [(1.5, True, ["yes", "yes"]), (1.49, True, ["no", "yes"]), (1.49, False, ["yes"]), (0.99, False, ["no"])],
 )
 def test_what_is_required_at_edges_and_of_aggregation(times, has_dot_products, reached):
-    lines = {"ours": {"seconds": 1.0}, "ours.int8": {"seconds": 1.0, "times_ours": times}}
-    graph = {"name": "g", "beyond_caches": True, "ops": {"dot": lines, "add": {}}}
-    (line,) = sddmm.requirements(graph, has_dot_products)
-    assert (line.direction, line.reached) == ("dot", reached)
-    assert sddmm.requirements(graph | {"beyond_caches": False}, has_dot_products) == []
-
     seconds = {"ours": {"seconds": times}, "ours.int8": {"seconds": 1.0}, "ours.int8.counted": {"seconds": 1.0}}
-    graph = {"name": "g", "beyond_caches": True, "kernel": {"forward": seconds, "backward": seconds}}
-    what = "times float32 by int8, quantization counted"
-    assert what not in [line.what for line in report.requirements(graph)], "it is for those who ask for it"
-    graph |= {"dtypes": ["int8"], "dot_products": has_dot_products}
-    assert [line.reached for line in report.requirements(graph) if line.what == what] == [reached, reached]
+    about = {"name": "g", "width": 8, "heads": 2, "beyond_caches": True}
+    at_edges = about | {"ops": {"dot": seconds, "add": seconds}}
+    found = answers("kernels", {"lines": sddmm._lines(at_edges, has_dot_products)})
+    assert [*found.values()] == [[each] for each in reached]
+    assert all(target.startswith("products at edges") for target in found)
+    assert answers("kernels", {"lines": sddmm._lines(at_edges | {"beyond_caches": False}, has_dot_products)}) == {}
+
+    graph = about | {"kernel": {"forward": seconds, "backward": seconds}, "dot_products": has_dot_products}
+    found = answers("kernels", {"lines": report.lines_of(graph)})
+    del found["float32 over features stored in 8 bits, beyond the caches"]
+    assert [*found.values()] == [[each] * 2 for each in reached]
+    del seconds["ours.int8.counted"]
+    assert len(answers("kernels", {"lines": report.lines_of(graph)})) == 1, "it is for those who ask for it"
+
+
+def test_errors_are_of_the_largest_result_and_relative():
+    exact = GemmProblem(64, 16, 8).exact("layer")
+    assert relative_error(tuple(each.float() for each in exact), exact) < 1e-6
+    wrong = (exact[0], 1.5 * exact[1], 0.9 * exact[2])
+    assert relative_error(wrong, exact) == pytest.approx(0.5)
+    assert relative_error(exact[0], None) is None
 
 
 def test_aggregation_is_measured_as_before_without_types():
@@ -257,7 +273,6 @@ def test_the_command_for_products():
     found = json.loads(
         invoke("gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1", "--json")
     )
-    assert found["requirements"] == []
     (products,) = found["shapes"]
     assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
     assert list(products["products"]) == list(gemm_contenders.DIRECTIONS)
@@ -267,18 +282,19 @@ def test_the_command_for_products():
     assert y["ours"]["times_ours"] == 1
     assert y["ours.int8"]["times_ours"] == pytest.approx(y["ours"]["seconds"] / y["ours.int8"]["seconds"])
     assert dx["exact"] == {"missing": "has no dx of its own"}
+    told = {(line["axes"]["direction"], line["axes"]["contender"]): line["figures"] for line in found["lines"]}
+    assert told["y", "ours.int8"]["seconds"] == y["ours.int8"]["seconds"]
+    assert told["y", "ours"]["relative_error"] < 1e-6 < 1e-3 < told["y", "ours.int8"]["relative_error"] < 0.05
+    assert ("layer", gemm.AS_TRAINED) in told
+    assert ("dx", "exact") not in told
 
 
-def test_the_command_for_edges_shows_a_table(monkeypatch):
-    monkeypatch.setattr(sddmm, "last_level_cache_bytes", lambda device: 0)
-    monkeypatch.setattr(sddmm, "LEAST_TIMES_FLOAT32", 1e9)
-    monkeypatch.setattr(sddmm, "LEAST_WITHOUT_DOT_PRODUCTS", 1e9)
+def test_the_command_for_edges_shows_a_table():
     options = ["--graph", "rmat:scale=6,degree=4", "--width", "16", "--heads", "2", "--rounds", "1", "--threads", "1"]
     text = invoke("sddmm", *options, "--dtype", "int8")
     assert "rmat:scale=6,degree=4, width 16, 2 heads, 1 threads" in text
     for label in ("ours float32", "ours int8", "EXACT-like storage", "row-gather ceiling", "1.00"):
         assert label in text
-    assert "NO" in text, "what was required is not reached"
 
 
 @pytest.mark.parametrize(

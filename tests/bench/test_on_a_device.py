@@ -76,8 +76,7 @@ def test_the_host_and_a_device_are_described_alike():
     assert line_up("cpu") is HOST
     assert line_up("cuda:0") is line_up("standin:0") is DEVICE
     for each in (HOST, DEVICE):
-        families = {rival.family for rival in each.rivals}
-        assert all(set(factors) <= families and set(factors) <= set(each.names) for factors in each.faster.values())
+        assert set(each.apart) <= {rival.family for rival in each.rivals}
 
 
 def test_short_calls_are_timed_together_on_a_device_alone(ranks):
@@ -89,8 +88,8 @@ def test_quantization_beside_a_copy_of_the_device(ranks):
     ((found, host),) = ranks(1).run(device_programs.quantized, bits)
     assert found.keys() == host.keys()
     assert found["kernels"].keys() == host["kernels"].keys()
-    whats = [f"of copy bandwidth, {what} {number} bits" for what in ("encode", "decode") for number in bits]
-    assert [(line["what"], line["required"]) for line in found["requirements"]] == [(what, 0.7) for what in whats]
+    steps = {f"{what} {number}" for what in ("encode", "decode", "aggregate") for number in bits}
+    assert {line["axes"]["step"] for line in found["lines"]} == {"copy"} | steps
     assert found["kernels"]["encode 16"]["bytes"] == 64 * WIDTH * 6, "rows of bfloat16 have no parameters"
 
 

@@ -28,6 +28,9 @@ def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpi_rank
         line = found["directions"][direction]
         assert all(line[f"{name}_seconds"] > 0 and len(line["rounds"][name]) == 2 for name in CALLS)
         assert 0 < line["largest_bytes_of_a_rank"] < line["bytes"]
+    told = {(line["axes"]["direction"], line["axes"]["step"]): line["figures"] for line in found["lines"]}
+    assert told["backward", "both"]["hidden_share"] == found["directions"]["backward"]["hidden_of_shorter"]
+    assert told["forward", "exchange"]["bytes"] == found["directions"]["forward"]["bytes"]
     refused = mpi_ranks(1).command(*command, check=False)
     assert refused.returncode == 1
     assert "one rank exchanges nothing" in refused.stderr

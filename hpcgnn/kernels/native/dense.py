@@ -7,7 +7,7 @@ import torch
 from hpcgnn.kernels.native.library import function, isa, multiplies_bf16, threads
 from hpcgnn.kernels.reference import dense as by_torch
 
-# Below this torch's product is as fast, by docs/compute.md; whatever the number of threads, so that bits do not depend on it.
+# Below this torch's product is as fast, by the study products; whatever the number of threads, so that bits do not depend on it.
 _LEAST_MULTIPLICATIONS = 1 << 22
 _LEAST_WIDTH = 8
 _SUFFIX = {"float32": "f32", "bf16": "bf16"}

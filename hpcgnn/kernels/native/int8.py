@@ -16,7 +16,7 @@ dot_products = has_dot_products
 
 
 def gathers_bytes() -> bool:
-    """Whether sums of gathered rows are faster for being of 8-bit integers: with registers of 64 bytes, by docs/compute.md.
+    """Whether sums of gathered rows are faster for being of 8-bit integers: with registers of 64 bytes, by the study products.
 
     Where they are shorter, making floats of bytes costs what the smaller rows save.
     """

@@ -1,0 +1,179 @@
+"""What ``hpcgnn bench pyg`` measures: training on a whole graph by PyG's layers in one process, as its users write it.
+
+The model is that of `hpcgnn train` with the same settings: layers of PyG's with as many parameters, norm, activation and dropout
+between them in the same order, Adam, and the loss over all training nodes. GCN normalises its edges once. The process has
+torch's usual allocator. Seconds are those of a step, without evaluations, until the device has done it.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.bench.run import versions
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.devices import CPU, Device
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.memory import peak_memory_bytes
+
+MODELS, NORMS, ACTIVATIONS = ("gcn", "sage", "gat"), ("layer", "batch", "none"), ("relu", "elu")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As of `hpcgnn train`. hidden: of all heads together. threads: of the process."""
+
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 256
+    heads: int = 8
+    norm: str = "layer"
+    activation: str = "relu"
+    dropout: float = 0.5
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph on a device: x (n, F) float32, edge_index (2, e) int64, weight (e,) float32 or None, learned (m,) int64 training
+    nodes, and their labels y, (m,) int64 or (m, C) float32."""
+
+    x: torch.Tensor
+    edge_index: torch.Tensor
+    weight: torch.Tensor | None
+    learned: torch.Tensor
+    y: torch.Tensor
+    classes: int
+
+    def loss(self, scores: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of (n, C) scores over the training nodes; for several labels a node the binary one."""
+        learned = scores[self.learned]
+        if self.y.dim() == 2:
+            return F.binary_cross_entropy_with_logits(learned, self.y)
+        return F.cross_entropy(learned, self.y)
+
+
+class Model(torch.nn.Module):
+    """PyG's layers, and between them norm, activation and dropout."""
+
+    def __init__(self, settings: Settings, in_width: int, classes: int) -> None:
+        super().__init__()
+        widths = [in_width, *[settings.hidden] * (settings.layers - 1), classes]
+        self.layers = torch.nn.ModuleList(
+            _layer(settings, width, next_width, is_last=depth == settings.layers - 1)
+            for depth, (width, next_width) in enumerate(pairwise(widths))
+        )
+        norms: dict[str, Callable[[int], torch.nn.Module]] = {
+            "layer": torch.nn.LayerNorm,
+            "batch": torch.nn.BatchNorm1d,
+        }
+        norm = norms.get(settings.norm, torch.nn.Identity)
+        self.norms = torch.nn.ModuleList(norm(width) for width in widths[1:-1])
+        self.activation: Callable[[torch.Tensor], torch.Tensor] = F.elu if settings.activation == "elu" else F.relu
+        self.dropout = settings.dropout
+
+    def forward(self, problem: Problem) -> torch.Tensor:
+        """(n, C) scores."""
+        x, weights = problem.x, () if problem.weight is None else (problem.weight,)
+        for depth, layer in enumerate(self.layers):
+            x = layer(x, problem.edge_index, *weights)
+            if depth < len(self.norms):
+                x = F.dropout(self.activation(self.norms[depth](x)), self.dropout, self.training)
+        return x
+
+
+def run(path: Path, settings: Settings, device: Device = CPU) -> dict[str, Any]:
+    """Train on ``graph.h5``; what a record of a study needs.
+
+    Raises:
+        HpcgnnError: without PyG, and for graphs without dense features or training nodes.
+    """
+    _require()
+    torch.set_num_threads(settings.threads)
+    problem = read(path, settings, device)
+    torch.manual_seed(settings.seed)
+    model = Model(settings, problem.x.shape[1], problem.classes).to(device.where)
+    seconds, loss = train(model, problem, settings, device)
+    return {
+        "epoch_seconds_median": statistics.median(seconds),
+        "epochs": {"seconds": seconds},
+        "final_loss": loss,
+        "peak_memory_bytes_per_rank": peak_memory_bytes(),
+        "peak_device_memory_bytes_per_rank": device.peak_bytes() or 0,
+        "device": device.name,
+        "threads": settings.threads,
+        "versions": versions(python=platform.python_version()),
+    }
+
+
+def train(model: Model, problem: Problem, settings: Settings, device: Device) -> tuple[list[float], float]:
+    """Seconds of each epoch, and the last one's loss."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    seconds, loss = [], torch.zeros(())
+    for _ in range(settings.epochs):
+        device.synchronize()
+        started = time.perf_counter()
+        optimiser.zero_grad()
+        loss = problem.loss(model(problem))
+        loss.backward()
+        optimiser.step()
+        device.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return seconds, float(loss.detach())
+
+
+def read(path: Path, settings: Settings, device: Device) -> Problem:
+    """The problem in ``graph.h5``. Weights of edges are GCN's alone, as in `hpcgnn train`. Raises :class:`HpcgnnError`."""
+    with GraphFile(path) as file:
+        nodes, meta = file.meta.num_nodes, file.meta
+        if meta.x_nnz is not None or not meta.num_features:
+            raise HpcgnnError(f"{path} has no dense features, which PyG's layers take: convert it with other features")
+        mask, labels = file.mask("train_mask", 0, nodes), file.labels(0, nodes)
+        if mask is None or labels is None:
+            raise HpcgnnError(f"{path} has no labels or no training nodes: there is nothing to learn")
+        indptr, sources = file.edges(0, nodes)
+        weights = file.weights(0, sources.size) if settings.model == "gcn" else None
+        x, classes = torch.from_numpy(file.features(0, nodes)), meta.num_classes
+    destinations = np.repeat(np.arange(nodes), np.diff(indptr))
+    known = labels >= 0 if labels.ndim == 1 else labels.any(axis=1)
+    learned = np.flatnonzero(mask.astype(bool) & known)
+    y = torch.from_numpy(labels[learned])
+    return Problem(
+        x=x.to(device.where),
+        edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.where),
+        weight=None if weights is None else torch.from_numpy(weights).to(device.where),
+        learned=torch.from_numpy(learned).to(device.where),
+        y=(y.long() if y.dim() == 1 else y.float()).to(device.where),
+        classes=classes,
+    )
+
+
+def _layer(settings: Settings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
+    """As users write it."""
+    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+    if settings.model == "gat":
+        heads = 1 if is_last else settings.heads
+        return GATConv(width, next_width // heads, heads)
+    return GCNConv(width, next_width, cached=True) if settings.model == "gcn" else SAGEConv(width, next_width)
+
+
+def _require() -> None:
+    try:
+        import torch_geometric  # noqa: F401
+    except ImportError as error:
+        raise HpcgnnError(f"PyG cannot be imported ({error}): pip install torch-geometric") from error
