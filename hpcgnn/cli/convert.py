@@ -46,7 +46,8 @@ A published split is kept unless --split is given, features unless --features is
 @click.option(
     "--features",
     metavar="RULE",
-    help="degree:D (one-hot of in-degree, the last column for D-1 and more), onehot (of the id), or random:D[,SEED].",
+    help="degree:D (one-hot of in-degree, the last column for D-1 and more), onehot (of the id), random:D[,SEED], or dense: "
+    "the source's own, sparse ones written out with their zeros.",
 )
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option("--undirected", is_flag=True, help="Add the reverse of every edge, and merge equal edges.")

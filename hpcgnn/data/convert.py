@@ -16,7 +16,7 @@ from hpcgnn import whole_file
 from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5, sealing
 from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
-from hpcgnn.data.features import Features, make_features, parse_features, row_normalised
+from hpcgnn.data.features import DENSE, Features, make_features, parse_features, row_normalised, written_out
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
 from hpcgnn.data.node_checks import NodeChecker
 from hpcgnn.data.schema import FULL
@@ -146,10 +146,11 @@ def _write(
 
 def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:
     info = graph.info
-    if options.features is None:
+    if options.features in (None, DENSE):
         # Normalised values are new ones, to be rounded once: to float32.
         dtype = FULL if options.row_normalise else info.x_dtype
-        return Features(info.num_features, info.x_nnz, graph.features, dtype)
+        given = Features(info.num_features, info.x_nnz, graph.features, dtype)
+        return given if options.features is None else written_out(given)
     return make_features(parse_features(options.features), info.num_nodes, edges.in_degrees)
 
 

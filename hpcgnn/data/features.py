@@ -16,11 +16,12 @@ from hpcgnn.errors import HpcgnnError
 
 _RANDOM = 31  # what a seed is used for
 _LARGEST_WIDTH = 2**31 - 1
+DENSE = "dense"
 
 
 @dataclass(frozen=True)
 class FeatureRule:
-    """``kind`` is degree, onehot or random; ``columns`` is 0 for onehot."""
+    """``kind`` is degree, onehot, random or dense; ``columns`` is 0 for onehot and dense."""
 
     kind: str
     columns: int
@@ -38,15 +39,17 @@ class Features:
 
 
 def parse_features(text: str) -> FeatureRule:
-    """``degree:D``, ``onehot``, or ``random:D[,SEED]``."""
+    """``degree:D``, ``onehot``, ``random:D[,SEED]``, or ``dense``."""
     kind, _, rest = text.partition(":")
     words = rest.split(",") if rest else []
-    takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2)}.get(kind)
+    takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2), DENSE: (0, 0)}.get(kind)
     if takes and takes[0] <= len(words) <= takes[1] and all(word.isdecimal() for word in words):
         numbers = [int(word) for word in words] + [0, 0]
-        if kind == "onehot" or 0 < numbers[0] <= _LARGEST_WIDTH:
+        if not takes[1] or 0 < numbers[0] <= _LARGEST_WIDTH:
             return FeatureRule(kind, numbers[0], numbers[1])
-    raise HpcgnnError(f"--features {text!r} is not understood: write degree:D, onehot, or random:D[,SEED], with D > 0")
+    raise HpcgnnError(
+        f"--features {text!r} is not understood: write degree:D, onehot, random:D[,SEED], with D > 0, or dense"
+    )
 
 
 def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
@@ -69,6 +72,16 @@ def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, 
             f"--features onehot makes a column a node, and {num_nodes:,} columns are too many: use random:D"
         )
     return Features(num_nodes, num_nodes, lambda first, last: _one_hot(np.arange(first, last), num_nodes))
+
+
+def written_out(given: Features) -> Features:
+    """The same values as a dense matrix, zeros with them."""
+
+    def rows(first: int, last: int) -> Rows | None:
+        x = given.rows(first, last)
+        return x.toarray() if isinstance(x, sp.csr_matrix) else x
+
+    return Features(given.columns, None, rows, given.dtype)
 
 
 def row_normalised(x: Rows) -> Rows:

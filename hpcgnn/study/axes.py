@@ -11,7 +11,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch.virtual_network import UNLIMITED, check_rate
 from hpcgnn.partition.methods import METHODS
 from hpcgnn.partition.options import OBJECTIVES, PartitionOptions
-from hpcgnn.settings import About, Setting, as_flag, check_value
+from hpcgnn.settings import About, Setting, as_flag, check_value, kind_of
 from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
@@ -26,6 +26,7 @@ ENVIRONMENTS = {
     },
 }
 PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
+SEED_WORD = "{seed}"  # as a whole number among the settings: the seed of each run, as link_seed
 _MOST_RANKS = 1 << 31
 
 
@@ -87,6 +88,8 @@ def check_axis(name: str, value: Any) -> None:
     if name not in axes:
         near = _near(name, axes)
         raise HpcgnnError(f"there is no axis or setting {name}" + (f": is it {near}?" if near else ""))
+    if value == SEED_WORD and name not in OF_STUDY and kind_of(axes[name].type)[0] is int:
+        return
     check_value(axes[name], value if name in OF_STUDY else as_typed(axes[name], value))
     if name == "rate" and value:
         check_rate(value)
@@ -218,7 +221,11 @@ def told(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: st
     if kind in (PREPARE, BENCH):
         return names | {name: value for name, value in given.items() if name not in names}
     names |= {name: used[name] for name in _ALWAYS_TOLD if name in used}
-    others = {name: used.get(name, value) for name, value in given.items() if name not in names}
+    others = {
+        name: value if value == SEED_WORD else used.get(name, value)
+        for name, value in given.items()
+        if name not in names
+    }
     return names | {name: str(value) if name == "bits" else value for name, value in others.items()}
 
 

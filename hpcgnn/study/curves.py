@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ FIGURES = {
     "seconds": "seconds of the epoch",
     "bytes_sent": "bytes sent in the epoch",
     "bits": "bits of a value that travelled",
+    "exchanges": "exchanges that sent rows in the epoch",
 }
 
 
@@ -26,19 +28,42 @@ def curve(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """x and y of each epoch in which any run has a number as the figure.
 
-    runs: by name, a list over epochs. place: of :data:`PLACES`; training seconds are those of all epochs so far, without
-    evaluations.
+    runs: by name, a list over lines of ``metrics.jsonl``, whose ``epoch`` is the number of each. place: of :data:`PLACES`;
+    training seconds are those of all epochs so far, without evaluations. Some lines may be left out.
     """
     values: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
     for epochs in runs:
-        so_far = np.cumsum(epochs["seconds"]) if "seconds" in epochs else None
-        for epoch, value in enumerate(epochs.get(figure, [])):
-            number = mean_bits(value).get("all rows") if figure == "bits" and value is not None else value
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                values.setdefault(epoch, []).append(float(number))
-                if so_far is not None:
-                    seconds.setdefault(epoch, []).append(float(so_far[epoch]))
+        column, so_far = _column(epochs, figure), _seconds_so_far(epochs)
+        for line, (epoch, value) in enumerate(zip(epochs.get("epoch", range(len(column))), column, strict=False)):
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                values.setdefault(epoch, []).append(float(value))
+                if so_far is not None and (passed := so_far[line]) is not None:
+                    seconds.setdefault(epoch, []).append(passed)
     found = sorted(values if place == EPOCH else values.keys() & seconds.keys())
     x = [epoch + 1.0 if place == EPOCH else float(np.median(seconds[epoch])) for epoch in found]
     return tuple(x), tuple(float(np.median(values[epoch])) for epoch in found)
+
+
+def seconds_to(epochs: Mapping[str, list[Any]], figure: str, target: float) -> float:
+    """Seconds of training until the figure was first at least the target; infinite where it never was, or is not told."""
+    for value, passed in zip(_column(epochs, figure), _seconds_so_far(epochs) or (), strict=False):
+        if value is not None and passed is not None and value >= target:
+            return passed
+    return math.inf
+
+
+def _column(epochs: Mapping[str, list[Any]], figure: str) -> list[Any]:
+    """The values of a figure; bits and exchanges follow from how many rows had so many bits in which exchange."""
+    sent = epochs.get("bits", [])
+    if figure == "exchanges" and figure not in epochs:
+        return [len(each) if isinstance(each, Mapping) else None for each in sent]
+    if figure == "bits":
+        return [mean_bits(each).get("all rows") if isinstance(each, Mapping) else each for each in sent]
+    return epochs.get(figure, [])
+
+
+def _seconds_so_far(epochs: Mapping[str, list[Any]]) -> Sequence[float | None] | None:
+    if "training_seconds" in epochs:
+        return epochs["training_seconds"]
+    return np.cumsum(epochs["seconds"]).tolist() if "seconds" in epochs else None

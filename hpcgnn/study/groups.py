@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
-from hpcgnn.study import measures, statistics
+from hpcgnn.study import curves, measures, statistics
 from hpcgnn.study.records import Record
 from hpcgnn.study.specification import STRONG, WEAK, Specification
 from hpcgnn.study.statistics import Estimate
@@ -70,11 +72,16 @@ class Groups:
         return [group for group in self.all if group.matches(wanted)]
 
     def left_open(self, groups: Sequence[Group], named: Iterable[str]) -> tuple[str, ...]:
-        """Axes that tell ``groups`` apart besides those that are named already."""
-        named = {*named, *(_FOLLOW_RANKS if RANKS in named else ()), *(("bench",) if "subject" in named else ())}
-        return tuple(
-            axis for axis in self._varied if axis not in named and len({group.label([axis]) for group in groups}) > 1
-        )
+        """Axes that tell ``groups`` apart which those that are named already do not: an axis that follows from them is none."""
+        known = [*named]
+        known += [*(_FOLLOW_RANKS if RANKS in known else ()), *(("bench",) if "subject" in known else ())]
+        found: list[str] = []
+        for axis in self._varied:
+            if len({group.label([*known, *found, axis]) for group in groups}) > len(
+                {group.label([*known, *found]) for group in groups}
+            ):
+                found.append(axis)
+        return tuple(found)
 
     def estimate(self, group: Group, figure: str, baseline: Mapping[str, Any]) -> Estimate | None:
         """A figure of a group; None where it, or what it is compared with, was not measured."""
@@ -85,6 +92,8 @@ class Groups:
             return Estimate(statistics.spread(values), None, None, len(values)) if values else None
         if figure in measures.SCALING:
             return self._scaling(group, figure)
+        if figure == measures.SECONDS_TO_TARGET:
+            return self._to_target(group, baseline)
         if not ending:
             return statistics.median(list(group.values(base).values()))
         other = self.baseline_of(group, baseline)
@@ -100,6 +109,16 @@ class Groups:
         found = [other for other in self.matching(baseline) if other.label(fixed) == group.label(fixed)]
         alike = [sum(other.label([axis]) == group.label([axis]) for axis in self._varied) for other in found]
         return found[alike.index(max(alike))] if alike.count(max(alike, default=0)) == 1 else None
+
+    def _to_target(self, group: Group, baseline: Mapping[str, Any]) -> Estimate | None:
+        other = self.baseline_of(group, baseline)
+        metrics = [] if other is None else [*other.values(measures.METRIC).values()]
+        if not metrics:
+            return None
+        target = fmean(metrics) - measures.TARGET_BELOW
+        found = [curves.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
+        reached = median(found)
+        return Estimate(reached, None, None, len(found)) if math.isfinite(reached) else None
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
         axes = [axis for axis in self._varied if axis not in (RANKS, *_FOLLOW_RANKS)]

@@ -3,7 +3,8 @@
 A table has ``rows`` (an axis or several), ``columns`` (an axis) and ``figures`` (hpcgnn/study/measures.py; those ending in
 ``_ratio`` or ``_difference`` compare runs of the same seed with ``baseline = {axis = value}``). A figure has ``x`` (an axis),
 ``figure`` and ``series`` (axes); with ``x = "epoch"`` or ``x = "training_seconds"`` it is a curve of what each epoch has
-(hpcgnn/study/curves.py), the median over seeds. Both may have a ``title`` and ``where = {axis = value}``.
+(hpcgnn/study/curves.py), the median over seeds. Both may have a ``title``, ``where = {axis = value}``, and ``about``: sentences
+that stand beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcgnn.study import curves, measures
-from hpcgnn.study.axes import CombinationError
+from hpcgnn.study.axes import STRONG, WEAK, CombinationError
 
 _DERIVED = ("hosts", "ranks_per_node")  # they follow ranks where those vary
 
@@ -28,6 +29,7 @@ class TablePlan:
     figures: tuple[str, ...]
     baseline: Mapping[str, Any] = field(default_factory=dict)
     where: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class FigurePlan:
     where: Mapping[str, Any] = field(default_factory=dict)
     x_is_log: bool = False
     y_is_log: bool = False
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ class Layout:
     figures: tuple[FigurePlan, ...]
 
 
-_TABLE = ("title", "rows", "columns", "figures", "baseline", "where")
-_FIGURE = ("title", "x", "figure", "series", "baseline", "where", "x_is_log", "y_is_log")
+_TABLE = ("title", "rows", "columns", "figures", "baseline", "where", "about")
+_FIGURE = ("title", "x", "figure", "series", "baseline", "where", "x_is_log", "y_is_log", "about")
 
 
 def read_layout(report: Mapping[str, Any], kind: str, names: Collection[str], varied: Sequence[str]) -> Layout:
@@ -80,7 +83,8 @@ def _table(given: Any, number: int, names: Collection[str]) -> TablePlan:
     _check_axes([*rows, *filter(None, [columns])], place, names)
     _check_figures(figures, given, place)
     title = given.get("title") or f"By {', '.join(rows)}"
-    return TablePlan(title, rows, columns, figures, given.get("baseline", {}), given.get("where", {}))
+    about = given.get("about", "")
+    return TablePlan(title, rows, columns, figures, given.get("baseline", {}), given.get("where", {}), about)
 
 
 def _figure(given: Any, number: int, names: Collection[str]) -> FigurePlan:
@@ -96,8 +100,8 @@ def _figure(given: Any, number: int, names: Collection[str]) -> FigurePlan:
         raise CombinationError(said, *place, "figure")
     title = given.get("title") or f"{measures.label(given['figure'])} by {given['x'].replace('_', ' ')}"
     x_is_log, y_is_log = (bool(given.get(name, False)) for name in ("x_is_log", "y_is_log"))
-    baseline, where = given.get("baseline", {}), given.get("where", {})
-    return FigurePlan(title, given["x"], given["figure"], series, baseline, where, x_is_log, y_is_log)
+    baseline, where, about = given.get("baseline", {}), given.get("where", {}), given.get("about", "")
+    return FigurePlan(title, given["x"], given["figure"], series, baseline, where, x_is_log, y_is_log, about)
 
 
 def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: Sequence[str]) -> None:
@@ -112,6 +116,8 @@ def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: S
     for name in ("baseline", "where"):
         if not isinstance(given.get(name, {}), dict):
             raise CombinationError(f'{name} must be a table such as {{bits = "32"}}', *place, name)
+    if not isinstance(given.get("about", ""), str):
+        raise CombinationError("about must be a text", *place, "about")
 
 
 def _texts(given: Mapping[str, Any], name: str, place: tuple[Any, ...]) -> tuple[str, ...]:
@@ -132,7 +138,7 @@ def _check_figures(figures: Sequence[str], given: Mapping[str, Any], place: tupl
     for name in figures:
         if not measures.is_known(name):
             raise CombinationError(f"there is no figure {name}: there are {', '.join(measures.known())}", *place)
-        if measures.split(name)[1] and not given.get("baseline"):
+        if measures.needs_baseline(name) and not given.get("baseline"):
             raise CombinationError(f'{name} needs a baseline, such as baseline = {{bits = "32"}}', *place)
 
 
@@ -145,7 +151,7 @@ def _usual_tables(kind: str, varied: Sequence[str]) -> tuple[TablePlan, ...]:
 
 
 def _usual_figures(kind: str, varied: Sequence[str]) -> tuple[FigurePlan, ...]:
-    if kind == "train":
+    if kind not in (STRONG, WEAK):
         return ()
     series = tuple(name for name in varied if name not in ("ranks", *_DERIVED))
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hpcgnn.study.groups import NOTHING
-from hpcgnn.study.summary import Figure, StudySummary, Table
+from hpcgnn.study.summary import Figure, Series, StudySummary, Table
 
 
 def page(summary: StudySummary) -> str:
@@ -16,8 +16,17 @@ def page(summary: StudySummary) -> str:
     for table in summary.tables:
         lines += [f"## {table.title}", "", *_table(table), "", *_notes(table.notes)]
     for figure in summary.figures:
-        lines += [f"## {figure.title}", "", *_table(_values(figure)), "", *_notes(figure.notes)]
+        lines += [
+            f"## {figure.title}",
+            "",
+            *_table(values := _values(figure)),
+            "",
+            *_notes((*values.notes, *figure.notes)),
+        ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+_MOST_PLACES, _THINNED_TO = 40, 12
 
 
 def _table(table: Table) -> list[str]:
@@ -28,10 +37,21 @@ def _table(table: Table) -> list[str]:
 def _values(figure: Figure) -> Table:
     measured = [series for series in figure.series if not series.is_reference]
     places = sorted({x for series in measured for x in series.x})
+    header = (figure.x_label, *(f"{figure.y_label} ({series.name})" for series in measured))
+    if len(places) > _MOST_PLACES:
+        step = float(f"{places[-1] / _THINNED_TO:.1g}")
+        places = [step * number for number in range(1, int(places[-1] / step) + 1)]
+        rows = [(f"{x:g}", *(_last_until(series, x) for series in measured)) for x in places]
+        return Table(figure.title, header, tuple(rows), ("Of each line the last point until there, while it goes on.",))
     found = [dict(zip(series.x, series.y, strict=True)) for series in measured]
     rows = [(f"{x:g}", *(f"{values[x]:.4g}" if x in values else NOTHING for values in found)) for x in places]
-    header = (figure.x_label, *(f"{figure.y_label} ({series.name})" for series in measured))
     return Table(figure.title, header, tuple(rows))
+
+
+def _last_until(series: Series, place: float) -> str:
+    """Nothing before the first point, and behind the last one."""
+    passed = [y for x, y in zip(series.x, series.y, strict=True) if x <= place]
+    return f"{passed[-1]:.4g}" if passed and place <= series.x[-1] else NOTHING
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from statistics import mean
 from typing import Any
 
 from hpcgnn.comm import BYTES, PHASES
@@ -12,19 +13,26 @@ from hpcgnn.study.records import Record
 RATIO, DIFFERENCE = "_ratio", "_difference"
 SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
 SECONDS = "epoch_seconds_median"
+# Of most runs, until an evaluation is as good as the baseline's mean less a point.
+SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_best_val", 0.01
 # What the lines of benches and preparations may have beside the axes of a configuration.
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
 _LABELS = {
     SECONDS: "seconds an epoch",
+    "epoch_seconds_mean": "mean seconds an epoch",
+    "wait_seconds_mean": "mean seconds an epoch that the slowest rank waits for messages",
+    "policy_share": "share of the time for decisions",
     "wall_seconds": "seconds of the whole command",
     "bytes_sent_per_epoch": "bytes sent an epoch",
+    "bytes_sent_mean": "mean bytes sent an epoch",
     "startup_seconds": "seconds to the first epoch",
     "peak_memory_bytes_per_rank": "peak memory of a rank, bytes",
     "private_memory_bytes_per_rank": "private memory of a rank, bytes",
     "peak_device_memory_bytes_per_rank": "peak memory of a rank on its GPU, bytes",
     "best_val_metric": "best validation metric",
-    "test_metric_at_best_val": "test metric there",
+    SECONDS_TO_TARGET: "seconds of training until most runs have the baseline's test metric less 1 point",
+    "test_metric_at_best_val": "test metric at best validation",
     "best_epoch": "best epoch",
     "epochs": "epochs",
     "mean_bits": "bits of a value that travelled",
@@ -33,6 +41,8 @@ _LABELS = {
     EFFICIENCY: "parallel efficiency",
     SPREAD: "spread of epoch times",
 }
+# Times of all epochs but the first, which is slower: means, as medians hide what is done in few epochs only.
+_MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_wait_seconds"}
 # Of benches and preparations.
 _OF_LINES = {
     "seconds": "seconds",
@@ -58,8 +68,17 @@ _OF_LINES = {
     "max_rows_sent": "most rows that a rank sends",
     "max_rows_received": "most rows that a rank receives",
 }
+_OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
 _SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
-_IN_PERCENT = ("best_val_metric", "test_metric_at_best_val", "stale_share", EFFICIENCY, SPREAD, *_SHARES)
+_IN_PERCENT = (
+    "best_val_metric",
+    "test_metric_at_best_val",
+    "stale_share",
+    "policy_share",
+    EFFICIENCY,
+    SPREAD,
+    *_SHARES,
+)
 _COUNTS = ("nodes", "edges", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -85,7 +104,12 @@ def split(name: str) -> tuple[str, str]:
 def is_known(name: str) -> bool:
     """Whether there is such a figure."""
     base, ending = split(name)
-    return base in known() and not (ending and base in SCALING)
+    return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET))
+
+
+def needs_baseline(name: str) -> bool:
+    """Whether it compares."""
+    return bool(split(name)[1]) or name == SECONDS_TO_TARGET
 
 
 def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
@@ -94,7 +118,20 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
         return [(line["axes"], line["figures"]) for line in record.summary["lines"]]
     shares = {int(bits): share for bits, share in record.summary.get("bits_shares", {}).items()}
     mean_bits = {"mean_bits": sum(bits * share for bits, share in shares.items())} if shares else {}
-    return [({}, record.summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+    plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
+    planned = {name: plan[name] for name in _OF_PLANS if name in plan}
+    more = _of_epochs(record.epochs) | planned
+    return [({}, more | record.summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+
+
+def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
+    """What the epochs of a training tell that its summary does not."""
+    found = {name: mean(epochs[column][1:]) for name, column in _MEANS.items() if len(epochs.get(column, ())) > 1}
+    if epochs.get("bytes_sent"):
+        found["bytes_sent_mean"] = mean(epochs["bytes_sent"])
+    if seconds := sum(epochs.get("seconds", ())):
+        found["policy_share"] = sum(each or 0.0 for each in epochs.get("policy_seconds", ())) / seconds
+    return found
 
 
 def value(figures: Mapping[str, Any], name: str) -> float | None:

@@ -39,7 +39,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of those asked for are done, failed, and with another runner."""
+    """How many runs of those asked for this runner has done, have failed, and were another runner's."""
 
     finished: int
     failed: int
@@ -135,16 +135,24 @@ class _Runner:
         self._obstacles: dict[Path, str] = {}
 
     def run(self, run: Run) -> str:
-        """One run from its start; the status in which it ends, ``started`` for one that another runner is at."""
+        """One run from its start; the status in which it ends, ``started`` for one that is another runner's."""
         what = f"{run.key} is run by another process: left to it"
         lock = self._folder / RUNS / f".{run.key}.lock"
         with prepare.locked(lock, or_else=lambda: self._listener.note(what)) as mine:
+            mine = mine and not self._is_finished(run)
             if mine:
                 record = self._tried(run)
                 if record.status == records.FAILED:
                     self._listener.note(f"{run.key} failed: {record.error}")
         self._listener.advance(1)
         return record.status if mine else records.STARTED
+
+    def _is_finished(self, run: Run) -> bool:
+        """Whether another runner has finished it since this one looked what is missing."""
+        return any(
+            record.key == run.key and record.is_finished and record.machine_id == self._machine["id"]
+            for record in records.read(self._folder)
+        )
 
     def _tried(self, run: Run) -> Record:
         parts, place = self._parts.get(run.key), self._folder / RUNS / run.key

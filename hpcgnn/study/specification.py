@@ -16,7 +16,7 @@
     bits = ["2", "adaqp"]
     strategy = "post"
 
-    [settings]                        # of all runs
+    [settings]                        # of all runs; a whole number may be "{seed}", the seed of each run
     epochs = 50
 
     [[report.tables]]                 # see hpcgnn/study/layout.py
@@ -236,7 +236,8 @@ def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], rep
     axes.check_kind(given, kind)
     axes.check_framework(given, where)
     axes.check_partition(given, where)
-    config = axes.run_config(given)
+    filled = {name: seed if value == axes.SEED_WORD else value for name, value in given.items()}
+    config = axes.run_config(filled)
     turn = {"seed": seed, "repeat": repeat}
     configuration = axes.told(given, where, config, kind) | turn
     numbers = {name: value for name, value in configuration.items() if type(value) is int}
@@ -246,7 +247,7 @@ def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], rep
     words += [f"{name}-{value}" for name, value in turn.items() if name == "seed" or value]
     text = re.sub(r"[^\w.-]+", "_", "-".join(words))[:_LONGEST_KEY]
     key = f"{text}-{short_hash([configuration, graph.name if graph else ''])}"
-    flags = (*axes.as_flags(given), "--seed", str(seed))
+    flags = (*axes.as_flags(filled), "--seed", str(seed))
     return Run(kind, key, configuration, given, where, graph, flags)
 
 

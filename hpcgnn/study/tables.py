@@ -35,7 +35,8 @@ def table(groups: Groups, plan: TablePlan) -> Table:
         for column in columns:
             row += [_cell(groups, found.get(column), figure, plan) for figure in plan.figures]
         rows.append(tuple(row))
-    notes = [_HAS_INTERVALS] if any("[" in cell for row in rows for cell in row[len(axes) :]) else []
+    notes = [plan.about] if plan.about else []
+    notes += [_HAS_INTERVALS] if any("[" in cell for row in rows for cell in row[len(axes) :]) else []
     if plan.baseline:
         notes.append("Baseline: " + ", ".join(f"{axis} {value}" for axis, value in plan.baseline.items()) + ".")
     return Table(plan.title, tuple(header), tuple(rows), tuple(notes), len(axes))
@@ -69,7 +70,7 @@ def figure(groups: Groups, plan: FigurePlan) -> Figure:
     if plan.x == RANKS and series:
         series += _ideal(groups.kind, plan.figure, series[0])
     left_out = len(groups.matching(plan.where)) - len(chosen)
-    notes = (f"{left_out} configurations have no number as {plan.x}.",) if left_out else ()
+    notes = _said(plan) + ((f"{left_out} configurations have no number as {plan.x}.",) if left_out else ())
     label = measures.label(plan.figure).replace(", %", "")
     return Figure(plan.title, plan.x, label, tuple(series), plan.x_is_log, plan.y_is_log, notes)
 
@@ -83,7 +84,12 @@ def _curves(groups: Groups, plan: FigurePlan) -> Figure:
         if x:
             series.append(Series(_name(axes, group.label(axes)) or plan.figure, x, y))
     x_label = plan.x.replace("_", " ")
-    return Figure(plan.title, x_label, curves.FIGURES[plan.figure], tuple(series), plan.x_is_log, plan.y_is_log)
+    label = curves.FIGURES[plan.figure]
+    return Figure(plan.title, x_label, label, tuple(series), plan.x_is_log, plan.y_is_log, _said(plan))
+
+
+def _said(plan: FigurePlan) -> tuple[str, ...]:
+    return (plan.about,) if plan.about else ()
 
 
 def _number(group: Group, axis: str) -> float | None:

@@ -2,7 +2,8 @@
 
 ``where = {axis = value}`` says which configurations, ``figure`` what of them (hpcgnn/study/measures.py), ``baseline = {axis =
 value}`` with what they are compared (by their ratio, or by the difference where the figure ends in ``_difference``), ``at_most``
-or ``at_least`` the bound, and ``about`` why. The estimate itself must keep the bound; its interval is shown beside it.
+or ``at_least`` the bound, and ``about`` why. The estimate itself must keep the bound, or with ``of = "low"`` or ``"high"`` that
+end of its 95 % interval, which is shown beside it. With fewer ``pairs`` (runs, where nothing is compared) nothing is said.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,7 +20,9 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import measures, tables
 from hpcgnn.study.groups import NOTHING, Groups
 from hpcgnn.study.specification import SHIPPED, Specification, shipped
+from hpcgnn.study.statistics import Estimate
 from hpcgnn.study.toml_lines import line_of, lines_of
+from hpcgnn.typed import Count
 
 YES, NO, NOT_MEASURED = "yes", "no", "not measured"
 
@@ -32,12 +35,14 @@ class Target(msgspec.Struct, kw_only=True, frozen=True):
     baseline: dict[str, Any] = {}
     at_most: float | None = None
     at_least: float | None = None
+    of: Literal["value", "low", "high"] = "value"
+    pairs: Count = 0
     about: str = ""
 
     @property
     def compared(self) -> str:
         """The figure, as a ratio where there is a baseline and nothing else is said."""
-        return self.figure + (measures.RATIO if self.baseline and not measures.split(self.figure)[1] else "")
+        return self.figure + (measures.RATIO if self.baseline and not measures.needs_baseline(self.figure) else "")
 
     def is_kept_by(self, value: float) -> bool:
         """Whether a value keeps the bounds; a NaN keeps none."""
@@ -90,7 +95,7 @@ def read(path: str | Path) -> list[Target]:
             raise HpcgnnError(f"{where}: there is no figure {target.figure}: there are {', '.join(measures.known())}")
         if target.at_most is None and target.at_least is None:
             raise HpcgnnError(f"{where}: a target needs at_most or at_least")
-        if measures.split(target.compared)[1] and not target.baseline:
+        if measures.needs_baseline(target.compared) and not target.baseline:
             raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
         found.append(target)
     return found
@@ -105,22 +110,26 @@ def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
             for group in groups.matching(target.where)
             if not target.baseline or not group.matches(target.baseline)
         ]
-        wanted = " and ".join(
-            f"{words} {measures.shown(target.compared, bound)}{measures.unit(target.compared)}"
-            for words, bound in (("at most", target.at_most), ("at least", target.at_least))
-            if bound is not None
-        )
-        name = target.about or measures.label(target.compared)
         open_axes = groups.left_open(chosen, ())
         for group in chosen:
-            estimate = groups.estimate(group, target.compared, target.baseline)
             label = ", ".join(f"{axis} {value}" for axis, value in zip(open_axes, group.label(open_axes), strict=True))
-            if estimate is None:
-                found.append(Verdict(name, label, wanted, NOTHING, NOT_MEASURED))
-            else:
-                reached = YES if target.is_kept_by(estimate.value) else NO
-                shown = tables.shown(target.compared, estimate) + measures.unit(target.compared)
-                found.append(Verdict(name, label, wanted, shown, reached))
+            found.append(_verdict(target, label, groups.estimate(group, target.compared, target.baseline)))
         if not chosen:
-            found.append(Verdict(name, "", wanted, NOTHING, NOT_MEASURED))
+            found.append(_verdict(target, "", None))
     return found
+
+
+def _verdict(target: Target, configuration: str, estimate: Estimate | None) -> Verdict:
+    end = "" if target.of == "value" else f"{target.of} end of the interval "
+    wanted = end + " and ".join(
+        f"{words} {measures.shown(target.compared, bound)}{measures.unit(target.compared)}"
+        for words, bound in (("at most", target.at_most), ("at least", target.at_least))
+        if bound is not None
+    )
+    name, value = target.about or measures.label(target.compared), getattr(estimate, target.of, None)
+    shown = NOTHING if estimate is None else tables.shown(target.compared, estimate) + measures.unit(target.compared)
+    if estimate is not None and estimate.count < target.pairs:
+        return Verdict(name, configuration, wanted, f"{shown}, {estimate.count} of {target.pairs} pairs", NOT_MEASURED)
+    if value is None:
+        return Verdict(name, configuration, wanted, shown, NOT_MEASURED)
+    return Verdict(name, configuration, wanted, shown, YES if target.is_kept_by(value) else NO)

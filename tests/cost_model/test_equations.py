@@ -14,22 +14,25 @@ from hpcgnn.cost_model.equations import (
     Machine,
     Messages,
     epoch_of,
+    lag_of,
     last_start,
     memory_of,
     prices,
+    reduction_work,
     shared_cores,
 )
 from hpcgnn.cost_model.rows import Pairs, Parts
 from hpcgnn.cost_model.steps import Calls, Product, Shape, Start, Wait, steps_of
-from hpcgnn.cost_model.workload import Exchange, Workload
+from hpcgnn.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import ModelConfig
 
 ALONE = Machine(cores=2, ranks=1)
 NOTHING = {constant.name: 0.0 for constant in WORK} | {
     "contention": 1.0,
-    "crowding": 1.0,
+    "crowding": 0.0,
     "rate_share": 1.0,
+    "unevenness": 0.0,
     "latency": 0.0,
     "turn": 0.0,
     "burst_bytes": 0.0,
@@ -131,13 +134,26 @@ def test_ranks_share_cores_evenly(work, machine, seconds):
 
 
 def test_memory_bound_work_is_slower_on_busy_cores():
-    values = defaults() | {"contention": 2.0, "crowding": 1.5}
+    values = defaults() | {"contention": 2.0}
     alone, both = prices(values, Machine(2, 1)), prices(values, Machine(2, 2))
-    crowded = prices(values, Machine(2, 8))
     entry, product = COLUMN["entry"], COLUMN["product_float32"]
     assert both[entry] / alone[entry] == pytest.approx(2)
     assert both[product] == alone[product]
-    assert crowded[product] / both[product] == pytest.approx(1.5**2)
+
+
+@pytest.mark.parametrize(
+    ("work", "ranks", "seconds"), [(0.001, 2, 0), (0.001, 4, 0.0005), (0.1, 4, 0.0015), (0.1, 16, 7 * 0.0015)]
+)
+def test_ranks_that_share_a_core_take_turns(work, ranks, seconds):
+    values = NOTHING | {"crowding": 0.5, "turn": 0.003}
+    assert lag_of(np.full(ranks, work), values, Machine(2, ranks)) == pytest.approx(seconds)
+
+
+def test_turns_come_behind_work_and_not_behind_the_wire():
+    values = NOTHING | {"layer": 1.0, "crowding": 1.0, "turn": 0.5}
+    work, machine = workload([[1, 1], [0, 0]], [[1, 1]], [[8, 8]]), Machine(1, 2)
+    assert epoch_of(work, values, machine, messages(0.0)).total == pytest.approx(4.5)
+    assert epoch_of(work, values, machine, messages(10.0)).total == pytest.approx(12)
 
 
 def test_messages_take_cores_from_what_is_computed():
@@ -151,6 +167,43 @@ def test_messages_take_cores_from_what_is_computed():
 def test_last_start_is_of_senders_only():
     sent = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
     assert last_start(np.array([3.0, 1.0, 2.0]), Exchange(0, 4, 32, False, sent)).tolist() == [3, 3, 2]
+
+
+@pytest.mark.parametrize(("ranks", "num_bytes", "rounds"), [(2, 1 << 20, 2), (8, 1 << 10, 6), (8, 1 << 20, 14)])
+def test_many_bytes_go_round_a_ring(ranks, num_bytes, rounds):
+    parts = replace(two_parts(), pairs=Pairs(np.array([0]), np.array([1]), np.array([1]), ranks))
+    work = replace(workload([[0, 0]], [], []), parts=parts, reduced_bytes=num_bytes)
+    found = reduction_work(work, messages(0.0), NOTHING | {"message": 1.0})
+    assert found.tolist() == pytest.approx([2 * rounds] * ranks)
+    found = reduction_work(work, messages(0.0), NOTHING | {"byte": 1.0, "shared_byte": 1.0})
+    assert found[0] == pytest.approx(4 * num_bytes * (ranks - 1) / ranks)
+
+
+def test_bytes_of_a_reduction_are_of_the_network_as_those_of_exchanges_are():
+    work = replace(workload([[0, 0], [0, 0]], [[0, 0]], [[8, 8]]), reduced_bytes=100)
+    within, between = messages(0.0), replace(messages(0.0), network_bytes=lambda each: each.bytes_of_ranks)
+    values = NOTHING | {"byte": 1.0, "shared_byte": 0.1}
+    assert reduction_work(work, within, values)[0] == pytest.approx(20)
+    assert reduction_work(work, between, values)[0] == pytest.approx(200)
+
+
+def test_work_on_large_matrices_misses_the_cache_and_on_small_ones_not():
+    steps, parts = steps_of(ModelConfig("sage", hidden=16), Shape(8, 4)), two_parts()
+    large = replace(parts, nodes=parts.nodes * 10**6)
+    for name in ("element", "entry"):
+        of_small, of_large = (
+            sum(each.sum(axis=0)[COLUMN[f"{name}_missed"]] for each in workload_of(which, steps, 32).before)
+            for which in (parts, large)
+        )
+        assert of_small == 0
+        assert of_large > 0
+
+
+def test_rows_that_attention_weighs_are_timed_with_its_scores():
+    found = workload_of(two_parts(), steps_of(ModelConfig("gat", hidden=16, heads=2), Shape(8, 4)), 32)
+    total = sum(each.sum(axis=0) for each in (*found.before, *found.beside))
+    ways, edges_and_loops = 3, 100 + 100 + 50 + 50  # forward, and twice back
+    assert total[COLUMN["weighted"]] == ways * edges_and_loops * (16 + 16 + 4)
 
 
 def test_memory_is_a_sum():

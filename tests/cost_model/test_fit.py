@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from hpcgnn.cost_model import equations, model_file
 from hpcgnn.cost_model.cases import Case, Cases, cases_of, make_case
 from hpcgnn.cost_model.constants import defaults
 from hpcgnn.cost_model.equations import PHASES
-from hpcgnn.cost_model.fit import fit
-from hpcgnn.cost_model.predict import model_of_profile, predict
+from hpcgnn.cost_model.fit import fit, residuals_of
+from hpcgnn.cost_model.predict import predict
+from hpcgnn.cost_model.profile_model import model_of_profile
 from hpcgnn.cost_model.profiles import profiles
 from hpcgnn.cost_model.rows import Pairs, Parts
 from hpcgnn.cost_model.setup import setup_of
@@ -29,9 +31,9 @@ from hpcgnn.study import records
 TRUTH = defaults() | {
     "entry": 1.1e-10,
     "product_float32": 2.1e-11,
-    "element": 1.5e-9,
+    "element": 9e-10,
     "layer": 6e-4,
-    "turn": 9e-4,
+    "crowding": 0.9,
     "rate_share": 0.9,
     "byte": 9e-10,
     "contention": 1.4,
@@ -99,7 +101,7 @@ def test_a_fit_finds_constants_again(fitted):
     assert fitted.residuals.median < 0.03
     assert abs(errors_of(fitted.values())).max() < 0.05
     assert abs(errors_of(defaults())).max() > 0.15
-    for name in ("product_float32", "element", "turn", "rate_share", "burst_bytes"):
+    for name in ("product_float32", "crowding", "rate_share", "burst_bytes"):
         found = fitted.constants[name]
         assert found.is_determined, name
         assert found.value == pytest.approx(TRUTH[name], rel=0.25), name
@@ -122,6 +124,38 @@ def test_a_wrong_equation_does_not_fit(monkeypatch):
     values = fit(few, "made up").model.values()
     unseen = [case(each).predicted(values).total for each in UNSEEN]
     assert abs(np.array(unseen) / truth - 1).max() > 0.1
+
+
+def test_phases_of_ranks_that_share_cores_hardly_count():
+    """Who computes and who waits is the scheduler's choice there; and runs whose epochs differ count less."""
+    alone, crowded = (case({"ranks": ranks, "hidden": 64, "rate": "1gbit", "nodes": 20_000}) for ranks in (2, 4))
+    off = []
+    for each in (alone, crowded):
+        moved = dict(each.phases) | {"other": 2 * each.phases["other"]}
+        off.append(abs(residuals_of(each.predicted(TRUTH), replace(each, phases=moved))).max())
+    assert 0 < off[1] < off[0] / 4
+    late = replace(alone, seconds=2 * alone.seconds)
+    noisy = replace(late, spread=0.5)
+    steady, unsteady = (abs(residuals_of(each.predicted(TRUTH), each))[0] for each in (late, noisy))
+    assert unsteady < steady / 4
+
+
+@pytest.mark.parametrize(
+    ("about", "longer"),
+    [
+        ({"ranks": 2, "rate": "1gbit"}, 1.0),
+        ({"ranks": 4, "rate": "1gbit"}, 1 + 0.3 * 2 / 3),
+        ({"ranks": 4, "rate": "1gbit", "ranks_per_node": 2}, 1.0),
+        ({"ranks": 4}, 1.0),
+    ],
+)
+def test_links_are_shared_unevenly_where_several_nodes_send_to_one(about, longer):
+    found = case({"hidden": 64, "nodes": 20_000} | about)
+    first = found.workload.exchanges[0]
+    evenly, unevenly = (
+        found.times.messages(TRUTH | {"unevenness": share}).exchange(first) for share in (0.0, 0.3)
+    )  # fmt: skip
+    np.testing.assert_allclose(unevenly, longer * evenly)
 
 
 def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
@@ -232,7 +266,7 @@ def test_predict(study, small_model):
     assert len(hybrid["memory_bytes_of_ranks"]) == 4
     assert 0 < hybrid["epoch_seconds"] <= sum(hybrid["phases_seconds"].values())
     warnings = "\n".join(hybrid["warnings"])
-    assert "ranks is 4, fitted on 1 to 2: the terms turn and message are extrapolated" in warnings
+    assert "ranks is 4, fitted on 1 to 2: the terms message and unevenness are extrapolated" in warnings
     assert "hidden is 64, fitted on 16 to 16: the terms entry and row and element are extrapolated" in warnings
     assert "megabits per second is 3000, fitted on 100 to 1000" in warnings
 
@@ -277,7 +311,10 @@ def test_networks_and_profiles(study, small_model):
         found = run("predict", name, study / "parts/4.h5", "--ranks-per-node", 1, "--json")
         assert found.exit_code == 0, found.output
         told = json.loads(found.stdout)["predictions"]["hybrid"]
-        assert told["warnings"] == []
+        assert [each.partition(" ")[0] for each in told["warnings"]] == [
+            "seconds",
+            str(len(profiles()[name].estimates)),
+        ]
         seconds[name] = told["epoch_seconds"]
     assert all(each > 0 for each in seconds.values())
     assert model_of_profile(profiles()["xeon-hdr"]).values()["product_float32"] == pytest.approx(2 / (0.5 * 153.6e9))

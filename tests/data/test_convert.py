@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import pairs, read, save
 
 from hpcgnn import HpcgnnError
@@ -101,7 +102,21 @@ def test_onehot_and_random_features(tmp_path, monkeypatch):
     assert not np.array_equal(x, converted(source, tmp_path, features="random:5,2")[2])
 
 
-@pytest.mark.parametrize("text", ["degree", "degree:0", "onehot:3", "random:x", "random:1,2,3", "shape:3", "degree:-1"])
+def test_sparse_features_are_written_out(tmp_path):
+    x = sp.random(6, 5, 0.4, "csr", np.float32, rng=np.random.default_rng(0))
+    sparse = {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": x.shape}
+    source = save(tmp_path / "g.npz", x=None, **sparse)
+    assert converted(source, tmp_path)[0].x_nnz == x.nnz
+    meta, _, dense, *_ = converted(source, tmp_path, features="dense")
+    assert meta.x_nnz is None
+    assert np.array_equal(dense, x.toarray())
+    again = converted(save(tmp_path / "dense.npz", x=x.toarray()), tmp_path, features="dense")[2]
+    assert np.array_equal(again, x.toarray()), "dense ones stay as they are"
+
+
+@pytest.mark.parametrize(
+    "text", ["degree", "degree:0", "onehot:3", "random:x", "random:1,2,3", "shape:3", "degree:-1", "dense:4"]
+)
 def test_bad_features(tmp_path, text):
     with pytest.raises(HpcgnnError, match="is not understood: write degree:D"):
         converted(save(tmp_path / "g.npz"), tmp_path, features=text)

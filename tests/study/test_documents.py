@@ -1,0 +1,30 @@
+"""Documents in docs/studies are what ``hpcgnn study report`` makes of the records beside them, of specifications that ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rank_pool import ROOT
+
+from hpcgnn.study import markdown, specification
+from hpcgnn.study.summary import read_study, summarise
+
+FOLDERS = sorted(path.parent for path in (ROOT / "docs" / "studies").glob("*/records.jsonl"))
+
+
+def test_there_are_documents() -> None:
+    assert len(FOLDERS) > 10
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_document_is_made_of_its_records(folder: Path) -> None:
+    written = (folder / "report.md").read_text()
+    # Behind what the study itself tells there may be what a model predicts (`hpcgnn study report --model`).
+    assert written.startswith(markdown.page(summarise(folder)).rstrip())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_document_is_of_the_specification_that_ships(folder: Path) -> None:
+    shipped = specification.read(specification.find(folder.name))
+    assert {run.key for run in shipped.runs} == {run.key for run in read_study(folder).runs}
