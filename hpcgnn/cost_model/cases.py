@@ -14,6 +14,7 @@ from hpcgnn.cost_model.equations import PHASES, Epoch, epoch_of
 from hpcgnn.cost_model.rows import Parts, read_parts
 from hpcgnn.cost_model.setup import NetworkTimes, Setup, bits_per_second, setup_of
 from hpcgnn.cost_model.workload import Workload, largest_bytes
+from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.records import Record, by_machine, in_words
@@ -24,7 +25,7 @@ _FIRST_EPOCHS = 2  # that are not counted: memory is taken and links are opened 
 @dataclass(frozen=True, eq=False)
 class Case:
     """One run. seconds: median of an epoch. phases: by name, the median of the mean over ranks. memory_bytes: the peak of the
-    rank with the most; 0 where it is not known."""
+    rank with the most; 0 where it is not known. spread: between the quartiles of its epochs, over their median."""
 
     name: str
     setup: Setup
@@ -33,6 +34,7 @@ class Case:
     seconds: float
     phases: dict[str, float]
     memory_bytes: float = 0.0
+    spread: float = 0.0
 
     def predicted(self, values: Values) -> Epoch:
         """By the equations."""
@@ -50,11 +52,18 @@ class Cases:
 
 
 def make_case(
-    name: str, setup: Setup, parts: Parts, seconds: float, phases: Mapping[str, float], memory: float = 0.0
+    name: str,
+    setup: Setup,
+    parts: Parts,
+    seconds: float,
+    phases: Mapping[str, float],
+    *,
+    memory: float = 0.0,
+    spread: float = 0.0,
 ) -> Case:
     """Of a setup on its parts, and what was measured."""
     workload = setup.workload(parts)
-    return Case(name, setup, workload, NetworkTimes(setup, workload), seconds, dict(phases), memory)
+    return Case(name, setup, workload, NetworkTimes(setup, workload), seconds, dict(phases), memory, spread)
 
 
 def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None) -> Cases:
@@ -94,7 +103,12 @@ class _PartsReader:
         placement = setup.placement
         key = name, setup.strategy, 0 if placement is None else setup.ranks_per_node
         if key not in self._read:
-            with PartsFile(self._folder / name) as file:
+            path = self._folder / name
+            with PartsFile(path) as file:
+                is_planned = plan_store.is_stored(file, setup.strategy)
+            if not is_planned:  # as of attention, which reads a plan of its own whatever the run was told
+                plan_store.store_plans(path, [setup.strategy])
+            with PartsFile(path) as file:
                 self._read[key] = read_parts(file, setup.strategy, placement)
         return self._read[key]
 
@@ -111,12 +125,18 @@ def _case(record: Record, reader: _PartsReader) -> Case:
         raise HpcgnnError("it tells no seconds of its epochs")
     phases = {phase: _median(record, f"{phase}_seconds_mean") for phase in PHASES}
     memory = float(record.summary.get("peak_memory_bytes_per_rank", 0))
-    return make_case(record.key, setup, reader.parts(record.parts, setup), seconds, phases, memory)
+    low, high = np.percentile(_counted(record, "seconds"), (25, 75))
+    parts, spread = reader.parts(record.parts, setup), float(high - low) / seconds
+    return make_case(record.key, setup, parts, seconds, phases, memory=memory, spread=spread)
+
+
+def _counted(record: Record, name: str) -> list[float]:
+    values = record.epochs.get(name, [])
+    return values[_FIRST_EPOCHS:] or values
 
 
 def _median(record: Record, name: str) -> float:
-    values = record.epochs.get(name, [])
-    counted = values[_FIRST_EPOCHS:] or values
+    counted = _counted(record, name)
     return float(np.median(counted)) if counted else 0.0
 
 
@@ -124,8 +144,8 @@ def _median(record: Record, name: str) -> float:
 
 # What constants go by: where a run is beyond what they were fitted on, these are extrapolated.
 TERMS = {
-    "ranks": ("turn", "message"),
-    "ranks_a_core": ("crowding", "contention"),
+    "ranks": ("message", "unevenness"),
+    "ranks_a_core": ("crowding", "turn"),
     "ranks_per_node": ("shared_byte",),
     "hidden": ("entry", "row", "element"),
     "bits": ("encode", "decode", "code"),
@@ -136,7 +156,7 @@ TERMS = {
     "messages_of_a_rank": ("message",),
     "layers": ("layer", "aggregation"),
 }
-KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "staleness": ("turn",)}
+KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "staleness": ("burst_bytes",)}
 
 
 def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:

@@ -44,34 +44,44 @@ WORK = (
     _work("product_float32", 1.4e-11, OTHER, "one multiplication and addition of a dense product in float32"),
     _work("product_bf16", 7e-12, OTHER, "the same in bf16"),
     _work("product_int8", 7e-12, OTHER, "the same in 8-bit integers"),
-    _work("element", 7e-10, OTHER, "one value of what is done element by element", bound=True),
+    _work("element", 4e-10, OTHER, "one value of what is done element by element", bound=True),
+    _work("element_missed", 6e-10, OTHER, "the same, where its matrix is not in a core's cache", bound=True),
     _work("feature", 1e-10, OTHER, "one stored sparse feature times one column of a weight", bound=True),
     _work("attention", 3e-9, OTHER, "one edge's score for one head", bound=True),
+    _work("weighted", 3e-10, OTHER, "adding one value of a neighbour's row times its attention", bound=True),
     _work("parameter", 4e-09, OTHER, "one parameter in the gradient bucket and the optimiser", bound=True),
     _work("layer", 3e-4, OTHER, "the calls of one layer, one way"),
     _work("epoch", 2e-3, OTHER, "the calls of one epoch beside its layers"),
     _work("byte", 4e-10, MESSAGES, "one byte sent to, or come from, another node: copies and the network's protocol"),
     _work("shared_byte", 2e-10, MESSAGES, "one byte sent to, or come from, a rank of the same node"),
-    # few ranks cannot tell it from turns: its bounds are what a message of a byte takes (docs/virtual_cluster.md)
-    _work("message", 1.2e-5, MESSAGES, "one message to, or from, another rank", spread=3.0),
+    _work("message", 2e-5, MESSAGES, "one message to, or from, another rank, and the calls that look for it"),
 )
 COLUMN = {constant.name: column for column, constant in enumerate(WORK)}
 
 # Of the machine and its virtual links; none multiplies work.
 FACTORS = (
     Constant("contention", "", 1.2, 1.0, 3.0, MACHINE, "longer memory-bound work while all cores compute"),
-    Constant("crowding", "", 1.05, 1.0, 2.0, MACHINE, "longer work for each doubling of ranks beyond cores"),
-    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "of a link's rate, what messages get"),
-    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "of a message between nodes"),
     Constant(
-        "turn",
-        "s",
-        3e-4,
-        1e-6,
-        1e-2,
+        "crowding",
+        "",
+        0.5,
+        0.05,
+        2.0,
         MACHINE,
-        "from the end of a meeting until a rank runs again, for each rank on its core",
+        "of the turns of others on its core, what a rank loses that was waited for",
     ),
+    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "of a link's rate, what messages get"),
+    Constant(
+        "unevenness",
+        "",
+        0.08,
+        0.005,
+        1.0,
+        MACHINE,
+        "longer exchanges of many nodes, whose messages share links unevenly",
+    ),
+    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "of a message between nodes"),
+    Constant("turn", "s", 3e-3, 3e-4, 3e-2, MACHINE, "that a rank has a core at most while others of the core wait"),
     Constant(
         "burst_bytes", "B", 512 * 1024, 1e3, 4e6, MACHINE, "what a virtual link lets through at once after a pause"
     ),

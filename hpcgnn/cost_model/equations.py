@@ -2,8 +2,9 @@
 
     work        w = sum over kinds of work of (constant * amount), in core-seconds
     cores       ranks of a machine share its cores: while n of them compute, each gets min(t, C / n) cores
-    exchange k  begins at s = clock; r has its rows at a_r = max over its senders, and r, of s, + seconds of its messages;
-                clock = max(s + work beside it, a_r): what a rank waits is what its work beside the exchange leaves
+    exchange k  begins at s = clock; r has its rows at a_r = max over its senders, and r, of s, + seconds of its messages on links
+                and of their copies; clock = max(s + work beside it, copies and a lag, a_r): what a rank waits is what its work
+                beside the exchange leaves
     pipeline    the same exchange of the epoch before is waited for where this one begins; messages stand in one queue a link
     reduction   all wait for the last rank, then for the all-reduce of gradients; then the optimiser
 
@@ -12,11 +13,12 @@ Everything here is a pure function of arrays. Shapes: P ranks, T kinds of work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
 from hpcgnn.cost_model.constants import AGGREGATION, OTHER, QUANTIZATION, WORK, Values
 from hpcgnn.cost_model.workload import Exchange, Workload
 
@@ -24,8 +26,11 @@ PHASES = ("aggregation", "communication_wait", "wire", "quantization", "synchron
 _COMPUTED = (AGGREGATION, QUANTIZATION, OTHER)
 _IN_PHASES = np.array([[float(constant.phase == phase) for phase in _COMPUTED] for constant in WORK])
 _IS_MEMORY_BOUND = np.array([constant.is_memory_bound for constant in WORK])
-_MEETINGS = 2  # of a reduction: values are summed, and told to all
-_STEADY_EPOCHS = 3  # that are gone through: what an epoch finds under way, the one before has left
+# Of ranks and of bytes, from which on an all-reduce goes round a ring (Open MPI's libnbc).
+_LEAST_RING, _LEAST_RING_BYTES = 4, 1 << 16
+# Epochs that are gone through, as what an epoch finds under way the ones before it have left: some more where rows travel across
+# epochs, until as many stand in a link's queue as there will be; and at least two cycles of epochs.
+_STEADY_EPOCHS, _STEADY_STALE_EPOCHS, _STEADY_CYCLES = 3, 6, 2
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,18 @@ class Epoch:
 def prices(values: Values, machine: Machine) -> np.ndarray:
     """(T,) core-seconds of each kind of work on a machine whose cores are as busy as they will be.
 
-    Memory-bound work takes ``contention`` times as long with all cores at work, in proportion with fewer; all work takes
-    ``crowding`` times as long for each doubling of ranks beyond cores, whose caches and turns they share.
+    Memory-bound work takes ``contention`` times as long with all cores at work, in proportion with fewer.
     """
     rates = np.array([values[constant.name] for constant in WORK])
     others = (machine.busy_cores - 1) / max(machine.cores - 1, 1)
     slower = np.where(_IS_MEMORY_BOUND, 1 + (values["contention"] - 1) * others, 1.0)
-    return rates * slower * values["crowding"] ** np.log2(machine.crowd)
+    return rates * slower
+
+
+def lag_of(work: np.ndarray, values: Values, machine: Machine) -> float:
+    """Seconds until ranks that have met run again, where each shares its core with others, which have a turn of it before. A turn
+    is as long as ranks have worked since they met, (P,) core-seconds, and no longer than ``turn``; ``crowding`` of it is lost."""
+    return values["crowding"] * (machine.crowd - 1) * min(values["turn"], float(work.mean()) / machine.threads)
 
 
 def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
@@ -173,42 +183,66 @@ def epoch_of(
 
     is_pipelined: whether rows that were sent in an epoch are used in the next one (``--staleness pipeline``).
     """
-    step = _Step(workload, values, machine, messages, is_pipelined)
-    for _ in range(_STEADY_EPOCHS if is_pipelined or messages.burst_seconds else 1):
-        step.go_through()
+    step = _Step(workload.num_ranks, values, machine, messages.burst_seconds)
+    turn = Turn(workload, messages, STALE if is_pipelined else FRESH)
+    fresh_epochs = _STEADY_EPOCHS if messages.burst_seconds else 1
+    for _ in range(_STEADY_STALE_EPOCHS if is_pipelined else fresh_epochs):
+        step.go_through(turn)
     return step.epoch()
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """An epoch of a cycle. freshness: of all its exchanges, one of those of :mod:`hpcgnn.comm.mailbox`: rows are waited for in
+    their epoch, in the next one in which they are asked for, or none are sent."""
+
+    workload: Workload
+    messages: Messages
+    freshness: str = FRESH
+
+
+def cycle_of(turns: Sequence[Turn], values: Values, machine: Machine) -> list[Epoch]:
+    """Seconds of each epoch of a cycle, in the middle of a run that goes round it."""
+    first = turns[0]
+    step = _Step(first.workload.num_ranks, values, machine, first.messages.burst_seconds)
+    found: list[Epoch] = []
+    for _ in range(max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))):
+        found = []
+        for turn in turns:
+            step.go_through(turn)
+            found.append(step.epoch())
+    return found
+
+
 class _Step:
-    def __init__(
-        self, workload: Workload, values: Values, machine: Machine, messages: Messages, is_pipelined: bool
-    ) -> None:
-        self.workload, self.values, self.machine, self.messages = workload, values, machine, messages
-        self.is_pipelined = is_pipelined
+    def __init__(self, num_ranks: int, values: Values, machine: Machine, burst_seconds: float) -> None:
+        self.values, self.machine = values, machine
         self.price = prices(values, machine)[:, None] * _IN_PHASES
-        self.clocks = _Clocks(workload.num_ranks, messages.burst_seconds)
+        self.clocks = _Clocks(num_ranks, burst_seconds)
         self.coming: dict[int, np.ndarray] = {}
+        self.since = np.zeros(num_ranks)  # core-seconds of work since the last meeting
 
     def epoch(self) -> Epoch:
         clocks = self.clocks
         return Epoch({**clocks.spent, "seconds": clocks.now.copy()})
 
-    def go_through(self) -> None:
-        clocks, workload = self.clocks, self.workload
+    def go_through(self, turn: Turn) -> None:
+        clocks, workload = self.clocks, turn.workload
         end = float(clocks.now.max())
         self.coming = {number: arrived - end for number, arrived in self.coming.items()}
         clocks.begin_epoch()
         for before, beside, exchange in zip(workload.before, workload.beside, workload.exchanges, strict=False):
             self._compute(before)
-            self._exchange(exchange, beside)
+            self._exchange(turn, exchange, beside)
         self._compute(workload.before[-1])
-        self._reduce()
+        self._reduce(turn)
 
     def _compute(self, work: np.ndarray, extra: np.ndarray | None = None) -> np.ndarray:
         """Go through work, with ``extra`` core-seconds of messages beside it; returns when these are done as well."""
         clocks, begun = self.clocks, self.clocks.now
         of_phases = work @ self.price
         own = of_phases.sum(axis=1)
+        self.since = self.since + own
         seconds = shared_cores(own if extra is None else own + extra, self.machine)
         computing = shared_cores(own, self.machine)
         shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
@@ -216,39 +250,60 @@ class _Step:
             clocks.take(clocks.now + seconds_of_phase * shares, phase)
         return begun + seconds
 
-    def _exchange(self, exchange: Exchange, beside: np.ndarray) -> None:
-        clocks, workload = self.clocks, self.workload
+    def _exchange(self, turn: Turn, exchange: Exchange, beside: np.ndarray) -> None:
+        clocks, workload, messages = self.clocks, turn.workload, turn.messages
         if workload.num_ranks == 1:
             self._compute(beside)
             return
-        if self.is_pipelined and exchange.number in self.coming:
-            clocks.take(np.maximum(clocks.now, self.coming[exchange.number]), "communication_wait")
+        if exchange.number in self.coming:  # one message of an exchange is under way at a time
+            clocks.take(np.maximum(clocks.now, self.coming.pop(exchange.number)), "communication_wait")
+        if turn.freshness == REUSED:
+            self._compute(beside)
+            return
         begun = clocks.now
-        moved = message_work(workload, exchange, self.messages, self.values)
-        arrived = clocks.arrival(last_start(begun, exchange), self.messages.exchange(exchange))
+        moved = message_work(workload, exchange, messages, self.values)
+        copied = shared_cores(moved, self.machine)
+        arrived = clocks.arrival(last_start(begun, exchange), messages.exchange(exchange)) + copied
         done = self._compute(beside, moved)
-        arrived = np.maximum(arrived + self.values["turn"] * self.machine.crowd, done)
-        clocks.spent["wire"] += arrived - begun
-        if self.is_pipelined:
+        if turn.freshness == STALE:
+            arrived = np.maximum(arrived, done)
             self.coming[exchange.number] = arrived
+            clocks.spent["wire"] += arrived - begun
             clocks.take(np.maximum(clocks.now, done), "communication_wait")
         else:
+            arrived = np.maximum(arrived, done + self._meet())
+            clocks.spent["wire"] += arrived - begun
             clocks.take(np.maximum(clocks.now, arrived), "communication_wait")
 
-    def _reduce(self) -> None:
-        clocks, workload, values = self.clocks, self.workload, self.values
+    def _meet(self) -> float:
+        """Ranks wait for each other: the seconds until they run again."""
+        lag, self.since = lag_of(self.since, self.values, self.machine), np.zeros_like(self.since)
+        return lag
+
+    def _reduce(self, turn: Turn) -> None:
+        clocks, workload, values = self.clocks, turn.workload, self.values
         together = np.full(workload.num_ranks, clocks.now.max())
         if workload.num_ranks > 1:
-            num_bytes = workload.reduced_bytes
-            rounds = 2 * np.log2(workload.num_ranks)
-            share = 4 * num_bytes * (workload.num_ranks - 1) / workload.num_ranks
-            work = np.full(workload.num_ranks, values["byte"] * share + values["message"] * 2 * rounds)
-            wire = clocks.arrival_beside(together, np.full(workload.num_ranks, self.messages.reduction(num_bytes)))
-            computed = together + shared_cores(work, self.machine)
-            together = np.maximum(wire, computed) + values["turn"] * self.machine.crowd * _MEETINGS
+            wire = np.full(workload.num_ranks, turn.messages.reduction(workload.reduced_bytes))
+            copied = shared_cores(reduction_work(workload, turn.messages, values), self.machine)
+            arrived = clocks.arrival_beside(together, wire) + copied
+            together = np.maximum(arrived, together + copied + self._meet())
         clocks.take(np.full(workload.num_ranks, together.max()), "synchronisation")
         seconds = shared_cores((workload.optimiser @ self.price).sum(axis=1), self.machine)
         clocks.take(clocks.now + seconds, "other")
+
+
+def reduction_work(workload: Workload, messages: Messages, values: Values) -> np.ndarray:
+    """(P,) core-seconds of the all-reduce's messages: each rank's bytes pass it twice, in and out, in rounds of one message each
+    way. Few ranks and few bytes go up a tree and down again; more go round a ring, as in Open MPI."""
+    ranks, num_bytes = workload.num_ranks, workload.reduced_bytes
+    is_ring = ranks >= _LEAST_RING and num_bytes >= _LEAST_RING_BYTES
+    rounds = 2 * (ranks - 1) if is_ring else 2 * np.log2(ranks)
+    moved = 4 * num_bytes * (ranks - 1) / ranks
+    sent = sum(float(each.sent.sum()) for each in workload.exchanges)
+    away = sum(float(messages.network_bytes(each)[0].sum()) for each in workload.exchanges)
+    byte = values["shared_byte"] + (values["byte"] - values["shared_byte"]) * (away / sent if sent else 1.0)
+    return np.full(ranks, byte * moved + values["message"] * 2 * rounds)
 
 
 def memory_of(workload: Workload, factors: tuple[float, float, float, float]) -> np.ndarray:

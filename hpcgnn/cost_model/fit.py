@@ -22,6 +22,7 @@ from hpcgnn.cost_model.model_file import MEMORY, Fitted, Model, Residuals
 FITTED_PHASES = ("aggregation", "communication_wait", "quantization", "synchronisation", "other")
 _NOISE = 0.1  # of an epoch's logarithm
 _PHASE_WEIGHT = 0.4
+_CROWDED_WEIGHT = 0.05  # of phases where ranks share cores: who computes and who waits is then the scheduler's choice
 _LEAST_SHARE = 0.05  # of an epoch, below which a phase's error does not count fully
 _PRIOR_WIDTH = 1.0  # of a constant's logarithm
 _DETERMINED = 0.6  # of that width
@@ -47,15 +48,17 @@ def used_constants(cases: Sequence[Case]) -> list[Constant]:
     is_parallel = any(case.setup.ranks > 1 for case in cases)
     has_rate = any(case.setup.ranks > 1 and case.setup.rate for case in cases)
     is_shared = any(case.setup.ranks_per_node > 1 for case in cases)
+    is_crowded = any(case.setup.ranks > 1 and case.setup.machine.crowd > 1 for case in cases)
     is_busy = any(case.setup.machine.busy_cores > 1 for case in cases)
     others = {
         "byte": has_rate,
         "shared_byte": is_shared,
         "message": is_parallel,
-        "turn": is_parallel,
+        "turn": is_crowded,
         "contention": is_busy,
-        "crowding": any(case.setup.machine.crowd > 1 for case in cases),
+        "crowding": is_crowded,
         "rate_share": has_rate,
+        "unevenness": any(case.setup.rate and case.setup.ranks > 2 * case.setup.ranks_per_node for case in cases),
         "latency": has_rate,
         "burst_bytes": has_rate,
     }
@@ -66,10 +69,10 @@ def residuals_of(epoch: Epoch, case: Case) -> np.ndarray:
     """Of the epoch and of its phases, in units of what one run's epoch may differ by."""
     found = [np.log(max(epoch.total, 1e-12) / case.seconds)]
     floor = _LEAST_SHARE * case.seconds
-    means = epoch.mean()
+    means, weight = epoch.mean(), _PHASE_WEIGHT if case.setup.machine.crowd == 1 else _CROWDED_WEIGHT
     for phase in FITTED_PHASES:
-        found.append(_PHASE_WEIGHT * np.log((means[phase] + floor) / (case.phases.get(phase, 0.0) + floor)))
-    return np.array(found) / _NOISE
+        found.append(weight * np.log((means[phase] + floor) / (case.phases.get(phase, 0.0) + floor)))
+    return np.array(found) / np.hypot(_NOISE, case.spread)
 
 
 def fit_constants(

@@ -2,60 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.cost_model.cases import KIND_TERMS, TERMS, extent_of, kinds_of
-from hpcgnn.cost_model.constants import COLUMN, FACTORS, WORK, defaults
-from hpcgnn.cost_model.equations import PHASES, Epoch, epoch_of, memory_of
-from hpcgnn.cost_model.model_file import MEMORY, Fitted, Model, Residuals
+from hpcgnn.cost_model.constants import COLUMN, WORK, Values
+from hpcgnn.cost_model.courses import DECISIONS, Outcome, outcome_of
+from hpcgnn.cost_model.equations import PHASES, Epoch, Messages, epoch_of, memory_of
+from hpcgnn.cost_model.model_file import Model
+from hpcgnn.cost_model.policies import PLAIN, Course, Decided, course_of, is_plain
+from hpcgnn.cost_model.profile_model import BANDWIDTH_SHARE, FLOPS_SHARE, SPECIFICATIONS
 from hpcgnn.cost_model.profiles import Profile
+from hpcgnn.cost_model.row_facts import RowFacts, read_facts
 from hpcgnn.cost_model.rows import Parts, read_parts
 from hpcgnn.cost_model.setup import NetworkTimes, Setup, setup_of
 from hpcgnn.cost_model.workload import Workload
 from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.nn.config import MODELS
+from hpcgnn.policy.config import FIXED, OFF
+from hpcgnn.train.run_config import RunConfig, settings_by_name
 
 _SLACK = 1.02  # within so much of a range's end nothing is extrapolated
 _NETWORKS_OWN = ("byte", "shared_byte", "message", "turn")  # what a real network has in place of these constants
 
 
+# Messages are gone through one by one up to so many; more of them by the nodes between which they are and by their sizes.
+MOST_ONE_BY_ONE = 1 << 14
+
+
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Of one run. memory_bytes: (P,) of each rank. warnings: sentences."""
+    """Of one run. policies: of bits (a number where they are fixed), of staleness, and how messages are coded. bytes_sent,
+    rows_sent, memory_bytes: (P,) of each rank; int64 but for the mean over epochs that differ. course: what is assumed of
+    policies that decide while training. is_grouped: whether messages were timed together and not one by one. warnings:
+    sentences."""
 
-    setup: Setup
-    workload: Workload
+    parts: str
+    ranks: int
+    strategy: str
+    policies: tuple[int | str, str, str]
     epoch: Epoch
+    bytes_sent: np.ndarray
+    rows_sent: np.ndarray
     memory_bytes: np.ndarray
+    course: Course | None
+    is_grouped: bool
     warnings: list[str]
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """Sentences."""
+        return () if self.course is None else self.course.assumes
 
     def as_dict(self, *, by_rank: bool = True) -> dict[str, Any]:
         """Plain values, as ``--json`` prints them. by_rank: with a list of bytes, rows and memory of each rank."""
-        epoch, sent = self.epoch, self.workload.bytes_sent()
-        largest, mean = epoch.largest(), epoch.mean()
-        memory = np.rint(self.memory_bytes).astype(np.int64)
+        largest, mean = self.epoch.largest(), self.epoch.mean()
+        phases = [each for each in (*PHASES, DECISIONS) if each in largest]
+        sent, rows, memory = (
+            np.rint(each).astype(np.int64) for each in (self.bytes_sent, self.rows_sent, self.memory_bytes)
+        )
         found: dict[str, Any] = {
-            "parts": self.workload.parts.name,
-            "strategy": self.setup.strategy,
-            "bits": self.setup.run.messages.bits,
-            "ranks": self.setup.ranks,
-            "epoch_seconds": epoch.total,
-            "phases_seconds": {phase: largest[phase] for phase in PHASES},
-            "phases_seconds_mean": {phase: mean[phase] for phase in PHASES},
+            "parts": self.parts,
+            "strategy": self.strategy,
+            "bits": self.policies[0],
+            "staleness": self.policies[1],
+            "message_coding": self.policies[2],
+            "ranks": self.ranks,
+            "epoch_seconds": self.epoch.total,
+            "phases_seconds": {phase: largest[phase] for phase in phases},
+            "phases_seconds_mean": {phase: mean[phase] for phase in phases},
             "bytes_sent": int(sent.sum()),
-            "rows_sent": int(self.workload.rows_sent().sum()),
+            "rows_sent": int(rows.sum()),
             "largest_bytes_sent_of_a_rank": int(sent.max()),
             "largest_memory_bytes_of_a_rank": int(memory.max()),
+            "messages_timed": "by nodes and sizes" if self.is_grouped else "one by one",
+            "assumes": list(self.assumes),
             "warnings": self.warnings,
         }
+        if self.course is not None:
+            found["bits_shares"] = {str(bits): share for bits, share in self.course.shares}
+            found |= {"stale_share": self.course.stale, "sent_share": self.course.sent}
         if by_rank:
             found["bytes_sent_of_ranks"] = sent.tolist()
-            found["rows_sent_of_ranks"] = self.workload.rows_sent().tolist()
+            found["rows_sent_of_ranks"] = rows.tolist()
             found["memory_bytes_of_ranks"] = memory.tolist()
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What was read of a parts file for a strategy and a placement, for several predictions. facts: None before they are asked
+    for."""
+
+    parts: Parts
+    facts: list[RowFacts]
 
 
 def predict(
@@ -64,31 +108,120 @@ def predict(
     configuration: Mapping[str, Any],
     *,
     profile: Profile | None = None,
-    parts: Parts | None = None,
+    decided: Sequence[Decided] = (),
+    most_messages: int = MOST_ONE_BY_ONE,
+    read: dict[Any, Read] | None = None,
 ) -> Prediction:
     """Of a run with these settings on an open parts file. profile: whose network is between nodes; None: the virtual hosts or the
-    one machine of ``model``. parts: what was read of the file before, for the same strategy and placement.
+    one machine of ``model``. decided: what policies are taken to decide. most_messages: that are gone through one by one. read:
+    what was read of the file before, to which more is added.
 
     Raises:
         HpcgnnError: for settings that cannot be, or that the equations do not know.
     """
     configuration = {"ranks": file.num_parts, **configuration}
-    network = None if profile is None else profile.network
     if profile is not None and not configuration.get("ranks_per_node"):
         configuration["ranks_per_node"] = profile.ranks_per_node
+    asked, known = _decided(configuration, decided)
     compute = str(configuration.get("compute") or "auto")
     setup = setup_of(
-        configuration, cores=model.cores, compute=model.auto_compute if compute == "auto" else compute, network=network
+        asked.plain(configuration),
+        cores=model.cores,
+        compute=model.auto_compute if compute == "auto" else compute,
+        network=None if profile is None else profile.network,
     )
-    if parts is None:
-        parts = read_parts(file, setup.strategy, setup.placement)
-    workload, values = setup.workload(parts), model.values()
-    if profile is not None:
-        values |= dict.fromkeys(_NETWORKS_OWN, 0.0)
-    messages = NetworkTimes(setup, workload).messages(values)
-    epoch = epoch_of(workload, values, setup.machine, messages, is_pipelined=setup.is_pipelined)
-    memory = memory_of(workload, model.memory_factors())
-    return Prediction(setup, workload, epoch, memory, warnings_of(model, setup, workload))
+    found = _read(file, setup, {} if read is None else read)
+
+    def facts() -> RowFacts:
+        if not found.facts:
+            found.facts.append(read_facts(file, setup.strategy, MODELS[setup.model.model].aggregation))
+        return found.facts[0]
+
+    course = None if is_plain(asked.run) else course_of(asked.run, facts, known)
+    values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
+    outcome = _outcome(course, setup, found.parts, values, most_messages)
+    warnings = [
+        *warnings_of(model, setup, outcome.workload),
+        *_of_policies(model, asked, course),
+        *profile_warnings(model, profile),
+    ]
+    return Prediction(
+        parts=found.parts.name,
+        ranks=setup.ranks,
+        strategy=setup.run.strategy,
+        policies=asked.names,
+        epoch=outcome.epoch,
+        bytes_sent=outcome.bytes_sent,
+        rows_sent=outcome.rows_sent,
+        memory_bytes=memory_of(outcome.workload, model.memory_factors()),
+        course=course,
+        is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
+        warnings=warnings,
+    )
+
+
+def _outcome(course: Course | None, setup: Setup, parts: Parts, values: Values, most_messages: int) -> Outcome:
+    """Of epochs that are all alike, or of a course."""
+
+    @cache  # an epoch that sends is gone through fresh and stale
+    def messages_of(workload: Workload) -> Messages:
+        return NetworkTimes(setup, workload, most_messages).messages(values)
+
+    if course is not None:
+        return outcome_of(course, setup, parts, values, messages_of)
+    workload = setup.workload(parts)
+    epoch = epoch_of(workload, values, setup.machine, messages_of(workload), is_pipelined=setup.is_pipelined)
+    return Outcome(epoch, workload, workload.bytes_sent(), workload.rows_sent())
+
+
+def _read(file: PartsFile, setup: Setup, known: dict[Any, Read]) -> Read:
+    key = str(file.path), setup.strategy, 0 if setup.placement is None else setup.ranks_per_node
+    if key not in known:
+        known[key] = Read(read_parts(file, setup.strategy, setup.placement), [])
+    return known[key]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The settings of a run with its policies, which the equations do not know."""
+
+    run: RunConfig
+
+    @property
+    def names(self) -> tuple[int | str, str, str]:
+        """Of bits, staleness and coding."""
+        policy, messages = self.run.policy, self.run.messages
+        return (messages.bits if policy.bits == FIXED else policy.bits), policy.staleness, messages.message_coding
+
+    def plain(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings with what the equations know in place of policies."""
+        if is_plain(self.run):
+            return dict(configuration)
+        bits = self.run.messages.bits
+        return {**configuration, "bits": str(bits), "staleness": OFF, "message_coding": PLAIN}
+
+
+def _decided(configuration: Mapping[str, Any], decided: Sequence[Decided]) -> tuple[_Asked, Decided]:
+    """What is asked for, and what is known of its policies' decisions: of a run with these policies, else of what is given for
+    any."""
+    known = settings_by_name()
+    given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
+    run = RunConfig.from_settings(given, lenient=given.keys())
+    names = run.policy.bits, run.policy.staleness
+    found = next((each for each in decided if each.of in (None, names)), Decided())
+    run = RunConfig.from_settings({**found.settings, **given}, lenient={*found.settings, *given})
+    return _Asked(run), found
+
+
+def _of_policies(model: Model, asked: _Asked, course: Course | None) -> list[str]:
+    """What is counted and was not fitted, where a model was fitted."""
+    if course is None or not model.kinds:
+        return []
+    bits, staleness, coding = asked.names
+    return [
+        f"no run of the fit had bits {bits}, staleness {staleness} and {coding} messages together: what its epochs have beside "
+        "those of the fit is counted and not fitted"
+    ]
 
 
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
@@ -130,40 +263,17 @@ def _terms(names: tuple[str, ...]) -> str:
     return f"the term{'s' if len(names) > 1 else ''} {' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
-# -- machines that nobody has measured ------------------------------------------------------------------------------------
-
-_BANDWIDTH_SHARE, _FLOPS_SHARE = 0.6, 0.5  # of a specification's numbers, what programs get: estimates
-_CACHE_SPEED = 4.0  # of a core's cache over its share of the memory: an estimate
-_GPU_CALLS = 0.1  # of the seconds of calls, as launches go ahead of what they launch: an estimate
-_BYTES = {"entry_missed": 4.0, "row": 8.0, "code": 1.5, "encode": 5.0, "decode": 5.0, "element": 16.0, "feature": 4.0,
-          "attention": 16.0, "parameter": 40.0}  # fmt: skip
-
-
-def model_of_profile(profile: Profile) -> Model:
-    """A model from specifications alone: bytes over bandwidth and multiplications over peak, at the shares above.
-
-    Work is that of one unit, and a rank has all units of its share of the node.
-    """
-    bandwidth = _BANDWIDTH_SHARE * profile.memory_bandwidth_bytes_per_second / profile.units_per_node
-    values = defaults() | {name: moved / bandwidth for name, moved in _BYTES.items()}
-    values["entry"] = 4.0 / (bandwidth * _CACHE_SPEED)
-    single = profile.peak_flops_per_second["float32"]
-    for name, precisions in (("float32", ("float32",)), ("bf16", ("bfloat16", "float16")), ("int8", ("int8",))):
-        peak = next(
-            (profile.peak_flops_per_second[each] for each in precisions if each in profile.peak_flops_per_second),
-            single,
+def profile_warnings(model: Model, profile: Profile | None) -> list[str]:
+    """That seconds are estimates, and which numbers are no specification's."""
+    found = []
+    if model.source == SPECIFICATIONS:
+        found.append(
+            f"seconds are estimates for comparing ways and not for quoting: work on {model.machine['id']} is from "
+            f"specifications, at {BANDWIDTH_SHARE:.0%} of the memory's bandwidth and {FLOPS_SHARE:.0%} of the peak, "
+            "which nobody measured there"
         )
-        values[f"product_{name}"] = 2 / (_FLOPS_SHARE * peak)
-    calls = _GPU_CALLS if profile.units == "gpus" else 1.0
-    values |= {name: values[name] * calls for name in ("aggregation", "quantization", "layer", "epoch")}
-    values["contention"] = 1.0  # a core's share of the memory is what it has while all are busy
-    constants = {name: Fitted(value, value, value, is_determined=False) for name, value in values.items()}
-    return Model(
-        machine={"processor": profile.description, "usable_cores": profile.units_per_node, "id": profile.name},
-        constants={name: constants[name] for name in (each.name for each in (*WORK, *FACTORS))},
-        memory=dict(zip(MEMORY, (3e8, 1e4, 1.0, 1.0), strict=True)),
-        ranges={},
-        kinds={},
-        residuals=Residuals(0, 0.0, 0.0),
-        source="specifications",
-    )
+    if profile is not None and profile.estimates:
+        found.append(
+            f"{len(profile.estimates)} numbers of {profile.name} are estimates: {', '.join(profile.estimates)}"
+        )
+    return found

@@ -16,6 +16,8 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.typed import Count, NotNegative
 
 OWN = Path(__file__).with_name("profiles.toml")
+ESTIMATE = "estimate"
+_UNTOLD = f"{ESTIMATE}: the file does not say where it is from"
 _Positive = Annotated[float, Meta(gt=0, le=typed.MOST_FLOAT)]
 _Several = Annotated[int, Meta(ge=1, le=typed.MOST_INT)]
 
@@ -25,7 +27,8 @@ class Profile:
     """A node and its network.
 
     units: what computes, ``units_per_node`` of them. memory_bytes, memory_bandwidth_bytes_per_second: of a node.
-    peak_flops_per_second: of a unit, by precision. ranks_per_node: as is usual. sources: where the numbers are from.
+    peak_flops_per_second: of a unit, by precision. ranks_per_node: as is usual. sources: documents. numbers: by name, where each
+    number is from, in words; ``estimate: ...`` where no document gives it.
     """
 
     name: str
@@ -38,6 +41,12 @@ class Profile:
     peak_flops_per_second: dict[str, float]
     network: Network
     sources: tuple[str, ...]
+    numbers: dict[str, str]
+
+    @property
+    def estimates(self) -> list[str]:
+        """Names of the numbers that are in no specification."""
+        return [name for name, source in self.numbers.items() if source.startswith(ESTIMATE)]
 
 
 class _NetworkInFile(msgspec.Struct):
@@ -102,6 +111,8 @@ def read(path: Path) -> dict[str, Profile]:
 
 
 def _profile(name: str, table: Any, where: str) -> Profile:
+    numbers: dict[str, str] = {}
+    table = _plain(table, where, "", numbers)
     _check_names(table, _ProfileInFile, where)
     if isinstance(table, dict):
         _check_names(table.get("network"), _NetworkInFile, f"{where}, network")
@@ -109,7 +120,31 @@ def _profile(name: str, table: Any, where: str) -> Profile:
     values, network = msgspec.structs.asdict(checked), msgspec.structs.asdict(checked.network)
     if checked.network.nodes_per_switch and not checked.network.uplinks_per_switch:
         raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 where there is nodes_per_switch")
-    return Profile(**values | {"name": name, "network": Network(name, **network), "sources": tuple(checked.sources)})
+    network_of = Network(name, **network)
+    return Profile(
+        **values | {"name": name, "network": network_of, "sources": tuple(checked.sources), "numbers": numbers}
+    )
+
+
+def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
+    """``table`` with the values of numbers that come with a source, ``{ value = 48, source = "..." }``, whose sources are noted
+    under their names; numbers alone are estimates."""
+    if not isinstance(table, dict):
+        return table
+    found = {}
+    for name, value in table.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, dict) and "value" in value:
+            if value.keys() != {"value", "source"} or not isinstance(value["source"], str) or not value["source"]:
+                raise HpcgnnError(f'{where}: {path} must be a number, or {{ value = ..., source = "..." }}')
+            found[name], numbers[path] = value["value"], value["source"]
+        elif isinstance(value, dict):
+            found[name] = _plain(value, where, f"{path}.", numbers)
+        else:
+            found[name] = value
+            if isinstance(value, int | float):
+                numbers[path] = _UNTOLD
+    return found
 
 
 def _check_names(table: Any, kind: type[msgspec.Struct], where: str) -> None:

@@ -1,87 +1,146 @@
-"""Projections: a graph in more and more parts, by strategy and bits, and the figure of their epochs."""
+"""Projections: a graph in more and more parts (strong scaling), or graphs that grow with them (weak), by what a run sends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import whole_file
 from hpcgnn.cost_model.model_file import Model
-from hpcgnn.cost_model.predict import Prediction, predict
+from hpcgnn.cost_model.policies import PLAIN, Decided
+from hpcgnn.cost_model.predict import MOST_ONE_BY_ONE, Prediction, Read, predict
 from hpcgnn.cost_model.profiles import Profile
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.policy.config import OFF
 
-# As in SuperGCN's figure of scaling: each strategy in full precision, and the last one in few bits. Told apart without colours.
-_LOOKS = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+STRONG, WEAK = "strong", "weak"
 
 
-def contenders(strategies: Sequence[str], bits: Collection[int]) -> list[tuple[str, int]]:
+@dataclass(frozen=True)
+class Way:
+    """What a run sends. bits: a number, or a policy's name. node_aware: as the setting; None: as the others of a projection."""
+
+    strategy: str
+    bits: str
+    staleness: str = OFF
+    message_coding: str = PLAIN
+    node_aware: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """By the names of flags."""
+        found = {"strategy": self.strategy, "bits": self.bits, "staleness": self.staleness}
+        found |= {"message_coding": self.message_coding}
+        return found if self.node_aware is None else found | {"node_aware": self.node_aware}
+
+    @property
+    def in_words(self) -> str:
+        """In a legend."""
+        bits = f"{self.bits} bits" if self.bits.isdigit() else f"bits {self.bits}"
+        words = [self.strategy, bits]
+        words += [f"stale {self.staleness}"] if self.staleness != OFF else []
+        words += [self.message_coding] if self.message_coding != PLAIN else []
+        return ", ".join([*words, "by nodes"] if self.node_aware == "on" else words)
+
+
+# Each pair of ranks has messages of its own (SuperGCN's figures), but for ``nodes``.
+WAYS = {
+    "vanilla": Way("post", "32", node_aware="off"),
+    "pre": Way("pre", "32", node_aware="off"),
+    "hybrid": Way("hybrid", "32", node_aware="off"),
+    "int8": Way("hybrid", "8", node_aware="off"),
+    "int2": Way("hybrid", "2", node_aware="off"),
+    "nodes": Way("hybrid", "32", node_aware="on"),
+    "nodes-int2": Way("hybrid", "2", node_aware="on"),
+    "pipeline": Way("hybrid", "32", "pipeline", node_aware="off"),
+    "uniform": Way("hybrid", "uniform", node_aware="off"),
+    "adaqp": Way("hybrid", "adaqp", node_aware="off"),
+    "sylvie": Way("hybrid", "sylvie", "sylvie", node_aware="off"),
+    "pipeqs": Way("hybrid", "pipeqs", "pipeqs", node_aware="off"),
+}
+SETS = {
+    "strategies": ("vanilla", "pre", "hybrid", "int2"),
+    "policies": ("vanilla", "int8", "adaqp", "sylvie", "pipeqs"),
+}
+
+
+def ways_of(text: str) -> dict[str, Way]:
+    """Of names with commas between them: of ways, or of sets of them.
+
+    Raises:
+        HpcgnnError: for a name that there is not.
+    """
+    names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
+    unknown = [name for name in names if name not in WAYS]
+    if unknown:
+        raise HpcgnnError(f"--ways knows {', '.join((*SETS, *WAYS))} with commas between them, not {unknown[0]!r}")
+    return {name: WAYS[name] for name in names}
+
+
+def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Way]:
     """Each strategy with the most bits, and the last strategy with the others."""
     most = max(bits)
-    return [(strategy, most) for strategy in strategies] + [
-        (strategies[-1], each) for each in sorted(bits, reverse=True) if each != most
-    ]
+    chosen = [Way(strategy, str(most)) for strategy in strategies]
+    chosen += [Way(strategies[-1], str(each)) for each in sorted(bits, reverse=True) if each != most]
+    return {each.in_words: each for each in chosen}
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A prediction, of which ``way`` and for strong or weak scaling."""
+
+    scaling: str
+    way: str
+    prediction: Prediction
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without those of each rank."""
+        return {"scaling": self.scaling, "way": self.way} | self.prediction.as_dict(by_rank=False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be predicted. files: of strong scaling; growing: of weak scaling. configuration: what all ways have in common.
+    decided, most_messages: as :func:`hpcgnn.cost_model.predict.predict` takes them."""
+
+    files: Sequence[Path]
+    growing: Sequence[Path]
+    ways: Mapping[str, Way]
+    configuration: Mapping[str, Any]
+    decided: Sequence[Decided] = field(default=())
+    most_messages: int = MOST_ONE_BY_ONE
+
+    @property
+    def size(self) -> int:
+        """How many predictions these are."""
+        return (len(self.files) + len(self.growing)) * len(self.ways)
 
 
 def project(
     model: Model,
-    files: Sequence[Path],
-    chosen: Sequence[tuple[str, int]],
-    configuration: Mapping[str, Any],
+    task: Task,
     *,
     profile: Profile | None = None,
     advance: Callable[[int], object] = lambda _: None,
-) -> list[Prediction]:
-    """A prediction for each parts file and each (strategy, bits)."""
+) -> list[Point]:
+    """A prediction for each parts file and each way, by scaling and ranks. What is read of a file is held for as long as it is
+    looked at."""
     found = []
-    for path in files:
-        with PartsFile(path) as file:
-            of_strategy: dict[str, Prediction] = {}
-            for strategy, bits in chosen:
-                about = dict(configuration) | {"strategy": strategy, "bits": str(bits)}
-                before = of_strategy.get(strategy)
-                parts = None if before is None else before.workload.parts
-                of_strategy[strategy] = predict(model, file, about, profile=profile, parts=parts)
-                found.append(of_strategy[strategy])
-                advance(1)
-    return found
-
-
-def draw(predictions: Sequence[Prediction], path: Path, title: str) -> None:
-    """Seconds of an epoch over ranks, both logarithmic, a line for each strategy and bits; as SVG or PDF by the file's name.
-
-    Raises:
-        HpcgnnError: where it cannot be written.
-    """
-    from matplotlib.figure import Figure  # a second, which other commands need not wait for
-
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.add_subplot()
-    lines: dict[tuple[str, int], list[tuple[int, float]]] = {}
-    for each in predictions:
-        key = each.setup.strategy, each.setup.run.messages.bits
-        lines.setdefault(key, []).append((each.setup.ranks, each.epoch.total))
-    for number, ((strategy, bits), points) in enumerate(lines.items()):
-        (marker, dashes), colour = _LOOKS[number % len(_LOOKS)], _COLOURS[number % len(_COLOURS)]
-        ranks, seconds = zip(*sorted(points), strict=True)
-        axes.plot(ranks, seconds, dashes, marker=marker, color=colour, label=f"{strategy}, {bits} bits")
-    every = sorted({each.setup.ranks for each in predictions})
-    first = max(each.epoch.total for each in predictions if each.setup.ranks == every[0])
-    axes.plot(every, [first * every[0] / ranks for ranks in every], color="0.6", linewidth=0.8, label="ideal")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(every, [f"{ranks:,}" for ranks in every])
-    axes.minorticks_off()
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("seconds of an epoch, predicted")
-    axes.set_title(title, fontsize="medium")
-    axes.grid(visible=True, which="major", color="0.9")
-    axes.legend(fontsize="small")
-    try:
-        with whole_file.replacing(path) as temporary:
-            figure.savefig(temporary, format=path.suffix.removeprefix(".") or "svg")
-    except (OSError, ValueError) as error:
-        raise HpcgnnError(f"cannot write {path}: {error}") from error
+    for scaling, files in ((STRONG, task.files), (WEAK, task.growing)):
+        for path in files:
+            read: dict[Any, Read] = {}
+            with PartsFile(path) as file:
+                for name, way in task.ways.items():
+                    made = predict(
+                        model,
+                        file,
+                        dict(task.configuration) | way.settings(),
+                        profile=profile,
+                        decided=task.decided,
+                        most_messages=task.most_messages,
+                        read=read,
+                    )
+                    found.append(Point(scaling, name, made))
+                    advance(1)
+    return sorted(found, key=lambda point: (point.scaling != STRONG, point.prediction.ranks))

@@ -56,12 +56,13 @@ def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
     they are. rows: int64 of any shape."""
     if bits == FLOAT_BITS:
         return rows * width * 4
-    payload = _padded(rows * payload_bytes(width, bits), PARAMS_BYTES)
+    payload = padded(rows * payload_bytes(width, bits), PARAMS_BYTES)
     params = rows * PARAMS_BYTES if bits <= max(QUANTIZED_BITS) else 0
-    return _padded(payload + params, BLOCK_BYTES)
+    return padded(payload + params, BLOCK_BYTES)
 
 
-def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
+def padded(sizes: np.ndarray, to: int) -> np.ndarray:
+    """The next multiples of ``to``."""
     return -(-sizes // to) * to
 
 

@@ -12,9 +12,10 @@ from scipy import sparse
 from hpcgnn.comm.placement import Placement
 from hpcgnn.cost_model.constants import Values
 from hpcgnn.cost_model.equations import Machine, Messages
-from hpcgnn.cost_model.network import UNLIMITED, Network, allreduce_seconds, by_rate, exchange_seconds
+from hpcgnn.cost_model.network import MOST_MESSAGES, UNLIMITED, Network, allreduce_seconds, by_rate, exchange_seconds
 from hpcgnn.cost_model.rows import Parts
 from hpcgnn.cost_model.steps import Shape, steps_of
+from hpcgnn.cost_model.wire import Wire
 from hpcgnn.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import MODELS, ModelConfig
@@ -79,8 +80,9 @@ class Setup:
         if self.run.task != "node" or self.run.messages.message_coding != "plain":
             raise HpcgnnError("the cost model knows --task node with --message-coding plain")
 
-    def workload(self, parts: Parts) -> Workload:
-        """On these parts, which are those of :attr:`strategy` and :attr:`placement`."""
+    def workload(self, parts: Parts, wire: Wire | None = None) -> Workload:
+        """On these parts, which are those of :attr:`strategy` and :attr:`placement`. wire: what travels, where it is not all in
+        the run's bits."""
         if parts.num_ranks != self.ranks:
             raise HpcgnnError(
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph for so many ranks"
@@ -95,7 +97,7 @@ class Setup:
         kind = MODELS[self.model.model]
         steps = steps_of(self.model, shape)
         loops = kind.aggregation == "gcn" and not steps.is_halo
-        return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops)
+        return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops, wire=wire)
 
 
 def setup_of(
@@ -159,30 +161,40 @@ def network_of(setup: Setup, values: Values) -> Network:
 class NetworkTimes:
     """Seconds of a workload's messages, which are found once for each network: a fit changes other constants more often."""
 
-    def __init__(self, setup: Setup, workload: Workload) -> None:
-        self.setup, self.workload = setup, workload
+    def __init__(self, setup: Setup, workload: Workload, most_messages: int = MOST_MESSAGES) -> None:
+        self.setup, self.workload, self.most_messages = setup, workload, most_messages
         self._of_exchanges: dict[tuple[Network, int, bool], np.ndarray] = {}
         self._network_bytes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._peers: dict[int, int] = {}
 
     def messages(self, values: Values) -> Messages:
         """With these constants."""
         setup, network = self.setup, network_of(self.setup, values)
         is_virtual = setup.network is None and setup.rate not in ("", UNLIMITED)
         burst = values["burst_bytes"] if is_virtual else network.burst_bytes
+        unevenness = values["unevenness"] if is_virtual else 0.0
         # what an idle link lets through at once is counted by the clocks, across exchanges
         network = replace(network, burst_bytes=0.0)
 
         def exchange(each: Exchange) -> np.ndarray:
             key = network, each.width, each.is_backward  # bits are those of the run
             if key not in self._of_exchanges:
-                self._of_exchanges[key] = exchange_seconds(each.sent, setup.ranks_per_node, network)
-            return self._of_exchanges[key]
+                self._of_exchanges[key] = exchange_seconds(
+                    each.sent, setup.ranks_per_node, network, most_messages=self.most_messages
+                )
+            return self._of_exchanges[key] * (1 + unevenness * (1 - 1 / self.peers(each)))
 
         def reduction(num_bytes: int) -> float:
             return allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network)
 
         seconds = burst / network.node_bandwidth_bytes_per_second
         return Messages(exchange, reduction, self.network_bytes, seconds)
+
+    def peers(self, exchange: Exchange) -> int:
+        """The most other nodes that one node gets messages from; at least 1."""
+        if exchange.number not in self._peers:
+            self._peers[exchange.number] = most_peers(exchange.sent, self.setup.ranks_per_node)
+        return self._peers[exchange.number]
 
     def network_bytes(self, exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
         """(P,) bytes to, and from, other nodes."""
@@ -200,3 +212,12 @@ def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarr
         np.bincount(senders[away], sent.data[away], ranks),
         np.bincount(sent.indices[away], sent.data[away], ranks),
     )
+
+
+def most_peers(sent: sparse.csr_array, ranks_per_node: int) -> int:
+    """The most other nodes from which ranks of one node get messages; at least 1."""
+    senders = np.repeat(np.arange(sent.shape[0]), np.diff(sent.indptr)) // ranks_per_node
+    receivers = sent.indices // ranks_per_node
+    nodes = -(-sent.shape[0] // ranks_per_node)
+    pairs = np.unique((receivers * nodes + senders)[(senders != receivers) & (sent.data > 0)])
+    return int(np.bincount(pairs // nodes).max()) if pairs.size else 1

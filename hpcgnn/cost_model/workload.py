@@ -18,6 +18,7 @@ from hpcgnn.cost_model import steps
 from hpcgnn.cost_model.constants import COLUMN, WORK
 from hpcgnn.cost_model.rows import FLOAT_BITS, Parts
 from hpcgnn.cost_model.steps import Steps
+from hpcgnn.cost_model.wire import Wire
 
 _VALUE_BYTES, _INDEX_BYTES = 4, 4
 _CACHE_BYTES = 1 << 20  # of a core, not shared
@@ -77,7 +78,8 @@ class Workload:
     def rows_sent(self) -> np.ndarray:
         """(P,) int64 rows that each rank sends in a step."""
         pairs, none = self.parts.pairs, np.zeros(self.num_ranks, np.int64)
-        return sum((pairs.received() if each.is_backward else pairs.sent() for each in self.exchanges), none)
+        sent = (each for each in self.exchanges if each.sent.nnz)
+        return sum((pairs.received() if each.is_backward else pairs.sent() for each in sent), none)
 
 
 @dataclass
@@ -100,16 +102,25 @@ class _Ledger:
 
 
 def workload_of(
-    parts: Parts, step: Steps, bits: int, *, compute: str = "float32", self_loops: bool = False
+    parts: Parts,
+    step: Steps,
+    bits: int,
+    *,
+    compute: str = "float32",
+    self_loops: bool = False,
+    wire: Wire | None = None,
 ) -> Workload:
     """What ``step`` is on these parts. bits: of a value that travels. compute: arithmetic of products, one of float32, bf16 and
-    int8. self_loops: whether each node gets an entry of L, as in GCN."""
-    return _Maker(parts, step, bits, compute, self_loops).made()
+    int8. self_loops: whether each node gets an entry of L, as in GCN. wire: what travels, where it is not all in ``bits``."""
+    return _Maker(parts, step, bits, compute, self_loops, wire).made()
 
 
 class _Maker:
-    def __init__(self, parts: Parts, step: Steps, bits: int, compute: str, self_loops: bool) -> None:
-        self.parts, self.step, self.bits, self.compute = parts, step, bits, compute
+    def __init__(
+        self, parts: Parts, step: Steps, bits: int, compute: str, self_loops: bool, wire: Wire | None = None
+    ) -> None:
+        self.parts, self.step, self.compute, self.wire = parts, step, compute, wire
+        self.bits = bits if wire is None or len(wire.shares) > 1 else wire.shares[0][0]
         self.ledger = _Ledger(parts.num_ranks)
         halo = parts.read if step.is_halo else np.zeros_like(parts.nodes)
         self.extended = parts.nodes + halo
@@ -135,7 +146,7 @@ class _Maker:
             if isinstance(piece, steps.Start):
                 self._encode(piece)
                 before.append(self.ledger.take())
-                sent = self.parts.pairs.bytes(piece.width, self.bits, is_backward=piece.is_backward)
+                sent = self._sent(piece)
                 exchanges.append(Exchange(piece.number, piece.width, self.bits, piece.is_backward, sent))
             elif isinstance(piece, steps.Wait):
                 beside.append(self.ledger.take())
@@ -150,16 +161,28 @@ class _Maker:
             self.parts, tuple(before), tuple(beside), tuple(exchanges), self.ledger.take(), reduced, self._memory()
         )
 
+    @property
+    def _sends(self) -> bool:
+        return self.wire is None or self.wire.sends
+
+    def _sent(self, piece: steps.Start) -> sparse.csr_array:
+        if self.wire is None:
+            return self.parts.pairs.bytes(piece.width, self.bits, is_backward=piece.is_backward)
+        return self.wire.bytes(self.parts.pairs, piece.width, is_backward=piece.is_backward)
+
     def _work(self, piece: steps.Piece) -> None:
         add = self.ledger.add
         if isinstance(piece, steps.Spmm):
-            self._spmm(piece)
+            if self._sends or piece.matrix != ("R" if piece.transposed else "S"):
+                self._spmm(piece)
         elif isinstance(piece, steps.Product):
             rows = self.extended if piece.of_halo else self.parts.nodes
             add(f"product_{self.compute}", rows * float(piece.in_width * piece.out_width))
         elif isinstance(piece, steps.Elements):
             rows = self.extended if piece.of_halo else self.parts.nodes
-            add("element", rows * (piece.width * piece.passes))
+            values = rows * (piece.width * piece.passes)
+            add("element", values)
+            add("element_missed", values * _missed(rows, piece.width))
         elif isinstance(piece, steps.Attention):
             add("attention", self.entries["A"] * float(piece.heads))
         elif isinstance(piece, steps.Calls):
@@ -169,27 +192,31 @@ class _Maker:
         if piece.matrix == "X":
             self.ledger.add("feature", self.parts.features * float(piece.width))
             return
+        if piece.matrix == "A":  # timed with the scores, and not as an aggregation
+            self.ledger.add("weighted", self.entries["A"] * float(piece.width))
+            return
         entries = self.entries[piece.matrix]
         rows, columns = self.shapes[piece.matrix][:: -1 if piece.transposed else 1]
         comes = piece.matrix == ("S" if piece.transposed else "R")
         if comes and self._is_fused(entries, columns, piece.width):
             self.ledger.add("code", entries * float(piece.width))
         else:
-            footprint = np.maximum(columns * (piece.width * float(_VALUE_BYTES)), 1.0)
-            missed = np.maximum(0.0, 1.0 - _CACHE_BYTES / footprint)
-            self.ledger.add("entry", entries * float(piece.width))
-            self.ledger.add("entry_missed", entries * piece.width * missed)
+            values = entries * float(piece.width)
+            self.ledger.add("entry", values)
+            self.ledger.add("entry_missed", values * _missed(columns, piece.width))
         self.ledger.add("row", rows * float(piece.width))
 
     def _is_fused(self, entries: np.ndarray, columns: np.ndarray, width: int) -> bool:
         """Whether codes are added without being decoded, as :func:`hpcgnn.comm.codecs.packed.fuses` decides for most ranks."""
-        if not self.is_encoded:
+        if not self.is_encoded or (self.wire is not None and not self.wire.reads_codes):
             return False
         total, rows = int(entries.sum()), max(int(columns.sum()), 1)
         least = 4 if self.bits in (1, 2, 4, 16) else 1
         return reads_codes_faster(self.bits, rows // columns.size, width) or total <= least * rows
 
     def _encode(self, piece: steps.Start) -> None:
+        if not self._sends:
+            return
         pairs = self.parts.pairs
         rows = pairs.received() if piece.is_backward else pairs.sent()
         if self.is_encoded:
@@ -219,6 +246,11 @@ class _Maker:
         kept = parts.nodes * (self.step.kept_width * _VALUE_BYTES)
         travelling = (parts.written + parts.read) * (2 * widest * _VALUE_BYTES)
         return np.stack((values + matrices, kept, travelling), axis=1).astype(np.float64)
+
+
+def _missed(rows: np.ndarray, width: int) -> np.ndarray:
+    """(P,) share of matrices of (P,) rows that is not in a core's cache when it is needed again."""
+    return np.maximum(0.0, 1.0 - _CACHE_BYTES / np.maximum(rows * (width * float(_VALUE_BYTES)), 1.0))
 
 
 def largest_bytes(exchanges: Iterable[Exchange]) -> int:

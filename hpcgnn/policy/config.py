@@ -40,7 +40,7 @@ class CorrectionSettings:
 
     stale_correction: str = setting(
         "neighbours",
-        "correct stale rows by how far a node's neighbours on its own rank moved since they were sent (docs/staleness.md).",
+        "correct stale rows by how far a node's neighbours on its own rank moved since they were sent (docs/studies/staleness).",
         choices=CORRECTIONS,
     )
 

@@ -63,6 +63,20 @@ def lines(figure: Figure) -> str:
     return _drawn(lambda axes: _draw_lines(axes, figure))
 
 
+def panels(figures: Sequence[Figure], kind: str = "svg") -> bytes:
+    """Several figures with the same lines side by side, over the same upright axis and one legend. kind: svg or pdf."""
+    canvas, context = _matplotlib()
+    with context(_SETTINGS):
+        picture = canvas(figsize=(_WIDTH * len(figures), _HEIGHT + 0.4), layout="constrained")
+        beside = picture.subplots(1, len(figures), sharey=True, squeeze=False)[0]
+        for axes, figure in zip(beside, figures, strict=True):
+            _shape_lines(axes, figure)
+            axes.set_title(figure.title, fontsize=10)
+            axes.label_outer()
+        _legend(beside[0], most_columns=3 * len(figures))
+        return _saved(picture, kind)
+
+
 def thinned(x: Sequence[float], y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """At most some hundred of the points, at even distances; the last one is among them."""
     step = -(-len(x) // _MOST_POINTS) if x else 1
@@ -123,6 +137,36 @@ def bars(names: Sequence[str], values: Sequence[float], y_label: str, x_label: s
     return _drawn(draw)
 
 
+def agreement(series: Sequence[Series], x_label: str, y_label: str, shares: Sequence[float] = (0.1, 0.2)) -> str:
+    """Points over logarithmic axes of the same quantity, the line on which both agree, and lines so many shares beside it."""
+
+    def draw(axes: Any) -> None:
+        places = [place for each in series for place in (*each.x, *each.y)]
+        ends = np.array([min(places) / 1.3, max(places) * 1.3])
+        axes.plot(ends, ends, color="#555555", linewidth=1.0, zorder=1)
+        for share, dashes in zip(shares, ((0, (5, 2)), (0, (1, 2))), strict=False):
+            for factor in (1 + share, 1 - share):
+                axes.plot(ends, factor * ends, color="#555555", linestyle=dashes, linewidth=0.9, zorder=1)
+        for number, each in enumerate(series[:MOST_LINES]):
+            look = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+            axes.plot(each.x, each.y, linestyle="", markersize=5, alpha=0.85, label=shortened(each.name), **look)
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=x_label, ylabel=_wrapped(y_label))
+        for axis in (axes.xaxis, axes.yaxis):
+            _name_decades(axis, float(ends[1] / ends[0]))
+        _legend(axes)
+
+    return _drawn(draw, height=4.2)
+
+
+def _name_decades(axis: Any, extent: float) -> None:
+    """Plain numbers on a logarithmic axis, at 1, 2 and 5 unless it is long: matplotlib's own are mathematics."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if extent < 1000 else (1,), numticks=12))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def heat_map(values: np.ndarray, names: Sequence[str], unit: str) -> str:
     """(B, B) from the rank of a row to that of a column; nothing is white, and the most is dark."""
 
@@ -160,16 +204,27 @@ def _matplotlib() -> tuple[Any, Any]:
 
 def _drawn(draw: Callable[[Any], None], *, height: float = _HEIGHT) -> str:
     canvas, context = _matplotlib()
-    stream = io.StringIO()
     with context(_SETTINGS):
         figure = canvas(figsize=(_WIDTH, height), layout="constrained")
         draw(figure.add_subplot())
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(stream, format="svg", metadata=nothing, facecolor="white")
+        return _saved(figure, "svg").decode()
+
+
+def _saved(picture: Any, kind: str) -> bytes:
+    """The file of a picture, without what differs from one time to the next."""
+    stream = io.BytesIO()
+    names = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Creator", "Producer", "CreationDate")
+    picture.savefig(stream, format=kind, metadata=dict.fromkeys(names), facecolor="white")
     return stream.getvalue()
 
 
 def _draw_lines(axes: Any, figure: Figure) -> None:
+    _shape_lines(axes, figure)
+    if len(figure.series) > 1 or figure.series[0].is_reference:
+        _legend(axes)
+
+
+def _shape_lines(axes: Any, figure: Figure) -> None:
     for number, series in enumerate(figure.series[:MOST_LINES]):
         _draw_series(axes, series, number)
     if figure.x_is_log:
@@ -182,8 +237,6 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
     _shape_y(axes, figure)
     axes.set(xlabel=figure.x_label, ylabel=_wrapped(figure.y_label))
-    if len(figure.series) > 1 or figure.series[0].is_reference:
-        _legend(axes)
 
 
 def _shape_y(axes: Any, figure: Figure) -> None:
@@ -235,12 +288,12 @@ def _thickness(bars: int) -> Mapping[str, float]:
     return {"width": 0.8, "linewidth": 0.6} if bars <= 2 * _MOST_NAMES else {"width": 1.0, "linewidth": 0.0}
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: Any, most_columns: int = 3) -> None:
     """Below the axes, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
-    columns = 1 if max(map(len, labels)) > 22 else 2 if max(map(len, labels)) > 12 else 3
+    columns = most_columns // 3 * (1 if max(map(len, labels)) > 22 else 2 if max(map(len, labels)) > 12 else 3)
     figure = axes.figure
     figure.set_figheight(figure.get_figheight() + 0.22 * (-(-len(labels) // columns) - 1))
     figure.legend(

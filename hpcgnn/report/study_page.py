@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hpcgnn.report import drawing, phases, words
+from hpcgnn.cost_model.compare import Comparison
+from hpcgnn.report import drawing, model_section, phases, projection_section, words
 from hpcgnn.report.page import Page, Picture, Section, as_html
 from hpcgnn.report.run_files import check_folder
 from hpcgnn.study.groups import RANKS, Group, Groups
@@ -25,8 +26,9 @@ def study_page(folder: str | Path) -> str:
     return as_html(study_of(Path(folder)))
 
 
-def study_of(folder: Path, machine: str = "") -> Page:
-    """The same as a page. machine: as :func:`hpcgnn.study.summary.summarise` takes it."""
+def study_of(folder: Path, machine: str = "", comparison: Comparison | None = None) -> Page:
+    """The same as a page. machine: as :func:`hpcgnn.study.summary.summarise` takes it. comparison: of a cost model's predictions
+    with these runs."""
     check_folder(folder)
     summary = summarise(folder, machine)
     groups = finished_groups(folder, machine)
@@ -35,6 +37,9 @@ def study_of(folder: Path, machine: str = "") -> Page:
     if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):
         sections.append(Section("Figures", pictures=pictures))
     sections += _breakdown(groups)
+    if comparison is not None:
+        sections.append(model_section.section(comparison))
+    sections += projection_section.section_of(folder)
     if summary.tables:
         sections.append(Section("Tables", tables=summary.tables))
     return Page(f"Study {summary.name}", tuple(sections), f"{summary.kind}, in {folder}", notes)

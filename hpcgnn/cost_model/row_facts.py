@@ -1,0 +1,123 @@
+"""What policies go by, of the rows of a plan: in-degrees (Sylvie's importance) and weights (AdaQP's assignment).
+
+Read from the parts of some ranks, spread evenly, where there are many: what is said of rows is then an estimate of that sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.plan import AggregationPlan
+from hpcgnn.policy import sylvie
+from hpcgnn.policy.adaqp import group_rows
+from hpcgnn.policy.problem import CHOICES, left_over
+
+MOST_RANKS = 64
+
+Shares = dict[int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class RowFacts:
+    """degrees: (rows,) int64 in-degrees of what rows stand for. weights: for each direction and rank that was looked at, (rows,)
+    peers, ascending, and (rows,) sums of the squared weights with which a row is added. looked_at: so many of ``ranks``."""
+
+    degrees: np.ndarray
+    weights: tuple[list[tuple[np.ndarray, np.ndarray]], ...]
+    looked_at: int
+    ranks: int
+
+    @property
+    def in_words(self) -> str:
+        """Whose rows these are."""
+        return "all rows" if self.looked_at == self.ranks else f"the rows of {self.looked_at} of {self.ranks:,} ranks"
+
+    def by_importance(self, base: int) -> Shares:
+        """The share of rows to which Sylvie gives so many bits, with a base."""
+        bits = sylvie.class_bits(sylvie.importance(self.degrees, np.unique(self.degrees)), base)
+        return _shares(sylvie.CHOICES, bits, np.ones(bits.size))
+
+    def by_variance(self, weight: float, group_rows_of: int) -> Shares:
+        """The share of rows to which AdaQP gives so many bits where the ranges of all rows are alike, and no rank is later than
+        others. weight: of variance against time."""
+        rows, bits = zip(*(_assigned(each, weight, group_rows_of, self.ranks) for each in self.weights), strict=True)
+        return _shares(CHOICES, np.concatenate(bits), np.concatenate(rows))
+
+
+def _assigned(
+    weights: Sequence[tuple[np.ndarray, np.ndarray]], weight: float, size: int, ranks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and bits of each group of one direction: Eq. 12 without the maximum over ranks falls apart into groups."""
+    grouped = [group_rows(beta, peer, np.ones(ranks), size) for peer, beta in weights]
+    beta, rows = (
+        np.concatenate(list(each)) if grouped else np.zeros(0)
+        for each in ((one.groups.beta for one in grouped), (one.rows for one in grouped))
+    )
+    choices = np.array(CHOICES)
+    variances, seconds = left_over(beta[:, None], choices), rows[:, None] * choices
+    spans = (each[:, 0].sum() - each[:, -1].sum() for each in (variances, seconds))
+    of_variance, of_time = (
+        share / abs(span) if span else 0.0 for share, span in zip((weight, 1 - weight), spans, strict=True)
+    )
+    costs = of_variance * variances + of_time * seconds
+    return rows, choices[costs.argmin(axis=1)]
+
+
+def _shares(choices: Sequence[int], bits: np.ndarray, rows: np.ndarray) -> Shares:
+    counts = {each: float(rows[bits == each].sum()) for each in choices}
+    total = sum(counts.values())
+    return {each: count / total for each, count in counts.items() if count} if total else {max(choices): 1.0}
+
+
+def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
+    """Of an open parts file with the plan of ``strategy``. aggregation: ``mean``, ``gcn`` or ``sum``."""
+    plan, ranks = StoredPlan(file, strategy), file.num_parts
+    chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_RANKS)).astype(int)).tolist()
+    degrees: list[np.ndarray] = []
+    weights: tuple[list[Any], list[Any]] = ([], [])
+    for rank in chosen:
+        of_nodes = np.diff(file.edges(*file.part(rank), rank)[0])
+        part = plan.part(rank, edges=False)
+        degrees += _degrees(part, of_nodes)
+        for direction, found in zip(weights, _weights(part, of_nodes, aggregation), strict=True):
+            direction.append(found)
+    return RowFacts(np.concatenate(degrees), weights, len(chosen), ranks)
+
+
+def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.ndarray]:
+    """In-degrees of the sources of *post* rows that a rank sends, and of the destinations of *pre* rows that come to it."""
+    send, receive = part.send, part.receive
+    yield of_nodes[send.indices[send.indptr[:-1]]][part.send_to.is_post()]
+    destination = np.zeros(receive.num_cols, np.int64)
+    destination[receive.indices] = np.repeat(np.arange(of_nodes.size), np.diff(receive.indptr))
+    yield of_nodes[destination][~part.receive_from.is_post()]
+
+
+def _weights(
+    part: AggregationPlan[Any], of_nodes: np.ndarray, aggregation: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Peers and squared weights of the rows that come to a rank, forward and going back."""
+    left, right = _diagonals(of_nodes, aggregation)
+    send, receive = part.send, part.receive
+    of_entries = np.repeat(left**2, np.diff(receive.indptr))
+    forward = np.bincount(receive.indices, of_entries, receive.num_cols)
+    back = np.add.reduceat(right[send.indices] ** 2, send.indptr[:-1]) if send.indices.size else np.zeros(0)
+    for peers, squares in ((part.receive_from, forward), (part.send_to, back)):
+        yield np.repeat(peers.peers, peers.rows), squares
+
+
+def _diagonals(degrees: np.ndarray, aggregation: str) -> tuple[np.ndarray, np.ndarray]:
+    """What rows of nodes are multiplied with after and before they are added, as ``make_aggregator`` has them."""
+    ones = np.ones(degrees.size)
+    if aggregation == "mean":
+        return 1 / np.maximum(degrees, 1), ones
+    if aggregation == "gcn":
+        both = (degrees + 1.0) ** -0.5
+        return both, both
+    return ones, ones

@@ -1,0 +1,101 @@
+"""What a study's report says of a cost model: its predictions beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hpcgnn.cost_model import model_file
+from hpcgnn.cost_model.compare import Compared, Comparison, compare, error_by
+from hpcgnn.report import drawing, words
+from hpcgnn.report.page import Picture, Section
+from hpcgnn.study import records
+from hpcgnn.study.shown import Series, Table
+from hpcgnn.study.summary import StudySummary, choose_machine
+
+_TITLE = "Predicted against measured"
+# Of which a table tells the errors apart, where they vary.
+_AXES = ("graph", "ranks", "rate", "ranks_per_node", "model", "hidden", "layers", "strategy", "bits", "staleness",
+         "compute", "threads")  # fmt: skip
+_MOST_COLOURS = 6
+
+
+def comparison_with(fitted: Path, folder: Path, machine: str = "") -> Comparison:
+    """Of the cost model in a file with the finished runs of a study. machine: as :func:`hpcgnn.study.summary.summarise` takes it.
+
+    Raises:
+        HpcgnnError: where one of them is none, or nothing that the equations know has finished.
+    """
+    found = records.read(folder)
+    return compare(model_file.read(fitted), folder, found, choose_machine(found, machine))
+
+
+def added(summary: StudySummary, comparison: Comparison | None) -> StudySummary:
+    """A summary with the comparison's tables behind its own."""
+    return summary if comparison is None else replace(summary, tables=(*summary.tables, *tables(comparison)))
+
+
+def section(comparison: Comparison) -> Section:
+    """The figure, the summary and the tables of a page."""
+    text = (f"{comparison.in_words()}.", *comparison.notes)
+    return Section(_TITLE, text, (_picture(comparison.runs),), tables(comparison))
+
+
+def tables(comparison: Comparison) -> tuple[Table, ...]:
+    """Errors by configuration, by the values of each axis, and the terms that were extrapolated."""
+    axes = varied(comparison.runs)
+    left_out = (
+        (f"{len(comparison.left_out)} runs are left out: {comparison.left_out[0]}.",) if comparison.left_out else ()
+    )
+    rows = tuple(
+        (*_label(run, axes), *_figures(run)) for run in sorted(comparison.runs, key=lambda run: -abs(run.error))
+    )
+    header = (*axes, "measured", "predicted", "error", "spread of epochs")
+    notes = (f"{comparison.in_words()}.", *comparison.notes, *left_out)
+    by_run = Table(_TITLE, header, rows, notes, len(axes))
+    by_axis = tuple(
+        (f"{axis} {value}".strip(), str(count), f"{median:.1%}", f"{worst:.1%}")
+        for axis in axes
+        for value, (count, median, worst) in error_by(comparison.runs, axis).items()
+    )
+    found = [by_run, Table("Errors of predictions", ("", "runs", "median", "worst"), by_axis)]
+    if warnings := comparison.warnings():
+        terms = tuple((sentence, str(count)) for sentence, count in warnings.items())
+        found.append(Table("What is extrapolated", ("term", "runs"), terms))
+    return tuple(found)
+
+
+def varied(runs: Sequence[Compared]) -> list[str]:
+    """The axes that tell runs apart."""
+    return [axis for axis in _AXES if len({str(run.configuration.get(axis, "")) for run in runs}) > 1]
+
+
+def _label(run: Compared, axes: Sequence[str]) -> list[str]:
+    return [words.plain(run.configuration.get(axis, "")) or "-" for axis in axes]
+
+
+def _figures(run: Compared) -> tuple[str, ...]:
+    return words.seconds(run.measured), words.seconds(run.predicted), f"{run.error:+.1%}", f"{run.spread:.1%}"
+
+
+def _picture(runs: Sequence[Compared]) -> Picture:
+    axes = [axis for axis in ("ranks", "rate") if axis in varied(runs)]
+    points: dict[str, list[Compared]] = {}
+    for run in runs:
+        points.setdefault(
+            ", ".join(f"{axis} {value}" for axis, value in zip(axes, _label(run, axes), strict=True)), []
+        ).append(run)
+    if len(points) > _MOST_COLOURS:
+        points = {}
+        for run in runs:
+            points.setdefault(f"{axes[0]} {_label(run, axes)[0]}", []).append(run)
+    series = [
+        Series(name or "runs", tuple(run.measured for run in each), tuple(run.predicted for run in each))
+        for name, each in points.items()
+    ]
+    draw = partial(drawing.agreement, series, "seconds of an epoch, measured", "seconds of an epoch, predicted")
+    told = "; ".join(f"{words.seconds(run.measured)} {run.error:+.0%}" for run in runs)
+    notes = ("On the line both agree; dashes are 10 % and dots 20 % beside it.",)
+    return Picture(_TITLE, draw, f"Predicted over measured epochs: {told}.", notes)
