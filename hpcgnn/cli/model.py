@@ -83,14 +83,15 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
     if as_json:
         print(json.dumps({"model": str(fitted), "folder": str(folder)} | found.as_dict()))
         return
+    if quiet:
+        return
     for sentence in found.notes:
         console.note(sentence)
     for sentence in found.left_out:
         console.note(f"left out: {sentence}")
-    if not quiet:
-        for each in model_section.tables(found):
-            _show(each.title, each.header, each.rows, each.label_columns)
-        print(found.in_words())
+    for each in model_section.tables(found):
+        _show(each.title, each.header, each.rows, each.label_columns)
+    print(found.in_words())
 
 
 def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> None:

@@ -190,8 +190,7 @@ def project(
     for path in outs:
         _write(path, found)
     if given["as_json"]:
-        predictions = [each.prediction.as_dict(by_rank=False) for each in points]
-        print(json.dumps({"model": fitted, "written": [str(path) for path in outs], "predictions": predictions}))
+        print(json.dumps({"model": fitted, "written": [str(path) for path in outs], "predictions": found["points"]}))
         return
     _show(found["points"], quiet=given["quiet"])
 
@@ -263,8 +262,9 @@ def _other(text: str) -> tuple[str, Any]:
     from hpcgnn.train.run_config import settings_by_name
 
     name, equals, value = text.partition("=")
+    name = name.replace("-", "_")
     if not equals or name not in settings_by_name():
-        raise HpcgnnError(f"--set takes NAME=VALUE with a setting of `hpcgnn train` by its name there, not {text!r}")
+        raise HpcgnnError(f"--set takes NAME=VALUE with the name of a setting of `hpcgnn train`, not {text!r}")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -316,21 +316,23 @@ def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, *, quie
 
 def _show(reports: list[dict[str, Any]], *, quiet: bool) -> None:
     """Warnings and assumptions, each once, and a table."""
+    if quiet:
+        return
     for name in ("warnings", "assumes"):
         for sentence, labels in _told(reports, name).items():
             console.note(f"{', '.join(labels)}: {sentence}" if name == "assumes" else sentence)
     timed = {each["messages_timed"] for each in reports}
-    if quiet:
-        return
     shown = Table(title="an epoch, predicted: milliseconds of the slowest rank", title_justify="left", box=box.SIMPLE)
     shown.padding = (0, 1, 0, 0)
-    for heading in ("ranks", "strategy", "bits", "epoch", *_PHASES.values(), "sent", "memory"):
-        shown.add_column(heading, justify="left" if heading == "strategy" else "right", no_wrap=True)
+    ways = ("scaling", "way") if "way" in reports[0] else ()
+    for heading in (*ways, "ranks", "strategy", "bits", "epoch", *_PHASES.values(), "sent", "memory"):
+        shown.add_column(heading, justify="left" if heading in (*ways, "strategy") else "right", no_wrap=True)
     for each in reports:
         phases = [_milliseconds(each["phases_seconds"][phase]) for phase in _PHASES]
         sizes = [console.size(each["bytes_sent"]), console.size(each["largest_memory_bytes_of_a_rank"])]
         bits, staleness = str(each["bits"]), each["staleness"]
-        named = f"{each['ranks']:,}", each["strategy"], bits if staleness in ("off", bits) else f"{bits}+{staleness}"
+        named = [*(each[name] for name in ways), f"{each['ranks']:,}", each["strategy"]]
+        named.append(bits if staleness in ("off", bits) else f"{bits}+{staleness}")
         shown.add_row(*named, _milliseconds(each["epoch_seconds"]), *phases, *sizes)
     out = console.stdout()
     out.width = max(out.width, _LEAST_WIDTH)

@@ -17,6 +17,7 @@ from hpcgnn.cost_model.workload import Workload, largest_bytes
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.study.axes import HPCGNN, NATIVE
 from hpcgnn.study.records import Record, by_machine, in_words
 
 _FIRST_EPOCHS = 2  # that are not counted: memory is taken and links are opened in them
@@ -116,6 +117,10 @@ class _PartsReader:
 def _case(record: Record, reader: _PartsReader) -> Case:
     if not record.is_finished:
         raise HpcgnnError(f"it did not finish ({record.error or record.status})")
+    if record.configuration.get("framework", HPCGNN) != HPCGNN:
+        raise HpcgnnError("it was trained by PyG")
+    if record.configuration.get("isa", NATIVE) != NATIVE:
+        raise HpcgnnError(f"it was kept to {record.configuration['isa']}")
     if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
         raise HpcgnnError("it computed on GPUs, which a fit does not know")
     cores = int(record.machine.get("usable_cores") or record.machine.get("cores") or 1)

@@ -29,6 +29,8 @@ DECISIONS = "policy"
 # Reading values where messages are compared (PipeQS' Eq. 6), in units of decoding one: each row is decoded, and read for three
 # dot products of two rows each.
 _READS_OF_A_COMPARISON = 6.0
+# Fewer stale epochs that send than this, for each that reuses, are left out: a cycle with one of them is gone through whole.
+_RARELY = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +73,11 @@ def _stale_epochs(
 ) -> list[tuple[float, Epoch]]:
     """Stale epochs and those that reuse what has come, with their shares of all epochs."""
     of_sending = course.stale + course.sent - 1
-    if course.sent >= 1 or of_sending <= 0:
+    if course.sent >= 1:
         return [(course.stale, _epochs(setup, values, messages_of, [(sending, STALE)])[0])]
     reused = _with_codecs(setup.workload(parts, Wire(course.shares, sends=False, reads_codes=False)), course)
+    if of_sending <= _RARELY * (1 - course.sent):
+        return [(course.stale, _epochs(setup, values, messages_of, [(reused, REUSED)])[0])]
     behind_each = max(1, round((1 - course.sent) / of_sending))
     cycle = [(sending, STALE), *[(reused, REUSED)] * behind_each]
     first, *others = _epochs(setup, values, messages_of, cycle)

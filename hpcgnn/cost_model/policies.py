@@ -47,11 +47,6 @@ class Course:
     period: int = 0
     assumes: tuple[str, ...] = ()
 
-    @property
-    def mean_bits(self) -> float:
-        """Of a row that is sent."""
-        return sum(bits * share for bits, share in self.shares)
-
 
 @dataclass(frozen=True)
 class Decided:
@@ -68,7 +63,7 @@ class Decided:
     def check(self) -> None:
         """Raise HpcgnnError for shares that cannot be."""
         told = {} if self.shares is None else self.shares
-        if self.shares is not None and (abs(sum(told.values()) - 1) > 1e-3 or min(told.values()) < 0):
+        if self.shares is not None and (not abs(sum(told.values()) - 1) <= 1e-3 or min(told.values()) < 0):
             raise HpcgnnError(
                 f"shares of bits must add up to 1, as 2:0.7,4:0.2,8:0.1 do, not to {sum(told.values()):g}"
             )
@@ -165,7 +160,8 @@ def course_of(run: RunConfig, facts: Facts, decided: Decided) -> Course:
 def _known_shares(decided: Decided, assumes: list[str]) -> Shares | None:
     if decided.shares is None:
         return None
-    shares = {bits: share for bits, share in decided.shares.items() if share > 0}
+    total = sum(decided.shares.values())  # 1 but for rounding, which draws of rows do not take
+    shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
     assumes.append(f"assumes {_in_words(shares)}, {decided.source}")
     return shares
 

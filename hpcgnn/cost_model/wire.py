@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -28,11 +27,6 @@ class Wire:
     sends: bool = True
     reads_codes: bool = True
     seed: int = 0
-
-    @cached_property
-    def mean_bits(self) -> float:
-        """Of a row."""
-        return sum(bits * share for bits, share in self.shares)
 
     def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
         """(P, P) int64 bytes from rank to rank of one exchange, as :meth:`Pairs.bytes` has them.

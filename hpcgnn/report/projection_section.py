@@ -10,6 +10,7 @@ import msgspec
 from hpcgnn import typed
 from hpcgnn.cost_model.courses import DECISIONS
 from hpcgnn.cost_model.project import STRONG, WEAK
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.report import drawing, words
 from hpcgnn.report.page import Page, Picture, Section
 from hpcgnn.study.shown import Figure, Series, Table
@@ -58,7 +59,10 @@ def read(path: Path) -> Projection:
     Raises:
         HpcgnnError: where it is none.
     """
-    return typed.read_json(path, Projection)
+    found = typed.read_json(path, Projection)
+    if not found.points:
+        raise HpcgnnError(f"{path} has no points: make it with `hpcgnn model project ... --out {path.name}`")
+    return found
 
 
 def section_of(folder: Path) -> tuple[Section, ...]:
@@ -160,7 +164,7 @@ def _table(scaling: str, points: Sequence[Point]) -> Table:
             point.way,
             f"{point.epoch_seconds:.4g}",
             f"{point.phases_seconds.get(DECISIONS, 0.0):.3g}",
-            f"{seconds[point.ranks] / point.epoch_seconds:.2f}",
+            f"{seconds[point.ranks] / point.epoch_seconds:.2f}" if point.ranks in seconds else "-",
             words.size(point.bytes_sent),
             f"{point.rows_sent:,}",
             words.size(point.largest_memory_bytes_of_a_rank),

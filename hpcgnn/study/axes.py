@@ -16,6 +16,12 @@ from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, setting
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
+# The settings that PyG's training takes, and those that are nothing to it: it is in float32 and makes no evaluations.
+OF_PYG = (
+    *("model", "layers", "hidden", "heads", "norm", "activation", "dropout"),
+    *("epochs", "lr", "weight_decay", "seed", "device"),
+)
+_NOTHING_TO_PYG = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
 # What keeps our kernels, torch's own, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
     "avx2": {
@@ -166,19 +172,24 @@ def check_kind(given: Mapping[str, Any], kind: str) -> None:
         if "bench" in given:
             raise CombinationError(f'bench is an axis of studies of kind = "{BENCH}", not of kind = "{kind}"', "bench")
         return
-    if not given.get(own[kind]):
+    if not str(given.get(own[kind], "")).strip():
         raise CombinationError(f'a study of kind = "{kind}" needs the axis {own[kind]}', own[kind])
-    useless = ("framework",) if kind == BENCH else ("framework", "bench", "rate", "hosts", "threads")
+    useless = ("framework",) if kind == BENCH else ("framework", "bench", "isa", "rate", "hosts", "threads")
     for name in given:
         if name in useless or (name not in OF_STUDY and name != "strategy"):
             raise CombinationError(f'{name} has no effect in a study of kind = "{kind}"', name)
 
 
 def check_framework(given: Mapping[str, Any], where: Placement) -> None:
-    """Raise CombinationError for what PyG cannot be given: it trains in one process."""
-    if given.get("framework", HPCGNN) == PYG and (where.ranks > 1 or where.hosts):
+    """Raise CombinationError for what PyG cannot be given: it trains in one process, and knows few of our settings."""
+    if given.get("framework", HPCGNN) != PYG:
+        return
+    if where.ranks > 1 or where.hosts:
         said = f"framework = {PYG!r} trains in one process: ranks must be 1, not {where.ranks}, without hosts and rate"
         raise CombinationError(said, "framework", "ranks", "rate", "hosts")
+    for name, value in given.items():
+        if name not in (*OF_STUDY, *OF_PYG) and _NOTHING_TO_PYG.get(name, NotImplemented) not in (None, value):
+            raise CombinationError(f"framework = {PYG!r} knows no {name} = {value!r}", name, "framework")
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:

@@ -52,9 +52,9 @@ class Commands:
             launch += ["--hosts", str(place.hosts), "--ranks-per-host", str(place.ranks_per_node), "--rate", place.rate]
         return [*launch, "--", *self.hpcgnn, *words]
 
-    def on_one(self, words: Sequence[str]) -> list[str]:
+    def on_one(self, words: Sequence[str], threads: int = 1) -> list[str]:
         """The same for one process, which a batch system's launcher starts as well: MPI may refuse to start beside it."""
-        return [*(self._launched(1, 1) if self.launcher else []), *self.hpcgnn, *words]
+        return [*(self._launched(1, threads) if self.launcher else []), *self.hpcgnn, *words]
 
     def _launched(self, ranks: int, threads: int) -> list[str]:
         try:

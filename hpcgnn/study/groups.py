@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -88,7 +87,8 @@ class Groups:
         base, ending = measures.split(figure)
         if figure == measures.SPREAD:
             values = [seconds for epochs in group.epochs.values() for seconds in epochs.get("seconds", [])]
-            values = values or list(group.values("seconds").values())
+            if not values:
+                return statistics.median(list(group.values(measures.SPREAD).values()))
             return Estimate(statistics.spread(values), None, None, len(values)) if values else None
         if figure in measures.SCALING:
             return self._scaling(group, figure)
@@ -113,12 +113,11 @@ class Groups:
     def _to_target(self, group: Group, baseline: Mapping[str, Any]) -> Estimate | None:
         other = self.baseline_of(group, baseline)
         metrics = [] if other is None else [*other.values(measures.METRIC).values()]
-        if not metrics:
+        if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
             return None
         target = fmean(metrics) - measures.TARGET_BELOW
         found = [curves.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
-        reached = median(found)
-        return Estimate(reached, None, None, len(found)) if math.isfinite(reached) else None
+        return Estimate(median(found), None, None, len(found))
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
         axes = [axis for axis in self._varied if axis not in (RANKS, *_FOLLOW_RANKS)]

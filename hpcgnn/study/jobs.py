@@ -17,7 +17,7 @@ from typing import Any
 from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import commands, prepare, records
-from hpcgnn.study.axes import BENCH, ENVIRONMENTS, GRAPH_WORD, HPCGNN, NATIVE, PARTS_WORD, PREPARE, PYG
+from hpcgnn.study.axes import BENCH, ENVIRONMENTS, GRAPH_WORD, HPCGNN, NATIVE, OF_PYG, PARTS_WORD, PREPARE, PYG
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.measures import LINE_AXES
 from hpcgnn.study.prepare import Parts
@@ -25,8 +25,6 @@ from hpcgnn.study.specification import Run
 from hpcgnn.version import __version__
 
 OUTPUT = "output.txt"
-_OF_PYG = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
-           "device")  # fmt: skip
 _PARTITION = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts")
 _PLAN = ("rows", "pairs", "bytes", "max_rows_sent", "max_rows_received")
 
@@ -42,7 +40,8 @@ class Job:
 
     def command(self, words: list[str], *, on_ranks: bool, output: Path) -> str:
         """Run ``hpcgnn WORDS``; why it failed, or nothing."""
-        line = self.how.on_ranks(self.run.place, words) if on_ranks else self.how.on_one(words)
+        place = self.run.place
+        line = self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
         isa = self.run.configuration.get("isa", NATIVE)
         return commands.run(line, output, {} if isa == NATIVE else ENVIRONMENTS[isa])
 
@@ -61,7 +60,7 @@ def done(job: Job) -> dict[str, Any]:
         work = _training_by_pyg
     try:
         return {"status": records.FINISHED} | work(job)
-    except (HpcgnnError, ValueError) as error:
+    except (HpcgnnError, ValueError, OSError) as error:
         return {"status": records.FAILED, "error": str(error)}
 
 
@@ -87,10 +86,14 @@ def _training(job: Job) -> dict[str, Any]:
 
 def _training_by_pyg(job: Job) -> dict[str, Any]:
     assert job.parts is not None
-    settings = {name: job.run.configuration[name] for name in _OF_PYG if name in job.run.configuration}
-    words = ["bench", "pyg", str(job.parts.graph), "--json", "--threads", str(job.run.place.threads or 1)]
+    settings = {name: job.run.configuration[name] for name in OF_PYG if name in job.run.configuration}
+    words = ["bench", "pyg", str(job.parts.graph), "--json"]
+    # Without a number PyG takes all cores, as ranks of ours share them all.
+    words += ["--threads", str(job.run.place.threads)] if job.run.place.threads else []
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = _told(job, words, on_ranks=False)
+    if "epoch_seconds_median" not in found:
+        raise HpcgnnError("`hpcgnn bench pyg` ended well and told no seconds")
     epochs, versions = found.pop("epochs", {}), found.pop("versions", {})
     return {"summary": found, "epochs": epochs, "versions": versions}
 
@@ -103,7 +106,8 @@ def _bench(job: Job) -> dict[str, Any]:
     words, on_ranks = shlex.split(job.run.given["bench"]), PARTS_WORD in job.run.given["bench"]
     if job.parts is not None:
         files = {PARTS_WORD: str(job.parts.path), GRAPH_WORD: str(job.parts.graph)}
-        words = [files.get(word, word) for word in words]
+        for name, path in files.items():
+            words = [word.replace(name, path) for word in words]
     found = _told(job, ["bench", *words, "--json"], on_ranks=on_ranks)
     lines = found.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):

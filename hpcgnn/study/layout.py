@@ -113,6 +113,9 @@ def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: S
     for name in needed:
         if name not in given:
             raise CombinationError(f"{name} is missing", *place)
+    for name in ("title", "x", "figure", "columns"):
+        if not isinstance(given.get(name, ""), str):
+            raise CombinationError(f"{name} must be a text, not {given[name]!r}", *place, name)
     for name in ("baseline", "where"):
         if not isinstance(given.get(name, {}), dict):
             raise CombinationError(f'{name} must be a table such as {{bits = "32"}}', *place, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from statistics import mean
@@ -161,6 +162,8 @@ def unit(name: str) -> str:
 
 def shown(name: str, number: float) -> str:
     """A number as tables have it."""
+    if math.isinf(number):
+        return "not reached"
     base, ending = split(name)
     if ending == RATIO or base == SPEED_UP:
         return f"{number:.3g}" if number < 0.1 else f"{number:.2f}"

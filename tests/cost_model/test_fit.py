@@ -228,6 +228,16 @@ def test_runs_that_the_equations_do_not_know_are_told(study):
     assert runs.left_out[0].startswith("policy: the bits of --bits adaqp")
 
 
+@pytest.mark.parametrize(
+    ("configuration", "said"), [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "kept to avx2")]
+)
+def test_trainings_of_others_are_none_of_ours(study, configuration, said):
+    (own, *_) = records.read(study)
+    found = cases_of(study, [own, record("other", 1, **configuration)])
+    assert len(found.cases) == 1
+    assert said in found.left_out[0]
+
+
 def test_machines_are_not_mixed(study, tmp_path):
     of_two = [*records.read(study), record("elsewhere", 1, machine="there")]
     with pytest.raises(HpcgnnError, match=r"2 machines .*choose one with --machine ID"):

@@ -198,6 +198,7 @@ def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
     ("decided", "problem"),
     [
         (Decided({2: 0.5, 4: 0.3}), "must add up to 1"),
+        (Decided({2: float("nan")}), "must add up to 1"),
         (Decided(stale=1.5), "stale share must lie between 0 and 1"),
         (Decided(sent=-0.1), "sent share must lie between 0 and 1"),
     ],
@@ -205,6 +206,21 @@ def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
 def test_shares_that_cannot_be(parts: Path, decided: Decided, problem: str):
     with pytest.raises(HpcgnnError, match=problem):
         predicted(parts, decided, bits="uniform")
+
+
+def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
+    silent, rarely, sending = (
+        predicted(parts, Decided(stale=1.0, sent=share), SLOW, bits="8", staleness="pipeqs")
+        for share in (0.0, 1e-6, 1.0)
+    )
+    assert silent.bytes_sent.sum() == 0 < sending.bytes_sent.sum()
+    assert silent.epoch.mean()["wire"] == 0 < sending.epoch.mean()["wire"]
+    assert silent.epoch.total < sending.epoch.total
+    assert rarely.epoch.total == pytest.approx(silent.epoch.total)
+
+
+def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
+    assert predicted(parts, Decided({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
 
 
 def test_rounds_are_those_of_the_prices():

@@ -159,8 +159,10 @@ def test_torch_is_not_imported() -> None:
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_ranks_have_their_threads_and_leave_their_exit_code() -> None:
-    script = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.size, os.environ['OMP_NUM_THREADS'], flush=True)"
-    done = launch("-n", "2", "-t", "3", "--", sys.executable, "-c", f"{script}; MPI.Finalize(); raise SystemExit(7)")
+    # One write: what two ranks write at once may be mixed, call by call.
+    script = "import os; from mpi4py import MPI; said = f'{MPI.COMM_WORLD.size} {os.environ[\"OMP_NUM_THREADS\"]}\\n'"
+    script += "; os.write(1, said.encode()); MPI.Finalize(); raise SystemExit(7)"
+    done = launch("-n", "2", "-t", "3", "--", sys.executable, "-c", script)
     assert done.stdout.splitlines() == ["2 3", "2 3"], done.stderr
     assert done.returncode == 7
 

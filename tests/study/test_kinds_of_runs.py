@@ -107,6 +107,11 @@ def test_the_folder_of_data_does_not_tell_runs_apart(tmp_path: Path) -> None:
     assert runner.missing(study, folder) == []
 
 
+def test_pyg_has_all_cores_where_no_number_is_given(tmp_path: Path) -> None:
+    _, (record,) = made(tmp_path, 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\n')
+    assert "--threads" not in record.summary["words"]
+
+
 def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
     text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nmodel = "gat"\nepochs = 3\n'
     text += '[[configurations]]\nframework = "pyg"\nthreads = 2\n[[configurations]]\nranks = 2\n'
@@ -129,6 +134,13 @@ def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
         ('kind = "train"\n[axes]\ngraph = "digits"\nbench = "gemm"\n', "line 5: bench is an axis of studies of kind"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nranks = 2\n', "trains in one process"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nisa = "avx3"\n', "line 5: isa must be one of native, avx2"),
+        ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nbits = "2"\n', "line 6: .* knows no bits = '2'"),
+        ('kind = "prepare"\n[axes]\ngraph = "digits"\nisa = "avx2"\n', "line 5: isa has no effect"),
+        ('kind = "bench"\n[axes]\nbench = " "\n', "needs the axis bench"),
+        (
+            'kind = "train"\n[axes]\ngraph = "digits"\n[[report.figures]]\nx = "epoch"\nfigure = ["loss"]\n',
+            "figure must be",
+        ),
     ],
 )
 def test_combinations_that_cannot_be_are_named_with_their_line(tmp_path: Path, text: str, said: str) -> None:

@@ -148,7 +148,7 @@ def test_time_to_a_target_is_that_of_most_runs(tmp_path: Path) -> None:
                         summary={"test_metric_at_best_val": max(metric[bits])})  # fmt: skip
         records.append(tmp_path, record)
     (table,) = summarise(tmp_path).tables
-    assert [row[:2] for row in table.rows] == [("32", "2"), ("2", "5"), ("1", "-")]
+    assert [row[:2] for row in table.rows] == [("32", "2"), ("2", "5"), ("1", "not reached")]
 
 
 def test_long_curves_are_told_at_few_places() -> None:
