@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-_PROCESS = Path("/proc/self")
 _PRIVATE = ("Private_Clean:", "Private_Dirty:")
 _START_FIELD = 19  # of stat behind the command's name, which is in brackets and may hold spaces: proc(5)
 
@@ -17,17 +16,23 @@ def private_memory_bytes() -> int:
 
     Pages of libraries count where this process is the only one that has them.
     """
+    return mapped_bytes("self", _PRIVATE)
+
+
+def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:
+    """Bytes of these kinds, such as ``"Pss:"``, of a process or of ``"self"`` (proc(5), smaps_rollup). 0 where the system does
+    not tell, or the process has ended."""
     try:
-        lines = (_PROCESS / "smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_PRIVATE))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
 def seconds_since_start() -> float:
     """Since the system started this process, imports included; 0 where the system does not tell, which Linux does."""
     try:
-        stat = (_PROCESS / "stat").read_text()
+        stat = Path("/proc/self/stat").read_text()
     except OSError:
         return 0.0
     started = int(stat.rpartition(")")[2].split()[_START_FIELD]) / os.sysconf("SC_CLK_TCK")

@@ -131,8 +131,10 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
     from hpcgnn.study.summary import summarise
 
     comparison = None if fitted is None else model_section.comparison_with(fitted, folder, machine)
-    summary = model_section.added(summarise(folder, machine), comparison)
-    pages = {"report.html": as_html(study_of(folder, machine, comparison)), "report.md": markdown.page(summary)}
+    summary = summarise(folder, machine)
+    html = as_html(study_of(folder, summary, comparison))
+    summary = model_section.added(summary, comparison)
+    pages = {"report.html": html, "report.md": markdown.page(summary)}
     for name, text in pages.items():
         with whole_file.replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -18,7 +18,8 @@ from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
-from hpcgnn.node_plan.cover import NodeEdges, rows_between
+from hpcgnn.node_plan.count import edges_into
+from hpcgnn.node_plan.cover import rows_between
 
 FLOAT_BITS = 32
 
@@ -135,20 +136,9 @@ def pairs_between_nodes(file: PartsFile, strategy: str, placement: Placement) ->
     """Rows between nodes by the ranks that carry them, as training plans them (:mod:`hpcgnn.node_plan`)."""
     num_ranks, tables = file.num_parts, []
     for node in range(placement.num_nodes):
-        cut = [_cut_edges(file, int(rank), placement, node) for rank in placement.ranks_of(node)]
-        edges = NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
+        edges = edges_into(file, placement, node)
         carriers = rows_between(edges, strategy, int(file.node_offsets[-1])).carriers(placement, node)
         keys, counts = np.unique(carriers.sender * num_ranks + carriers.receiver, return_counts=True)
         tables.append(np.stack((keys // num_ranks, keys % num_ranks, counts)))
     sender, receiver, rows = np.concatenate(tables, axis=1)
     return Pairs(sender, receiver, rows, num_ranks)
-
-
-def _cut_edges(file: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
-    """The edges that end in a part and begin on other nodes."""
-    first, last = file.part(rank)
-    indptr, sources = file.edges(first, last, rank)
-    senders = placement.node_of[np.searchsorted(file.node_offsets, sources, side="right") - 1]
-    away = senders != node
-    destinations = np.repeat(np.arange(first, last), np.diff(indptr))
-    return NodeEdges(sources[away], destinations[away], senders[away])

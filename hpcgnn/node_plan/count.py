@@ -38,12 +38,15 @@ def count_between(
     """Rows from node to node of ranks placed like this, one part a rank. Memory O(edges of a node); ``advance`` counts parts."""
     total = 0
     for node in range(placement.num_nodes):
-        ranks = placement.ranks_of(node)
-        cut = [_cut_edges(parts, int(rank), placement, node) for rank in ranks]
-        edges = NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
-        total += count_rows(edges, strategy, int(parts.node_offsets[-1]))
-        advance(ranks.size)
+        total += count_rows(edges_into(parts, placement, node), strategy, int(parts.node_offsets[-1]))
+        advance(placement.ranks_of(node).size)
     return total
+
+
+def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
+    """The edges that end in the parts of a node and begin on other nodes."""
+    cut = [_cut_edges(parts, int(rank), placement, node) for rank in placement.ranks_of(node)]
+    return NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
 
 
 def count_pairs(sender: np.ndarray, receiver: np.ndarray, rows: np.ndarray, placement: Placement) -> tuple[int, int]:

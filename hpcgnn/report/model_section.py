@@ -80,17 +80,20 @@ def _figures(run: Compared) -> tuple[str, ...]:
     return words.seconds(run.measured), words.seconds(run.predicted), f"{run.error:+.1%}", f"{run.spread:.1%}"
 
 
+def _by(runs: Sequence[Compared], axes: Sequence[str]) -> dict[str, list[Compared]]:
+    """Runs by their values of axes, in words."""
+    found: dict[str, list[Compared]] = {}
+    for run in runs:
+        name = ", ".join(f"{axis} {value}" for axis, value in zip(axes, _label(run, axes), strict=True))
+        found.setdefault(name, []).append(run)
+    return found
+
+
 def _picture(runs: Sequence[Compared]) -> Picture:
     axes = [axis for axis in ("ranks", "rate") if axis in varied(runs)]
-    points: dict[str, list[Compared]] = {}
-    for run in runs:
-        points.setdefault(
-            ", ".join(f"{axis} {value}" for axis, value in zip(axes, _label(run, axes), strict=True)), []
-        ).append(run)
+    points = _by(runs, axes)
     if len(points) > _MOST_COLOURS:
-        points = {}
-        for run in runs:
-            points.setdefault(f"{axes[0]} {_label(run, axes)[0]}", []).append(run)
+        points = _by(runs, axes[:1])
     series = [
         Series(name or "runs", tuple(run.measured for run in each), tuple(run.predicted for run in each))
         for name, each in points.items()

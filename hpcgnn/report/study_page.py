@@ -11,7 +11,7 @@ from hpcgnn.report import drawing, model_section, phases, projection_section, wo
 from hpcgnn.report.page import Page, Picture, Section, as_html
 from hpcgnn.report.run_files import check_folder
 from hpcgnn.study.groups import RANKS, Group, Groups
-from hpcgnn.study.summary import Figure, Series, Table, finished_groups, summarise
+from hpcgnn.study.summary import Figure, Series, StudySummary, Table, summarise
 
 _MEANS = "breakdown_seconds_mean_median"
 _MOST_PICTURES, _MOST_BARS = 8, 24
@@ -26,12 +26,11 @@ def study_page(folder: str | Path) -> str:
     return as_html(study_of(Path(folder)))
 
 
-def study_of(folder: Path, machine: str = "", comparison: Comparison | None = None) -> Page:
-    """The same as a page. machine: as :func:`hpcgnn.study.summary.summarise` takes it. comparison: of a cost model's predictions
-    with these runs."""
+def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comparison | None = None) -> Page:
+    """The same as a page. summary: where it was made already. comparison: of a cost model's predictions with these runs."""
     check_folder(folder)
-    summary = summarise(folder, machine)
-    groups = finished_groups(folder, machine)
+    summary = summarise(folder) if summary is None else summary
+    groups = summary.groups
     notes = summary.notes if groups.all else ("No run has finished yet.", *summary.notes)
     sections = [Section("Study", tables=(Table("What was run", ("", ""), summary.facts, label_columns=2),))]
     if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):

@@ -108,13 +108,13 @@ def _run(
     return "" if code == 0 else _why(code, output)
 
 
-def facts(line: Sequence[str], output: Path) -> dict[str, Any]:
-    """The JSON object that a command prints.
+def facts(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The JSON object that a command prints. environment: as :func:`run` takes it.
 
     Raises:
         HpcgnnError: with its own sentence where it fails.
     """
-    if said := run(line, output):
+    if said := run(line, output, environment):
         raise HpcgnnError(said)
     return object_in(output)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from hpcgnn.study.prepare import Parts
 from hpcgnn.study.specification import Run
 from hpcgnn.version import __version__
 
-OUTPUT = "output.txt"
 _PARTITION = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts")
 _PLAN = ("rows", "pairs", "bytes", "max_rows_sent", "max_rows_received")
 
@@ -38,12 +37,20 @@ class Job:
     place: Path
     how: Commands
 
-    def command(self, words: list[str], *, on_ranks: bool, output: Path) -> str:
-        """Run ``hpcgnn WORDS``; why it failed, or nothing."""
+    def line(self, words: list[str], *, on_ranks: bool) -> list[str]:
+        """The command line of ``hpcgnn WORDS``."""
         place = self.run.place
-        line = self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
-        isa = self.run.configuration.get("isa", NATIVE)
-        return commands.run(line, output, {} if isa == NATIVE else ENVIRONMENTS[isa])
+        return self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What keeps it to its instruction set."""
+        return ENVIRONMENTS.get(self.run.configuration.get("isa", NATIVE), {})
+
+    @property
+    def output(self) -> Path:
+        """The file of what it prints."""
+        return self.place / "output.txt"
 
 
 def needs_parts(run: Run) -> bool:
@@ -70,7 +77,7 @@ def done(job: Job) -> dict[str, Any]:
 def _training(job: Job) -> dict[str, Any]:
     assert job.parts is not None
     words = ["train", str(job.parts.path), "--out", str(job.place), "--quiet", *job.run.flags]
-    if said := job.command(words, on_ranks=True, output=job.place / OUTPUT):
+    if said := commands.run(job.line(words, on_ranks=True), job.output, job.environment):
         raise HpcgnnError(said)
     try:
         summary = typed.read_json(job.place / "summary.json", dict[str, Any])
@@ -91,7 +98,7 @@ def _training_by_pyg(job: Job) -> dict[str, Any]:
     # Without a number PyG takes all cores, as ranks of ours share them all.
     words += ["--threads", str(job.run.place.threads)] if job.run.place.threads else []
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    found = _told(job, words, on_ranks=False)
+    found = commands.facts(job.line(words, on_ranks=False), job.output, job.environment)
     if "epoch_seconds_median" not in found:
         raise HpcgnnError("`hpcgnn bench pyg` ended well and told no seconds")
     epochs, versions = found.pop("epochs", {}), found.pop("versions", {})
@@ -108,7 +115,7 @@ def _bench(job: Job) -> dict[str, Any]:
         files = {PARTS_WORD: str(job.parts.path), GRAPH_WORD: str(job.parts.graph)}
         for name, path in files.items():
             words = [word.replace(name, path) for word in words]
-    found = _told(job, ["bench", *words, "--json"], on_ranks=on_ranks)
+    found = commands.facts(job.line(["bench", *words, "--json"], on_ranks=on_ranks), job.output, job.environment)
     lines = found.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
         raise HpcgnnError(
@@ -119,14 +126,6 @@ def _bench(job: Job) -> dict[str, Any]:
 
 def _is_line(line: Any) -> bool:
     return isinstance(line, dict) and set(line) == {"axes", "figures"} and set(line["axes"]) <= set(LINE_AXES)
-
-
-def _told(job: Job, words: list[str], *, on_ranks: bool) -> dict[str, Any]:
-    """The JSON object that a command prints."""
-    output = job.place / OUTPUT
-    if said := job.command(words, on_ranks=on_ranks, output=output):
-        raise HpcgnnError(said)
-    return commands.object_in(output)
 
 
 def _preparation(job: Job) -> dict[str, Any]:
@@ -157,7 +156,7 @@ def _preparation(job: Job) -> dict[str, Any]:
                 "memory_to_graph_size": cost["peak_memory_bytes"] / graph.stat().st_size,
             }
             kept = told.get("strategies", {}).get(strategy, {}) if step == "plan" else told
-            figures |= {name: kept[name] for name in (*_PARTITION, *_PLAN, "nodes", "edges") if name in kept}
+            figures |= {name: kept[name] for name in (*_PARTITION, *_PLAN) if name in kept}
             lines.append({"axes": {"step": step}, "figures": figures})
     finally:
         for path in job.place.glob("*.h5"):

@@ -58,8 +58,6 @@ _OF_LINES = {
     "peak_memory_bytes": "peak memory of all processes, bytes",
     "file_bytes": "size of the file, bytes",
     "memory_to_graph_size": "peak memory / size of graph.h5",
-    "nodes": "nodes",
-    "edges": "edges",
     "num_parts": "parts",
     "cut_fraction": "edges that are cut, %",
     "edge_balance": "in-edges, most of a part / mean",
@@ -80,7 +78,7 @@ _IN_PERCENT = (
     SPREAD,
     *_SHARES,
 )
-_COUNTS = ("nodes", "edges", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
+_COUNTS = ("num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

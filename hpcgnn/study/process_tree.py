@@ -6,6 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+from hpcgnn.footprint import mapped_bytes
+
 _EVERY_SECONDS = 0.05
 
 
@@ -23,7 +25,7 @@ class MemoryWatch:
         pause = _EVERY_SECONDS
         while not self._over.wait(pause):
             began = time.perf_counter()
-            self._most = max(self._most, sum(_bytes_of(pid) for pid in _family(self._pid)))
+            self._most = max(self._most, sum(mapped_bytes(pid, ("Pss:",)) for pid in _family(self._pid)))
             pause = max(_EVERY_SECONDS, 20 * (time.perf_counter() - began))
 
     def stop(self) -> int:
@@ -42,13 +44,3 @@ def _family(pid: int) -> list[int]:
     except OSError:  # it has ended
         pass
     return found
-
-
-def _bytes_of(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

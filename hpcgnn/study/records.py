@@ -129,6 +129,11 @@ def _parsed(line: str) -> Any:
         return None
 
 
+def finished_keys(folder: str | Path, machine: str) -> set[str]:
+    """The keys of the runs that are finished on the machine of an id."""
+    return {record.key for record in read(folder) if record.is_finished and record.machine_id == machine}
+
+
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records by the machine's id: figures of different machines are never mixed."""
     found: dict[str, list[Record]] = {}

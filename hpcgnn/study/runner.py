@@ -87,8 +87,7 @@ def order(runs: Iterable[Run]) -> list[Run]:
 
 def missing(specification: Specification, folder: Path) -> list[Run]:
     """The runs that are not finished on this machine, in the order in which they are to run."""
-    machine = records.machine_facts()["id"]
-    done = {record.key for record in records.read(folder) if record.is_finished and record.machine_id == machine}
+    done = records.finished_keys(folder, records.machine_facts()["id"])
     return [run for run in order(specification.runs) if run.key not in done]
 
 
@@ -139,20 +138,14 @@ class _Runner:
         what = f"{run.key} is run by another process: left to it"
         lock = self._folder / RUNS / f".{run.key}.lock"
         with prepare.locked(lock, or_else=lambda: self._listener.note(what)) as mine:
-            mine = mine and not self._is_finished(run)
+            # Another runner may have finished it since this one looked what is missing.
+            mine = mine and run.key not in records.finished_keys(self._folder, self._machine["id"])
             if mine:
                 record = self._tried(run)
                 if record.status == records.FAILED:
                     self._listener.note(f"{run.key} failed: {record.error}")
         self._listener.advance(1)
         return record.status if mine else records.STARTED
-
-    def _is_finished(self, run: Run) -> bool:
-        """Whether another runner has finished it since this one looked what is missing."""
-        return any(
-            record.key == run.key and record.is_finished and record.machine_id == self._machine["id"]
-            for record in records.read(self._folder)
-        )
 
     def _tried(self, run: Run) -> Record:
         parts, place = self._parts.get(run.key), self._folder / RUNS / run.key

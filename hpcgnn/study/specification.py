@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from hpcgnn.study.graphs import GraphSource, check_options, graph_source
 from hpcgnn.study.layout import Layout, read_layout
 from hpcgnn.study.measures import LINE_AXES
 from hpcgnn.study.records import short_hash
-from hpcgnn.study.toml_lines import Place, line_of, lines_of
+from hpcgnn.study.toml_lines import Place, line_of, lines_of, parsed
 
 SHIPPED = Path(__file__).parent / "specifications"
 _TOP = {"name": str, "kind": str, "about": str, "repeats": int, "seeds": list, "axes": dict, "configurations": list,
@@ -122,11 +121,7 @@ def read(path: str | Path) -> Specification:
         HpcgnnError: one sentence, with the line, for what is not known, is of another type, or cannot be.
     """
     path = Path(path)
-    text = typed.text_of(path)
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HpcgnnError(f"cannot read {path}: {error}") from error
+    text, values = parsed(path)
     file = _File(path, values, lines_of(text))
     _check_top(file)
     _check_values(file)

@@ -22,7 +22,7 @@ _FAILURES_TOLD = 10
 class StudySummary:
     """A study: facts (names and values, in order) of its specification and machine, tables, figures, and what a reader must know.
 
-    notes: runs that failed or are not done, records of other machines that are left out.
+    notes: runs that failed or are not done, records of other machines that are left out. groups: of the runs that these are of.
     """
 
     name: str
@@ -30,7 +30,8 @@ class StudySummary:
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    groups: Groups
 
 
 def read_study(folder: str | Path) -> Specification:
@@ -87,6 +88,7 @@ def summarise(folder: str | Path, machine: str = "") -> StudySummary:
         tables=tuple(tables.table(groups, plan) for plan in study.layout.tables) if groups.all else (),
         figures=tuple(tables.figure(groups, plan) for plan in study.layout.figures) if groups.all else (),
         notes=(*_of_runs(study, own), *_of_machines(found, chosen)),
+        groups=groups,
     )
 
 

@@ -8,7 +8,6 @@ end of its 95 % interval, which is shown beside it. With fewer ``pairs`` (runs, 
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from hpcgnn.study import measures, tables
 from hpcgnn.study.groups import NOTHING, Groups
 from hpcgnn.study.specification import SHIPPED, Specification, shipped
 from hpcgnn.study.statistics import Estimate
-from hpcgnn.study.toml_lines import line_of, lines_of
+from hpcgnn.study.toml_lines import line_of, lines_of, parsed
 from hpcgnn.typed import Count
 
 YES, NO, NOT_MEASURED = "yes", "no", "not measured"
@@ -76,11 +75,7 @@ def default_path(study: Specification) -> Path:
 def read(path: str | Path) -> list[Target]:
     """The targets in a file. Raises HpcgnnError, with the line."""
     path = Path(path)
-    text = typed.text_of(path)
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HpcgnnError(f"cannot read {path}: {error}") from error
+    text, values = parsed(path)
     lines, given = lines_of(text), values.get("targets")
     if not isinstance(given, list) or not given or len(values) > 1:
         raise HpcgnnError(f"{path} must have [[targets]], and nothing else")

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
 
 Place = tuple[str | int, ...]
 
@@ -11,6 +17,15 @@ _NAMES = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _HEADER = re.compile(rf"\s*(\[\[?)\s*({_NAMES})\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(rf"\s*({_NAMES})\s*=(.*)$")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'[^']*'")
+
+
+def parsed(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file and its values. Raises HpcgnnError."""
+    text = typed.text_of(path)
+    try:
+        return text, tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
 
 
 def lines_of(text: str) -> dict[Place, int]:
