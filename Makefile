@@ -4,7 +4,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast coverage check env dev-env native test-native test-mpich deps-debian clean
+.PHONY: help run test test-fast coverage campaign audit check docs env dev-env native test-native test-mpich deps-debian clean
 .PHONY: test-gpu bench-gpu gpu-wheels
 
 PYTHON ?= python3
@@ -19,7 +19,7 @@ GPU_JOBS ?= 8
 
 BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
-NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h)
+NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h tests/native/openmp/*.cpp)
 SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/launch/*.sh)
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
@@ -88,6 +88,9 @@ coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=92
 
+docs: dev-env ## the documentation site in build/site; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 check: dev-env ## lint, format and type checks
 	$(BIN)/ruff check hpcgnn native tests tools setup.py
 	$(BIN)/ruff format --check hpcgnn native tests tools setup.py
@@ -95,8 +98,15 @@ check: dev-env ## lint, format and type checks
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
 
+audit: dev-env ## with a network: known vulnerabilities of the pinned versions
+	$(BIN)/python -m pip install -q pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+
 test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers, and as ARM code in an emulator
 	$(BIN)/python -m pytest tests/native $(PYTEST_FLAGS)
+
+CAMPAIGN ?= --short
+campaign: dev-env ## break things from outside: faults, bad input, long runs (CAMPAIGN="--minutes 240 --out docs/reliability")
+	$(BIN)/python tests/campaign $(CAMPAIGN)
 
 test-mpich: ## the first run and what is about MPI in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run

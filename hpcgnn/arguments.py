@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 from collections.abc import Collection
 from typing import Any
 
-import torch
+from hpcgnn.errors import WrongTypeError, WrongValueError, told
 
-from hpcgnn.errors import WrongTypeError, WrongValueError
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # of Linux, in characters at least
 
 
 def check_type(name: str, value: Any, *kinds: type) -> None:
@@ -20,11 +21,15 @@ def check_type(name: str, value: Any, *kinds: type) -> None:
 
 
 def check_tensors(**named: Any) -> None:
-    """Raise WrongTypeError, which names the argument, unless each is a dense tensor or None."""
+    """Raise an error, which names the argument, unless each is a dense tensor, whose memory has its values, or None."""
+    import torch  # here, as the ranks of `hpcgnn partition` do without the memory that it takes
+
     for name, value in named.items():
         if value is not None and not (isinstance(value, torch.Tensor) and value.layout == torch.strided):
             what = "a sparse tensor" if isinstance(value, torch.Tensor) else _kind(value)
             raise WrongTypeError(f"{name} must be a dense torch.Tensor, not {what}")
+        if value is not None and (value.is_neg() or value.is_conj()):  # its memory has other values than it stands for
+            raise WrongValueError(f"{name} must not be a view that torch negates where it is read: give .resolve_neg()")
 
 
 def check_given(**named: Any) -> None:
@@ -38,17 +43,29 @@ def check_given(**named: Any) -> None:
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise an error, which names the argument, unless ``value`` is one of ``choices``."""
     if not isinstance(value, str):
-        raise WrongTypeError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        raise WrongTypeError(f"{name} must be one of {', '.join(choices)}, not {told(value)}")
     if value not in choices:
-        raise WrongValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        raise WrongValueError(f"{name} must be one of {', '.join(choices)}, not {told(value)}")
 
 
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> None:
     """Raise an error, which names the argument, unless ``value`` is a whole number from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise WrongTypeError(f"{name} must be a whole number, not {value!r}")
+        raise WrongTypeError(f"{name} must be a whole number, not {told(value)}")
     if not least <= int(value) <= most:
-        raise WrongValueError(f"{name} must be a whole number of at least {least}, and below 2^63, not {value!r}")
+        raise WrongValueError(f"{name} must be a whole number of at least {least}, and below 2^63, not {told(value)}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise an error, which names the argument, unless ``value`` is a number that a float holds, and not infinite."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise WrongTypeError(f"{name} must be a number, not {_kind(value)}")
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise WrongValueError(f"{name} must be a finite number")
 
 
 def check_callable(name: str, value: Any) -> None:
@@ -63,10 +80,28 @@ def check_world(world: Any) -> None:
         raise WrongTypeError(f"world must be a hpcgnn.comm.World, not {_kind(world)}")
 
 
+def check_device(device: Any, *, may_be_name: bool) -> None:
+    """Raise WrongTypeError unless it is a :class:`hpcgnn.devices.Device`, whoever made it, or a name where that is enough."""
+    if may_be_name and isinstance(device, str):
+        return
+    if not all(hasattr(device, name) for name in ("where", "use", "synchronize")):
+        names = "a name, such as cpu or cuda:0, or " if may_be_name else ""
+        raise WrongTypeError(f"device must be {names}a hpcgnn.devices.Device, not {_kind(device)}")
+
+
 def check_path(name: str, value: Any) -> None:
-    """Raise WrongTypeError, which names the argument, unless ``value`` is a path."""
-    if not isinstance(value, (str, os.PathLike)):
+    """Raise an error, which names the argument, unless ``value`` is a path that a file may have."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise WrongTypeError(f"{name} must be a path, not {_kind(value)}")
+    path = os.fspath(value)
+    if (
+        "\0" in path
+        or len(path) > _LONGEST_PATH
+        or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/"))
+    ):
+        raise WrongValueError(
+            f"{name} must be a path that a file may have, not {told(path)}: it is too long, or has a zero byte"
+        )
 
 
 def _kind(value: Any) -> str:

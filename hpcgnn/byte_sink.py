@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 _MOST_BYTES = 1 << 30  # of one call
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Give errors of the system the name of the file, which it does not know of an open one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class ByteSink(Protocol):
@@ -27,18 +40,21 @@ class LocalFile:
     """A :class:`ByteSink` over ``pwrite``, for ranks of one process."""
 
     def __init__(self, path: str | Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_WRONLY)
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
         """See :class:`ByteSink`."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         while data.size:
-            written = os.pwrite(self._descriptor, data[:_MOST_BYTES].data, byte_offset)
+            with naming(self._path):
+                written = os.pwrite(self._descriptor, data[:_MOST_BYTES].data, byte_offset)
             data, byte_offset = data[written:], byte_offset + written
 
     def close(self) -> None:
         """See :class:`ByteSink`."""
-        os.close(self._descriptor)
+        with naming(self._path):
+            os.close(self._descriptor)
 
     def __enter__(self) -> LocalFile:
         return self

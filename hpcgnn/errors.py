@@ -7,6 +7,13 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import re
+
+# What a terminal obeys, and what turns the direction of text around.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+_LONGEST = 200  # characters of a value in a sentence
+
 
 class HpcgnnError(Exception):
     """A problem the user can act on; ``str(error)`` is the sentence to print.
@@ -26,6 +33,22 @@ class WrongValueError(HpcgnnError, ValueError):
 
 class WrongTypeError(HpcgnnError, TypeError):
     """An argument or a setting that Python gave, of another type than it has."""
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """``text`` with control characters, but for those in ``keep``, as Python writes them: names and contents of files may be
+    others' and must not give orders to a terminal."""
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
+
+
+def told(value: object) -> str:
+    """``value`` as Python writes it, but in one line and not longer than a sentence bears."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = f"one of type {type(value).__name__}"
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def again(error: HpcgnnError, message: str) -> HpcgnnError:

@@ -10,13 +10,13 @@ _PRIVATE = ("Private_Clean:", "Private_Dirty:")
 _START_FIELD = 19  # of stat behind the command's name, which is in brackets and may hold spaces: proc(5)
 
 
-def private_memory_bytes() -> int:
-    """Resident memory of this process that no other process maps: what one more on the same host takes. 0 where the system does
-    not tell; Linux does.
+def private_memory_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process, of this one by default, that no other process maps: what one more on the same host takes. 0
+    where the system does not tell, which Linux does, or the process has ended.
 
     Pages of libraries count where this process is the only one that has them.
     """
-    return mapped_bytes("self", _PRIVATE)
+    return mapped_bytes(process, _PRIVATE)
 
 
 def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcgnn.arguments import check_path, check_world
-from hpcgnn.comm import MpiWorld, World, same_everywhere, together
+from hpcgnn.arguments import check_device, check_path, check_world
+from hpcgnn.comm import World, same_everywhere, together, whole_job
 from hpcgnn.comm.devices import HOST, choose_device
 from hpcgnn.data import plan_store
 from hpcgnn.data.checks import in_range, sum_of_hashes
@@ -312,8 +312,9 @@ def load(
     """
     check_path("path", path)
     check_world(world)
-    world = MpiWorld() if world is None else world
+    world = whole_job() if world is None else world
     path = Path(path)
+    check_device(device, may_be_name=True)
     chosen = choose_device(world, device) if isinstance(device, str) else device
     with together(world, f"read {path}"), PartsFile(path) as parts:
         matches = parts.num_parts == world.size

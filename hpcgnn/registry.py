@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from hpcgnn.errors import WrongTypeError, WrongValueError
+from hpcgnn.errors import WrongTypeError, WrongValueError, told
 
 T = TypeVar("T", bound=type)
 
@@ -52,7 +52,7 @@ class Registry(Generic[T]):
         """
         if not isinstance(name, str) or name not in self._all():
             kind = WrongValueError if isinstance(name, str) else WrongTypeError
-            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {name!r}")
+            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:

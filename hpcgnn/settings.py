@@ -19,13 +19,12 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError, told
 from hpcgnn.typed import MOST_FLOAT, MOST_INT, problem_of
 
 T = TypeVar("T")
 _KEY = "hpcgnn"
 MOST_SEED = 2**63 - 1
-_LONGEST = 200  # characters of a value in a sentence
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Checked:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 kinds = " or ".join(each.__name__ for each in (typing.get_args(kind) or (kind,)))
-                raise WrongTypeError(f"{name} must be a {kinds}, not {_told(value)}")
+                raise WrongTypeError(f"{name} must be a {kinds}, not {told(value)}")
         for each in settings_of(type(self)):
             check_value(each, getattr(self, each.attribute))
 
@@ -141,7 +140,7 @@ def check_value(setting: Setting, value: Any, where: str = "") -> None:
     wanted, is_type = _problem(setting, value)
     if wanted:
         name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
-        sentence = f"{name} must be {wanted}, not {_told(value)}"
+        sentence = f"{name} must be {wanted}, not {told(value)}"
         if where:
             raise HpcgnnError(f"{where}: {sentence}")
         raise (WrongTypeError if is_type else WrongValueError)(sentence)
@@ -202,17 +201,12 @@ def _bounded(kind: Any, about: About) -> Any:
     return Annotated[kind, msgspec.Meta(**{name: bound for name, bound in bounds.items() if bound is not None})]
 
 
-def _told(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
 def _bounds(about: About, value: Any) -> str:
     words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
     told = [f"{word} {bound:g}" for word, bound in words.items() if bound is not None]
     if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and about.most is None:
         told.append("below 2^63")
-    elif not told or math.isinf(value):
+    elif not told or (not isinstance(value, numbers.Integral) and math.isinf(value)):
         told.append("finite")
     return " and ".join(told)
 

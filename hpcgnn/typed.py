@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -41,15 +42,20 @@ _WORDS = {
 _PLACE = re.compile(r" - at (`key` in )?`\$?\.?(.*)`$")
 _BOUND = re.compile(r"(<=|<|>=|>) (\S+)$")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+# Ranks may be threads, and two threads that are the first to convert to a type crash the process: msgspec 0.22 makes what it
+# knows of a type then.
+_ONE_AT_A_TIME = threading.Lock()
 _BOUNDS = {">=": "of at least", ">": "above", "<=": "of at most", "<": "below"}
 
 
 def problem_of(value: Any, kind: Any) -> str:
     """What is wrong with ``value`` as a ``kind``, in words that begin with the field; nothing if it is one."""
     try:
-        msgspec.convert(value, kind)
+        _converted(value, kind)
     except (msgspec.ValidationError, AttributeError) as error:  # the latter for a tensor where a table should be
         return _in_words(str(error))
+    except UnicodeEncodeError:  # Python's way to hold bytes of file names that are no text
+        return "it has bytes that are no text"
     except (RecursionError, OverflowError):
         return "it is nested too deeply, or a number is too large"
     return ""
@@ -64,7 +70,12 @@ def checked(value: Any, kind: type[T], where: str) -> T:
     problem = problem_of(value, kind)
     if problem:
         raise HpcgnnError(f"{where}: {problem}")
-    return msgspec.convert(value, kind)
+    return _converted(value, kind)
+
+
+def _converted(value: Any, kind: type[T]) -> T:
+    with _ONE_AT_A_TIME:
+        return msgspec.convert(value, kind)
 
 
 def read_json(path: Path, kind: type[T]) -> T:

@@ -43,6 +43,7 @@ def replacing(
     temporary = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.hpcgnn.tmp")
     try:
         with _one_sentence(path):
+            _claim(temporary)
             yield temporary
         put(temporary, path)
     finally:
@@ -68,6 +69,13 @@ def put(temporary: Path, path: str | Path) -> None:
         os.replace(temporary, _target(Path(path)))
 
 
+def _claim(temporary: Path) -> None:
+    """Make an empty file of this name. Where others may write the folder, a link of theirs may have the name, which is easy to
+    guess: it is removed, or the error of the system is raised, but it is never followed."""
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
+
+
 @contextlib.contextmanager
 def _one_sentence(path: str | Path) -> Iterator[None]:
     try:
@@ -86,14 +94,24 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
     target = _target(Path(path))
     folder = target.with_name(f".{target.name}-pieces.{_host()}.{os.getpid()}.hpcgnn.tmp")
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         folder.mkdir()
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of temporary files. What the system refuses to remove stays: results are whole without that."""
+    for _ in range(2):  # a refusal may be the only one
+        # shutil closes a folder once more where closing it failed, and raises the error of that.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
 
 
 def _target(path: Path) -> Path:
@@ -145,7 +163,7 @@ def remove_left(folder: Path) -> None:
             found = _LEFT.fullmatch(entry.name)
             if found and found["host"] == _host() and not _is_alive(int(found["process"])):
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    remove_folder(Path(entry.path))
                 else:
                     os.unlink(entry.path)
 
@@ -156,13 +174,16 @@ def _host() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether the process is there, this user's or another's."""
+    """Whether the process is there, this user's or another's, and more than an entry that nobody has asked for its exit code:
+    those of a job whose launcher was killed may stay for long."""
     try:
         os.kill(process, 0)
     except PermissionError:
         return True
     except (ProcessLookupError, OverflowError):
         return False
+    with contextlib.suppress(OSError):  # no /proc
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[:1] != ["Z"]
     return True
 
 

@@ -30,6 +30,10 @@ usage() {
 
 [[ $# -eq 0 ]] || { usage; [[ $1 == -h ]]; exit; }
 
+# A name that begins with a hyphen is no option.
+[[ $DATA != -* ]] || DATA=./$DATA
+[[ $RUN != -* ]] || RUN=./$RUN
+
 # Files are named by what they are made of: another source, other flags, or another file under the source's name are another
 # graph, and stand beside it.
 digest() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }

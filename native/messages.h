@@ -61,7 +61,8 @@ inline bool is_finite_row(const float* x, const int64_t width) {
 template <int bits>
 inline bool encode_words(const float* x, const int64_t width, uint8_t* to) {
     if constexpr (bits == 32) {
-        std::memcpy(to, x, static_cast<size_t>(width) * sizeof *x);
+        // A row of nothing may have no address, which memcpy does not take.
+        if (width > 0) std::memcpy(to, x, static_cast<size_t>(width) * sizeof *x);
     } else {
 #pragma omp simd
         for (int64_t c = 0; c < width; ++c) {

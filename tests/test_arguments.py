@@ -11,6 +11,8 @@ import hpcgnn
 from hpcgnn import kernels
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.sealing import seal
 from hpcgnn.stop import StopRequest
 
 X, CSR = torch.ones(3, 4), kernels.Csr(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]), 3)
@@ -107,3 +109,115 @@ def test_a_file_is_named_by_a_path():
 def test_what_is_right_is_taken(graph):
     model = hpcgnn.build_model(CONFIG, graph, seed=np.int64(3), messages=Messages(one_rank()), backend="auto")
     hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=np.int64(1)), stop=StopRequest()).fit()
+
+
+def test_values_are_told_in_one_line():
+    for wrong in (np.ones((3, 4)), torch.ones(3, 4), "x" * 10_000, 10**5000):
+        for call in (
+            lambda value: kernels.spmm(CSR, X, reduce=value),
+            lambda value: hpcgnn.LinkConfig(negatives=value).check(),
+        ):
+            with pytest.raises(hpcgnn.HpcgnnError) as refused:
+                call(wrong)
+            assert "\n" not in str(refused.value)
+            assert len(str(refused.value)) < 400
+
+
+WRONG_TENSORS = {
+    "x": [X.half(), X[:2], X[None], X.to("meta")], "weight": [torch.ones(4), torch.ones(3).long()],
+    "out": [torch.ones(2, 4).double(), torch.ones(4, 2).T], "scale": [torch.ones(3)], "accumulate": [None, "", 1, X],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, wrong) for name, values in WRONG_TENSORS.items() for wrong in values]
+)
+def test_kernels_refuse_with_errors_of_the_package(name, wrong):
+    with pytest.raises(hpcgnn.HpcgnnError, match=name):
+        kernels.spmm(CSR, **({"x": X} | {name: wrong}))
+
+
+def test_other_kernels_refuse_alike():
+    values = torch.ones(3, 2)
+    for wrong in (None, torch.float16, np.ones(3), "x"):
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^backend must be"):
+            kernels.edge_sum(CSR, values, backend=wrong)
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^backend must be"):
+            kernels.register(wrong)
+    for wrong in (10**400, float("nan"), None, True):
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^slope must be"):
+            kernels.attention_weights(CSR, X[:2], X, wrong)
+    for wrong in (np.ones(3), 0, 2.5, 3):
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^heads must"):
+            kernels.sddmm(CSR, X[:2], X, heads=wrong)
+
+
+def test_views_that_are_negated_later_are_refused():
+    x = torch.complex(X, -X).conj().imag
+    assert x.is_neg()
+    with pytest.raises(ValueError, match=r"^x must not be a view that torch negates"):
+        kernels.spmm(CSR, x)
+    assert torch.equal(kernels.spmm(CSR, x.resolve_neg()), kernels.spmm(CSR, X))
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "weight", "num_cols"])
+def test_matrices_are_made_of_arrays(name):
+    right = {
+        "indptr": torch.tensor([0, 1, 3]),
+        "indices": torch.tensor([0, 1, 2]),
+        "num_cols": 3,
+        "weight": torch.ones(3),
+    }
+    for wrong in ("x", object(), {"a": 1}, [[1.0], []], X.to_sparse()):
+        with pytest.raises(hpcgnn.HpcgnnError, match=f"^{name} must be"):
+            kernels.Csr(**(right | {name: wrong}))
+
+
+def test_masks_and_norms_hold_what_they_say():
+    for wrong in (None, "x", object(), float("nan")):
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^probability must be"):
+            kernels.activation(X, None, kernels.DropoutMask(torch.arange(3), 1, wrong))
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^eps must be"):
+            kernels.activation(X, kernels.Norm(X[0], X[0], wrong))
+        with pytest.raises(hpcgnn.HpcgnnError, match=r"^weight must be"):
+            kernels.activation(X, kernels.Norm(wrong, X[0], 1e-5))
+
+
+@pytest.mark.parametrize("wrong", [None, 0, "no such device", torch.device("cpu"), object()])
+def test_graphs_are_loaded_to_devices(tmp_path, wrong):
+    path = tmp_path / "parts.h5"
+    small_graphs.on_ranks(one_rank(), small_graphs.random_multigraph(), path)
+    with pytest.raises(hpcgnn.HpcgnnError, match="device"):
+        hpcgnn.load(path, one_rank(), device=wrong)
+
+
+def test_messages_need_a_device_that_is_made():
+    with pytest.raises(hpcgnn.HpcgnnError, match=r"device must be a hpcgnn\.devices\.Device, not str"):
+        Messages(one_rank(), device="cpu")
+
+
+OTHERS = [3, -0.5, object(), np.ones((2, 2)), torch.ones(2, 2), [1], "\udcff" * 2]
+
+
+@pytest.mark.parametrize("wrong", OTHERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("source", lambda value: convert(value if not isinstance(value, str) else None, "g.h5")),
+        ("output", lambda value: convert("digits", value if not isinstance(value, str) else "x" * 300)),
+        ("options", lambda value: convert("digits", "g.h5", value)),
+        ("split", lambda value: ConvertOptions(split=value if not isinstance(value, str) else 1j)),
+        ("undirected", lambda value: ConvertOptions(undirected=value)),
+        ("path", lambda value: seal(value if not isinstance(value, str) else "a\0b")),
+        ("world", lambda value: Messages(value)),
+        ("config", lambda value: Messages(one_rank(), value)),
+        ("device", lambda value: Messages(one_rank(), device=value if not isinstance(value, str) else None)),
+        ("overlap", lambda value: MessageConfig(overlap=value).check()),
+        ("bits", lambda value: hpcgnn.PolicyConfig(bits=value)),
+        ("model", lambda value: hpcgnn.ModelConfig(model=value)),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(name, call, wrong):
+    with pytest.raises(hpcgnn.HpcgnnError, match=name) as told:
+        call(wrong)
+    assert "\n" not in str(told.value)

@@ -162,6 +162,18 @@ def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], t
 
 @pytest.mark.mpi
 @pytest.mark.launches
+def test_mpirun_job_takes_no_name_for_an_option(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = use_stub(settings, tmp_path) | {"RANKS": "1", "DATA": "-r --version", "RUN": "-run $(touch marker)"}
+    run_mpirun_job(settings)
+    assert len(list((tmp_path / "-r --version").iterdir())) == 2
+    (placement,) = read_placements(settings, 1)
+    assert placement["arguments"][0].startswith("./-r --version/")
+    assert not list(tmp_path.rglob("marker"))
+
+
 def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) >= 2, "two cores")
     settings = use_stub(settings, tmp_path) | {"RANKS": "2", "THREADS": "1"}

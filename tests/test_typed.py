@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -90,3 +92,28 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(HpcgnnError, match="it is not a file"):
         text_of(tmp_path / "metrics.jsonl")
+
+
+def test_ranks_that_are_threads_may_read_at_once() -> None:
+    """The first conversions to a type, in two threads, ended the process in most runs of this program."""
+    program = """
+import sys, threading, msgspec
+from hpcgnn.typed import Count, checked
+sys.setswitchinterval(1e-6)
+for _ in range(300):
+    class Line(msgspec.Struct, kw_only=True):
+        x: Count
+        y: list[dict[str, Count]]
+        z: dict[str, float] | None = None
+    start = threading.Barrier(4)
+    def read():
+        start.wait()
+        for _ in range(20):
+            checked({"x": 1, "y": [{"a": 1}]}, Line, "file")
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

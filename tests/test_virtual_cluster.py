@@ -353,7 +353,7 @@ def test_refuses_without_its_tools(passing_name: str, tmp_path: Path) -> None:
         (["cut", "0"], "there is no cluster"),
         (["run", "true"], "there is no cluster"),
         (["rate", "fast"], "fast is no rate"),
-        (["up", "2", "--subnet", "here"], "here is no network"),
+        (["up", "2", "--subnet", "here"], "--subnet: 'here' is no network"),
         (["run", "--ranks-per-host", "2", "-n", "3", "true"], "there is no cluster"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_what_the_dead_have_left_is_removed_and_nothing_else(tmp_path):
     write(tmp_path / "f", cleans=False)
     assert set(dead) < set(left(tmp_path))
     write(tmp_path / "f")
-    assert left(tmp_path) == sorted([*kept, "f"])
+    assert left(tmp_path) == sorted({*kept, "f"})  # a process whose parent is 1 has two alike
 
 
 def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
@@ -137,3 +138,51 @@ def test_a_file_system_that_is_read_only_is_named(tmp_path):
 def test_a_librarys_own_words_for_an_error_are_left_out(tmp_path):
     with pytest.raises(HpcgnnError, match=r"/f: No space left on device$"), whole_file.replacing(tmp_path / "f"):
         raise OSError(errno.ENOSPC, "Can't synchronously write data (file name = '.f.tmp', errno = 28)")
+
+
+def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
+    """Where others may write a folder, they may have put a link there, which is easy to name: the host and a pid."""
+    victim, name = tmp_path / "victim", f".f.{whole_file._host()}.{os.getpid()}.hpcgnn.tmp"
+    victim.write_text("kept")
+    (tmp_path / name).symlink_to(victim)
+    write(tmp_path / "f")
+    assert ((tmp_path / "f").read_text(), victim.read_text()) == ("new", "kept")
+    assert not (tmp_path / "f").is_symlink()
+
+
+def test_the_umask_rules_over_what_others_may_read(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "f")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
+
+
+def test_a_folder_that_cannot_be_closed_is_removed_at_the_second_try(tmp_path, monkeypatch):
+    close, failures = os.close, [errno.EIO]
+
+    def failing(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        close(descriptor)
+        if is_folder and failures:
+            raise OSError(failures.pop(), "on close")
+
+    with whole_file.temporary_folder(tmp_path / "f") as folder:
+        (folder / "piece").touch()
+        (folder / "more").mkdir()
+        monkeypatch.setattr(os, "close", failing)
+    monkeypatch.undo()
+    assert not failures
+    assert left(tmp_path) == []
+
+
+def test_a_process_that_only_waits_to_be_asked_for_its_exit_code_is_dead(tmp_path):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    (tmp_path / f".f.{whole_file._host()}.{child}.hpcgnn.tmp").touch()
+    whole_file.remove_left(tmp_path)
+    os.waitpid(child, 0)
+    assert left(tmp_path) == []

@@ -64,7 +64,7 @@ class Graphs:
             src, dst, nodes = _edges(source)
             path.parent.mkdir(parents=True, exist_ok=True)
             np.save(path, _metis(src, dst, nodes, parts))
-        return np.load(path)
+        return np.load(path, allow_pickle=False)
 
     def _place(self, source: str, name: str) -> Path:
         plain = "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in source)
@@ -90,7 +90,8 @@ def write_graph(folder: Path, src: np.ndarray, dst: np.ndarray, nodes: int, name
 def read_graph(folder: Path) -> Csr:
     """The matrix that :func:`write_graph` stored."""
     nodes = json.loads((folder / "graph.json").read_text())["nodes"]
-    return Csr(np.load(folder / "indptr.npy"), np.load(folder / "indices.npy"), nodes)
+    indptr, indices = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("indptr", "indices"))
+    return Csr(indptr, indices, nodes)
 
 
 def facts(folder: Path) -> dict:

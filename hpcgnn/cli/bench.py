@@ -21,7 +21,8 @@ from hpcgnn.bench.run import Settings, run
 from hpcgnn.cli import bench_products, bench_training, console
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli.bench_shared import table
-from hpcgnn.comm import MpiWorld, together
+from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
+from hpcgnn.comm import MpiWorld, check_alike, together
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
 from hpcgnn.comm.links import COLLECTIVES
@@ -105,10 +106,8 @@ def aggregate(
 
 
 @bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
-@click.option("--rows", type=click.IntRange(1), default=1 << 18, show_default=True, help="Rows of features.")
-@click.option(
-    "--width", type=click.IntRange(1), default=shared.WIDTH, show_default=True, help="Columns of the features."
-)
+@click.option("--rows", type=ROWS, default=1 << 18, show_default=True, help="Rows of features.")
+@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Columns of the features.")
 @click.option("--bits", type=click.Choice(["1", "2", "4", "8", "16"]), multiple=True, default=["2"], show_default=True,
               help="Bits a value; repeat for more.")  # fmt: skip
 @shared.threads
@@ -136,17 +135,15 @@ def quantize(
 
 @bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option(
-    "--width", type=click.IntRange(1), default=shared.WIDTH, show_default=True, help="Columns of the rows that travel."
-)
+@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Columns of the rows that travel.")
 @click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
               help="Bits of a value that travels.")  # fmt: skip
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
               help="Aggregate cut edges before or after they travel.")  # fmt: skip
 @click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True, help="MPI's call.")
-@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True,
+@click.option("--rounds", type=COUNT, default=15, show_default=True,
               help="Interleaved rounds; the median counts.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+@click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
 @shared.device
 @click.option("--ranks-per-gpu", type=click.IntRange(1), default=1, show_default=True,
@@ -163,7 +160,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
 
-    world = MpiWorld(timeout_seconds=timeout)
+    world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank)
     use_threads(world)
     with together(world, "measure an exchange"):
@@ -173,6 +170,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
         found = measuring.run(graph, chosen, advance)
+    world.close()
     if world.rank == 0:
         print(json.dumps(found)) if as_json else _show_exchange(found)
 

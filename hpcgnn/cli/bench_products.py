@@ -17,6 +17,7 @@ from hpcgnn.bench import sddmm as at_edges
 from hpcgnn.bench.problem import Contender
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
+from hpcgnn.cli.ranges import COUNT
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.devices import CPU
@@ -83,9 +84,7 @@ def gemm(
 )
 @shared.graphs("R-MAT of scale 17")
 @shared.widths(str(shared.WIDTH))
-@click.option(
-    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Groups of columns, a product each."
-)
+@click.option("--heads", type=COUNT, default=8, show_default=True, help="Groups of columns, a product each.")
 @click.option("--op", "ops", type=click.Choice(sddmm_contenders.DIRECTIONS), multiple=True, default=["dot"], show_default=True,
               help="Products of both rows, or their sum (a row for each edge: mind the memory); repeat for both.")  # fmt: skip
 @shared.dtypes(sddmm_contenders.DTYPES, "all of them")

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.cli.ranges import COUNT
 
 WIDTH = 256
 folder = click.option(
@@ -18,11 +19,11 @@ folder = click.option(
 )
 threads = click.option(
     "--threads",
-    type=click.IntRange(1),
+    type=click.IntRange(1, os.cpu_count()),
     help="Threads of every contender.  [default: the cores that this process may use]",
 )
 rounds = click.option(
-    "--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds; the median counts."
+    "--rounds", type=COUNT, default=7, show_default=True, help="Interleaved rounds; the median counts."
 )
 device = click.option(
     "--device", default=HOST_NAME, show_default=True, metavar="DEVICE",
@@ -42,7 +43,7 @@ def graphs(default: str) -> Any:
 def widths(default: str) -> Any:
     """The option of graphs' columns."""
     return click.option(
-        "--width", "widths", multiple=True, type=click.IntRange(1),
+        "--width", "widths", multiple=True, type=COUNT,
         help=f"Columns of the features: one for all graphs, or one for each.  [default: {default}]",
     )  # fmt: skip
 

@@ -11,7 +11,8 @@ import click
 from hpcgnn.bench import pyg as by_pyg
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld
+from hpcgnn.cli.ranges import COUNT, NumberRange
+from hpcgnn.comm import MpiWorld, check_alike
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.kernels.packing import MESSAGE_BITS
@@ -20,7 +21,7 @@ _USUAL = by_pyg.Settings()
 
 
 def _count(name: str, default: int, text: str) -> Any:
-    return click.option(name, type=click.IntRange(1), default=default, show_default=True, help=text)
+    return click.option(name, type=COUNT, default=default, show_default=True, help=text)
 
 
 @click.command(
@@ -33,11 +34,11 @@ def _count(name: str, default: int, text: str) -> Any:
 @_count("--heads", _USUAL.heads, "Heads that share --hidden.")
 @click.option("--norm", type=click.Choice(by_pyg.NORMS), default=_USUAL.norm, show_default=True)
 @click.option("--activation", type=click.Choice(by_pyg.ACTIVATIONS), default=_USUAL.activation, show_default=True)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=_USUAL.dropout, show_default=True,
+@click.option("--dropout", type=NumberRange(0, 1, max_open=True), default=_USUAL.dropout, show_default=True,
               help="Before every layer but the first.")  # fmt: skip
 @_count("--epochs", _USUAL.epochs, "In all.")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=_USUAL.lr, show_default=True, help="Of Adam.")
-@click.option("--weight-decay", type=click.FloatRange(0), default=_USUAL.weight_decay, show_default=True)
+@click.option("--lr", type=NumberRange(0, min_open=True), default=_USUAL.lr, show_default=True, help="Of Adam.")
+@click.option("--weight-decay", type=NumberRange(0), default=_USUAL.weight_decay, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=_USUAL.seed, show_default=True)
 @shared.threads
 @shared.device
@@ -78,7 +79,7 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     from hpcgnn.graph import load
     from hpcgnn.memory import keep_freed_memory
 
-    world = MpiWorld()
+    world = check_alike(MpiWorld())
     console.set_up_logging("warning", world.rank)
     use_threads(world)
     graph = load(parts, world)
@@ -87,6 +88,7 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     steps = measuring.WARM_UP + epochs
     with console.progress("pairs of epochs", steps, quiet=as_json or world.rank != 0) as advance:
         found = measuring.run(graph, settings, advance)
+    world.close()
     if world.rank != 0:
         return
     if as_json:

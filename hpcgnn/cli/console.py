@@ -9,12 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from hpcgnn.errors import printable
 
 STDOUT, STDERR = 1, 2
 _LINE_SECONDS = 60.0
@@ -46,9 +50,22 @@ def _outermost_launcher() -> int | None:
     return found
 
 
+class _Console(Console):
+    """One that gives no orders to the terminal but its own."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich's, of which everything that is printed and every cell of a table is made."""
+        return super().render_str(printable(text, keep="\n"), **options)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")
+
+
 def stdout() -> Console:
     """For results: plain text where stdout does not end on a terminal. Names of files are no markup, whatever is in them."""
-    return Console(force_terminal=is_terminal(STDOUT), markup=False, emoji=False)
+    return _Console(force_terminal=is_terminal(STDOUT), markup=False, emoji=False)
 
 
 @contextlib.contextmanager
@@ -63,9 +80,9 @@ def progress(description: str, total: int | None, quiet: bool = False) -> Iterat
     if not is_terminal(STDERR):
         yield _Lines(description, total).advance
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
+        task = bar.add_task(printable(description), total=total)
         yield lambda count: bar.advance(task, count)
 
 
@@ -107,9 +124,14 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
     stdout().print(shown)
 
 
+def line(text: str) -> None:
+    """Print a result that is no table, on stdout; control characters in names are shown."""
+    print(printable(text, keep="\n"))
+
+
 def note(text: str) -> None:
     """Print something the user should know, on stderr, so that it never mixes with results."""
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def size(count: int) -> str:
@@ -125,5 +147,7 @@ def size(count: int) -> str:
 def set_up_logging(level: str, rank: int, *, quiet: bool = False) -> None:
     """Log messages of rank 0 go to stderr from ``level`` on; other ranks only report errors."""
     logger = logging.getLogger("hpcgnn")
-    logger.handlers = [RichHandler(console=Console(stderr=True), show_path=False)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    handler.setFormatter(_Formatter())
+    logger.handlers = [handler]
     logger.setLevel(logging.ERROR if rank or quiet else level.upper())

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld, together
+from hpcgnn.comm import MpiWorld, check_alike, together
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
@@ -29,7 +29,7 @@ def info(as_json: bool) -> None:
     from hpcgnn.partition.methods import available_methods
     from hpcgnn.version import __version__
 
-    world = MpiWorld()
+    world = check_alike(MpiWorld())
     threads = use_threads(world)
     with together(world, "run a kernel"):  # loads what will run
         kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))

@@ -46,17 +46,17 @@ class Checked(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """What the function makes of it."""
-        with refusing():
+        with refusing(f"{max(param.opts, key=len)}: " if param else ""):
             return self._check(value)
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """An error that a user can act on is a mistake in the command line."""
+def refusing(beginning: str = "") -> Iterator[None]:
+    """An error that a user can act on is a mistake in the command line. beginning: of the sentence."""
     try:
         yield
     except HpcgnnError as error:
-        raise Refused(str(error)) from error
+        raise Refused(f"{beginning}{error}") from error
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import io
@@ -15,8 +16,9 @@ from typing import NoReturn
 
 import click
 
+from hpcgnn import caches
 from hpcgnn.comm import job
-from hpcgnn.errors import HpcgnnError, StalledError
+from hpcgnn.errors import HpcgnnError, StalledError, printable, told
 from hpcgnn.stop import StopRequest
 from hpcgnn.version import __version__
 
@@ -25,6 +27,8 @@ _COMMANDS = {
     "convert": "any source to graph.h5",
     "partition": "graph.h5 to parts.h5, one part a rank",
     "plan": "rows and bytes that each strategy sends, without training",
+    "show": "the contents of a graph, its parts, a checkpoint or a run",
+    "check": "every value and every checksum of a file or a run",
     "train": "train on all ranks (under mpirun or srun)",
     "bench": "kernels beside other libraries and the machine's limits",
     "predict": "scores for every node from a checkpoint",
@@ -85,9 +89,12 @@ def main() -> None:
     """Run the command line; never returns."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+    # Where there is a colorama, numba has it order terminals to reset colours at the end, in files that stdout goes to as well.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     # From here on, or an early SIGUSR1 would kill the rank that it reaches; launchers stop ranks with SIGTERM.
     stop = StopRequest().listen().listen_to_interruptions()
     try:
+        caches.check()
         code = cli.main(standalone_mode=False, obj=stop)
     except Exception as error:  # click makes an Abort of KeyboardInterrupt
         if stop.interrupted or isinstance(error, click.exceptions.Abort):
@@ -114,6 +121,8 @@ def _sentence_of(error: Exception) -> str:
     """What is to be told of an error that no code of ours has made; nothing where it is a bug, which keeps its traceback."""
     if said := job.mpi_problem(error):
         return f"MPI failed: {said}"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{told(os.fsdecode(error.filename or ''))} is no name of a file: it is too long"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's RuntimeError
         return f"out of memory ({str(error).splitlines()[0] if str(error) else 'no more was said'}): use more ranks or less width"
     if type(error).__name__ == "OutOfMemoryError":  # torch's, of a device; torch need not be imported to know it
@@ -131,7 +140,7 @@ def _first_sentences(error: Exception) -> str:
 
 def _say(sentence: str) -> None:
     """Print a whole line in one write (``print`` makes two under ``-u``): ranks that speak at once share a stderr."""
-    sys.stderr.write(f"hpcgnn: {sentence}\n")
+    sys.stderr.write(f"hpcgnn: {printable(sentence)}\n")
     sys.stderr.flush()
 
 
@@ -144,7 +153,9 @@ def _leave_before_mpi(error: click.ClickException) -> NoReturn:
     """A mistake in the command line, which every rank finds alike: one of them says so."""
     _die_quietly_on_sigterm()
     if job.launcher_rank() == 0:
-        error.show()
+        usage = io.StringIO()
+        error.show(usage)
+        sys.stderr.write(printable(usage.getvalue(), keep="\n"))
     else:
         time.sleep(_GRACE_SECONDS)  # the launcher may kill the other ranks as soon as one leaves
     sys.exit(error.exit_code)

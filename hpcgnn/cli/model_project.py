@@ -16,6 +16,7 @@ from rich.table import Table
 
 from hpcgnn import whole_file
 from hpcgnn.cli import console
+from hpcgnn.cli.ranges import COUNT
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs
@@ -43,16 +44,14 @@ def _settings(command: F) -> F:
         click.option("--hidden", type=click.IntRange(1), help="As of `hpcgnn train`, which has the defaults of these."),
         click.option("--layers", type=click.IntRange(1)),
         click.option("--model", "kind", metavar="sage|gcn|gin|gat|...", help="See `hpcgnn train --help`."),
-        click.option("--heads", type=click.IntRange(1)),
-        click.option("--hops", type=click.IntRange(1)),
+        click.option("--heads", type=COUNT),
+        click.option("--hops", type=COUNT),
         click.option("--compute", metavar="auto|float32|bf16|int8"),
         click.option("--node-aware", type=click.Choice(["auto", "on", "off"])),
         click.option("--cache-input-aggregation", is_flag=True),
         click.option("--set", "others", metavar="NAME=VALUE", multiple=True, help="A setting of a policy."),
-        click.option(
-            "--threads", type=click.IntRange(1), help="Of each rank. [default: 1; a profile's units for a rank]"
-        ),
-        click.option("--ranks-per-node", metavar="K", type=click.IntRange(1), help="[default: 1; a profile's]"),
+        click.option("--threads", type=COUNT, help="Of each rank. [default: 1; a profile's units for a rank]"),
+        click.option("--ranks-per-node", metavar="K", type=COUNT, help="[default: 1; a profile's]"),
         click.option(
             "--rate", metavar="RATE", help="Virtual hosts on the model's machine, with links of 100mbit, 1gbit, ..."
         ),

@@ -8,7 +8,8 @@ import json
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld
+from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.comm import MpiWorld, check_alike
 from hpcgnn.partition import PartitionOptions, PartitionReport
 from hpcgnn.partition import partition as make_parts
 from hpcgnn.partition.balance import QUANTITIES
@@ -83,7 +84,7 @@ Examples:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     default=36000.0,
     show_default=True,
     help="Seconds to wait for another rank before giving up.",
@@ -116,9 +117,10 @@ def partition(
     options = PartitionOptions(
         num_parts, method, objective, names, seed, force, strategy, ranks_per_node=ranks_per_node, jobs=jobs
     )
-    world = MpiWorld(timeout_seconds=timeout)
+    world = check_alike(MpiWorld(timeout_seconds=timeout))
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
     report = make_parts(world, graph, parts_file, options, bar)
+    world.close()
     if world.rank > 0:
         return
     if as_json:

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.cli import console
+from hpcgnn.cli.ranges import COUNT
 from hpcgnn.comm.placement import Placement
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
@@ -35,7 +36,7 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
-@click.option("--width", type=click.IntRange(1), default=256, show_default=True, help="Columns of the rows sent.")
+@click.option("--width", type=COUNT, default=256, show_default=True, help="Columns of the rows sent.")
 @click.option(
     "--ranks-per-node",
     metavar="K",

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld
+from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.comm import MpiWorld, check_alike
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
@@ -35,7 +36,7 @@ from hpcgnn.comm import MpiWorld
     metavar="auto|cpu|cuda[:N]",
     help="What a rank computes on; auto: GPUs where every rank has one of its own, else cpu.",
 )
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+@click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite --out.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -63,7 +64,7 @@ def predict(
     from hpcgnn.train import predict as prediction
     from hpcgnn.train.run_folder import RunFolder
 
-    world = MpiWorld(timeout_seconds=timeout)
+    world = check_alike(MpiWorld(timeout_seconds=timeout))
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True, device=device)
@@ -76,6 +77,7 @@ def predict(
         scores = prediction.predict(graph, content)
         what = "scores" if content["model_config"].get("decoder", "none") == "none" else "embeddings"
         prediction.write_predictions(graph, scores, out, force=force, what=what, inputs=inputs)
+    world.close()
     facts = {
         "checkpoint": str(path),
         "trained_epochs": content["next_epoch"],

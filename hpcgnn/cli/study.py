@@ -94,7 +94,7 @@ def run(
             json.dumps({"study": study.name, "folder": str(folder), "runs": len(study.runs), "finished": done} | facts)
         )
     elif not quiet:
-        print(f"{done} of {len(study.runs)} runs have finished; `hpcgnn study report {folder}` reports on them")
+        console.line(f"{done} of {len(study.runs)} runs have finished; `hpcgnn study report {folder}` reports on them")
     if outcome.failed:
         raise HpcgnnError(
             f"{outcome.failed} of {total} runs failed: {folder}/{runner.RUNS}/KEY/output.txt says what each printed, and the "
@@ -146,7 +146,7 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
         console.note(note)
     for each in summary.tables:
         _show(each.title, each.header, each.rows, each.label_columns)
-    print(f"written: {', '.join(written)}")
+    console.line(f"written: {', '.join(written)}")
 
 
 @study.command(epilog="\b\nExamples\n  hpcgnn study check s\n  hpcgnn study check s targets.toml")
@@ -208,10 +208,10 @@ def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: 
         print(json.dumps({"study": study.name, "jobs": jobs, "arrays": told}))
     elif dry_run:
         for array in arrays:
-            print(f"# {array.keys_path.name}: {len(array.keys)} runs on {array.nodes} nodes\n{array.in_words()}")
+            console.line(f"# {array.keys_path.name}: {len(array.keys)} runs on {array.nodes} nodes\n{array.in_words()}")
     else:
         for array, job in zip(arrays, jobs, strict=True):
-            print(f"job {job}: {len(array.keys)} runs on {array.nodes} nodes")
+            console.line(f"job {job}: {len(array.keys)} runs on {array.nodes} nodes")
 
 
 @study.command("list", epilog="\b\nExamples\n  hpcgnn study list\n  hpcgnn study list quick")

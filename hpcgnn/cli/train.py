@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 
 from hpcgnn import typed
 from hpcgnn.cli import console, train_options
-from hpcgnn.comm import MpiWorld, together
+from hpcgnn.comm import MpiWorld, check_alike, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import keep_freed_memory
 from hpcgnn.nn.config import ModelConfig
@@ -24,7 +23,7 @@ from hpcgnn.policy.adaqp import AdaQPSettings
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.links import split_links
-from hpcgnn.train.run_config import LINK, RunConfig, check_file
+from hpcgnn.train.run_config import LINK, RunConfig, check_file, read_file
 from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
 from hpcgnn.train.tensorboard import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
@@ -60,12 +59,7 @@ class _BesideSettings(msgspec.Struct, kw_only=True):
 
 def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     """Settings of a TOML file, which become defaults, so that flags on the command line win."""
-    text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
-        raise HpcgnnError(f"cannot read {path}: {error}") from error
+    values = read_file(path)
     unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.get_params(ctx)})
     if unknown:
         raise HpcgnnError(f"{path} has settings that do not exist: {', '.join(unknown)}")
@@ -147,7 +141,7 @@ def train(
     """Train a model on PARTS with one MPI rank a part."""
     from hpcgnn.comm.threads import use_threads
 
-    world = MpiWorld(timeout_seconds=settings["timeout"])
+    world = check_alike(MpiWorld(timeout_seconds=settings["timeout"]))
     console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
     use_threads(world)
     with together(world, "choose the kernels"):
@@ -176,6 +170,7 @@ def train(
         advance(trainer.next_epoch)
         trainer.on_epoch = lambda record: (advance(1), add(record))
         summary = trainer.fit()
+    world.close()
     if world.rank == 0 and as_json:
         print(json.dumps(summary))
     elif not hidden:

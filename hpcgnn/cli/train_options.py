@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from hpcgnn.cli.ranges import NumberRange
 from hpcgnn.nn.config import MODELS
 from hpcgnn.settings import Setting, as_flag, kind_of
 from hpcgnn.train.run_config import Named, RunConfig, as_told, settings_by_name
@@ -57,7 +58,7 @@ def _type(setting: Setting) -> Any:
     if kind in (int, float):
         low, high = (about.above, about.below)
         least, most = (about.least if low is None else low), (about.most if high is None else high)
-        bounded: Any = click.IntRange if kind is int else click.FloatRange
+        bounded: Any = click.IntRange if kind is int else NumberRange
         return bounded(least, most, min_open=low is not None, max_open=high is not None)
     return str
 

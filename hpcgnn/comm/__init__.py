@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from hpcgnn.comm.exchange import Exchange
     from hpcgnn.comm.links import choose_links
     from hpcgnn.comm.messages import MessageConfig, Messages
-    from hpcgnn.comm.mpi_world import MpiWorld
+    from hpcgnn.comm.mpi_world import MpiWorld, whole_job
     from hpcgnn.comm.segments import Segments
+    from hpcgnn.comm.startup import check_alike
     from hpcgnn.comm.timings import PHASES, Timings
     from hpcgnn.comm.traffic import BYTES
     from hpcgnn.comm.world import World
@@ -30,9 +31,11 @@ __all__ = [
     "Segments",
     "Timings",
     "World",
+    "check_alike",
     "choose_links",
     "same_everywhere",
     "together",
+    "whole_job",
 ]
 
 # Imported at first use: exchanges need torch, and the ranks of `hpcgnn partition` do without the memory that it takes.
@@ -48,9 +51,11 @@ _HOMES = {
     "Segments": "segments",
     "Timings": "timings",
     "World": "world",
+    "check_alike": "startup",
     "choose_links": "links",
     "same_everywhere": "agreement",
     "together": "agreement",
+    "whole_job": "mpi_world",
 }
 
 

@@ -96,7 +96,7 @@ class Collectives(ABC):
         self.broadcast_into(length, root, what)
         if payload is None:
             payload = np.empty(int(length[0]), dtype=np.uint8)
-        return pickle.loads(self.broadcast_into(payload, root, what).tobytes())
+        return pickle.loads(self.broadcast_into(payload, root, what).tobytes())  # noqa: S301 - of a rank of this very job
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
         """Raise on every rank where a rank's rows are more than can be counted."""

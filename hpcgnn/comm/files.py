@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.byte_sink import ByteSink
+from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm.agreement import together
 from hpcgnn.comm.world import World
 
@@ -25,28 +26,47 @@ def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
     with together(world, f"write {path}"):
         sink = world.open_shared(path)
     yield sink
-    sink.close()
+    with together(world, f"write {path}"):
+        sink.close()
 
 
 @dataclass
 class MpiFile:
-    """An open MPI file; ``write(byte_offset, array)`` is independent, so ranks may write different numbers of slabs."""
+    """An open MPI file; ``write(byte_offset, array)`` is independent, so ranks may write different numbers of slabs.
 
+    Open MPI's 4 takes a write for done where the system has written a part of it, or nothing because the disk is full: so what
+    it says of how much was written is looked at, and the rest is written without it, which goes on or tells why not.
+
+    status: of mpi4py's, for what it says. blocking: what is to be around calls that wait for other ranks.
+    """
+
+    path: str
     handle: Any
+    status: Any
+    blocking: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
         """See :class:`hpcgnn.byte_sink.ByteSink`."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, data.size, _MOST_BYTES):
             piece = data[start : start + _MOST_BYTES]
-            try:
-                self.handle.Write_at(byte_offset + start, piece)
-            except RuntimeError as error:  # mpi4py's MPI.Exception
-                raise OSError(str(error)) from error
+            written = self._written(byte_offset + start, piece)
+            if written < piece.size:
+                with LocalFile(self.path) as file:
+                    file.write(byte_offset + start + written, piece[written:])
+
+    def _written(self, byte_offset: int, piece: np.ndarray) -> int:
+        """How many bytes of ``piece`` MPI has written."""
+        try:
+            self.handle.Write_at(byte_offset, piece, self.status)
+        except RuntimeError:  # mpi4py's MPI.Exception
+            return 0
+        return max(self.status.count, 0)
 
     def close(self) -> None:
         """See :class:`hpcgnn.byte_sink.ByteSink`."""
         try:
-            self.handle.Close()
+            with self.blocking():
+                self.handle.Close()
         except RuntimeError as error:
             raise OSError(str(error)) from error

@@ -117,7 +117,8 @@ class Mailbox:
             self._diagonal = Csr(torch.arange(rows + 1, device=where), columns, rows, check=False)
         products = sddmm(self._diagonal, a, b, backend=self._tools.backend).double()
         # On the host in numpy's order, which is the same for any number of threads; torch's is not.
-        return torch.tensor(products.numpy().sum()) if products.is_cpu else products.sum()
+        with np.errstate(invalid="ignore"):  # of products that overflow in both directions
+            return torch.tensor(products.numpy().sum()) if products.is_cpu else products.sum()
 
     def take_drift(self) -> np.ndarray:
         """(3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcgnn.arguments import check_device, check_type, check_world
 from hpcgnn.comm.codecs import CodecTools
 from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
 from hpcgnn.comm.gpu_mpi import make_transport
@@ -106,6 +107,10 @@ class Messages:
         device: Device = CPU,
         transport: Transport | None = None,
     ) -> None:
+        check_world(world)
+        check_device(device, may_be_name=False)
+        check_type("config", config, MessageConfig, type(None))
+        check_type("timings", timings, Timings, type(None))
         self.world, self.config = world, config or MessageConfig()
         self.config.check()
         self.device, self.timings = device, timings or Timings(device)

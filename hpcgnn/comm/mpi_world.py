@@ -7,8 +7,8 @@ that stopped answering becomes an error that names what was waited for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import platform
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm import job
+from hpcgnn.comm.blocking import limited, stalled
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
@@ -25,8 +26,10 @@ from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.progress import PROGRESS
 from hpcgnn.comm.segments import Neighbours, Segments
+from hpcgnn.comm.shared_window import SharedWindow
+from hpcgnn.comm.startup import check_alike, check_not_alone
 from hpcgnn.comm.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle
-from hpcgnn.errors import HpcgnnError, StalledError
+from hpcgnn.errors import HpcgnnError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,10 +37,6 @@ if TYPE_CHECKING:
 # Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
 _EAGER_SECONDS = 0.01
 _PAUSE_SECONDS = 5e-5
-_EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
-_CACHE_LINE_BYTES = 64
-# Ranks come to what they wait for in vain as far apart as they compute, and so do their deadlines.
-_LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
 
 
 def _mpi() -> Any:
@@ -54,6 +53,7 @@ def _mpi() -> Any:
     return MPI
 
 
+_NODES = "the ranks of each node to find each other"
 _PAIRS_TAG = 1  # of messages between two ranks, which come in the order in which they were sent
 
 
@@ -68,78 +68,29 @@ class _All:
         return self._mpi.Request.Testall(self._requests)
 
 
-class SharedWindow:
-    """:class:`hpcgnn.comm.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
-
-    Ranks meet through numbers in the memory itself, a cache line for each: a rank that comes writes how often it has come, and
-    looks at the others'. Where ranks share cores this takes one turn of each, where a collective of MPI takes several.
-    """
-
-    def __init__(self, world: MpiWorld, num_bytes: int) -> None:
-        self._world, comm, mpi = world, world._comm, world._mpi
-        header = world.size * _CACHE_LINE_BYTES
-        self._window = mpi.Win.Allocate_shared(header + num_bytes if world.rank == 0 else 0, 1, comm=comm)
-        memory, _ = self._window.Shared_query(0)
-        self.values = np.frombuffer(memory, np.uint8, count=num_bytes, offset=header)
-        numbers = np.frombuffer(memory, np.int64, count=header // 8).reshape(world.size, -1)[:, 0]
-        self._arrivals, self._mine, self._meetings = numbers, numbers[world.rank : world.rank + 1], 0
-        self._mine[0] = 0
-        self._window.Lock_all(mpi.MODE_NOCHECK)
-        world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
-
-    def meet(self) -> None:
-        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`. Messages go on meanwhile."""
-        self._fence()
-        self._meetings += 1
-        self._mine[0] = self._meetings
-        started, seconds = time.perf_counter(), self._world.timeout_seconds
-        while (self._arrivals < self._meetings).any():
-            waited = time.perf_counter() - started
-            if waited < _EAGER_MEETING_SECONDS:
-                os.sched_yield()
-            else:
-                self._world.poke()  # others may wait for what this rank has sent
-                time.sleep(_PAUSE_SECONDS)
-            if waited > seconds:
-                late = int(np.flatnonzero(self._arrivals < self._meetings)[0])
-                raise stalled(f"rank {self._world.rank} of node {platform.node()}", seconds, f"its rank {late}")
-        self._fence()
-
-    def free(self) -> None:
-        """Behind a meeting, as others may still read."""
-        self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
-        self._window.Unlock_all()
-        self._window.Free()
-
-    def _fence(self) -> None:
-        """What was written before can be seen, and what others wrote is seen: x86 keeps that order by itself."""
-        if platform.machine() not in ("x86_64", "AMD64"):
-            PROGRESS.take_over()
-            self._window.Sync()
-            self._world.watch_on()
-
-
-def stalled(who: str, seconds: float, what: str) -> StalledError:
-    """The error of a wait in vain."""
-    return StalledError(
-        f"{who} waited {seconds:.0f} s for {what}: a peer or a link has stopped (raise --timeout if the step can really take "
-        "that long)",
-        grace_seconds=min(max(seconds, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS),
-    )
+def _free(handle: Any) -> None:
+    """A communicator, unless it was freed before."""
+    if handle:
+        handle.Free()
 
 
 class MpiWorld(Collectives):
     """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Starts MPI."""
 
     def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        if not timeout_seconds > 0:
+            raise HpcgnnError(f"timeout must be a number of seconds above 0, not {timeout_seconds}", agreed=True)
         self._mpi = _mpi()
         self._communicator = self._mpi.COMM_WORLD if comm is None else comm
+        if comm is None:
+            check_not_alone(self._communicator.size, self.library)
         super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
         self._row_types: dict[int, Any] = {}
         self._watched: list[Pending] = []
         self._channel: Channel | None = None
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
+        self._made = contextlib.ExitStack()  # frees what MPI keeps for this world, what was made last first
 
     @property
     def _comm(self) -> Any:
@@ -191,6 +142,16 @@ class MpiWorld(Collectives):
             yield
         except self._mpi.Exception as error:
             raise self._failed(what, error) from error
+
+    @contextlib.contextmanager
+    def _blocking(self, what: str) -> Iterator[None]:
+        """Around calls that MPI has no other form of: as :meth:`_starting`, with an end after the time that a wait may take."""
+        with self._starting(what), self._limited(what):
+            yield
+
+    def _limited(self, what: str) -> contextlib.AbstractContextManager[None]:
+        error = stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, what)
+        return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank)
 
     def watch(self, pending: Pending) -> None:
         """From the thread of :mod:`hpcgnn.comm.progress`."""
@@ -289,8 +250,10 @@ class MpiWorld(Collectives):
     def channel(self) -> Channel:
         """Over a communicator of its own, from whichever thread has MPI."""
         if self._channel is None:
-            apart = self._comm.Dup()
+            with self._blocking("a communicator for messages in flight"):
+                apart = self._comm.Dup()
             self._channel = Channel(lambda *transfer: self._moved(apart, *transfer))
+            self._made.callback(apart.Free)
         return self._channel
 
     def takes_memory_of(self, kind: str) -> bool:
@@ -321,6 +284,7 @@ class MpiWorld(Collectives):
     def _row_type(self, row_bytes: int) -> Any:
         if row_bytes not in self._row_types:
             self._row_types[row_bytes] = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
+            self._made.callback(self._row_types[row_bytes].Free)
         return self._row_types[row_bytes]
 
     # -- where ranks are ----------------------------------------------------------------------------------------------
@@ -328,26 +292,33 @@ class MpiWorld(Collectives):
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
         """As a communicator with a graph."""
         ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
-        return Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
+        with self._blocking("a communicator of neighbours"):
+            found = Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
+        self._made.callback(_free, found.handle)
+        return found
 
     def free(self, neighbours: Neighbours) -> None:
         """Its communicator."""
         PROGRESS.take_over()
-        neighbours.handle.Free()
+        with self._blocking("the end of a communicator of neighbours"):
+            _free(neighbours.handle)
 
     def ranks_on_my_cores(self) -> int:
         """By what the system lets each of them run on."""
-        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-        mine = sorted(os.sched_getaffinity(0))
-        count = sum(cores == mine for cores in host.allgather(mine))
-        host.Free()
+        with self._blocking(_NODES):
+            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+            mine = sorted(os.sched_getaffinity(0))
+            count = sum(cores == mine for cores in host.allgather(mine))
+            host.Free()
         return count
 
     def nodes(self) -> np.ndarray:
         """Those that can share memory."""
-        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        with self._blocking(_NODES):
+            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
-        host.Free()
+        with self._blocking(_NODES):
+            host.Free()
         return self.allgather(lowest)[:, 0]
 
     def placement(self) -> Placement:
@@ -358,17 +329,29 @@ class MpiWorld(Collectives):
     def on_my_node(self) -> MpiWorld:
         """Made once. What this world watches is watched in its waits as well."""
         if self._node is None:
-            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-            comm = host.Split(block_on_host(host.rank))
-            host.Free()
+            with self._blocking(_NODES):
+                host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+                comm = host.Split(block_on_host(host.rank))
+                host.Free()
             self._node = MpiWorld(comm, self.timeout_seconds)
             self._node._watched = self._watched
+            self._made.callback(comm.Free)
+            self._made.callback(self._node.close)
         return self._node
 
     def share(self, num_bytes: int) -> SharedWindow:
         """By ``MPI_Win_allocate_shared``, of which the lowest rank holds all."""
-        with self._starting("the memory that ranks of a node share"):
-            return SharedWindow(self, num_bytes)
+        with self._blocking("the memory that ranks of a node share"):
+            window = SharedWindow(self, self._comm, self._mpi, num_bytes)
+        self._made.callback(window.free)
+        return window
+
+    def close(self) -> None:
+        """In an order that all ranks have in common: what was made last goes first."""
+        PROGRESS.take_over()
+        with self._blocking("the end of what MPI keeps for this job"):
+            self._made.close()
+        self._node, self._channel, self._row_types = None, None, {}
 
     def poke(self) -> None:
         """Let MPI make progress with what this rank has sent, where it waits for something else."""
@@ -380,5 +363,13 @@ class MpiWorld(Collectives):
         """By MPI-IO, where there is more than one rank."""
         if self.size == 1:
             return LocalFile(path)
-        with self._starting(f"opening {path} for writing"):
-            return MpiFile(self._mpi.File.Open(self._comm, os.fsencode(path), self._mpi.MODE_WRONLY))
+        with self._blocking(f"opening {path} for writing"):
+            handle = self._mpi.File.Open(self._comm, os.fsencode(path), self._mpi.MODE_WRONLY)
+        return MpiFile(path, handle, self._mpi.Status(), lambda: self._limited(f"closing {path}"))
+
+
+@functools.cache
+def whole_job() -> MpiWorld:
+    """The ranks of ``MPI_COMM_WORLD``, for all callers that name no world: what a world makes (communicators of nodes, datatypes
+    of rows) is then made once in a process. Collective."""
+    return check_alike(MpiWorld())

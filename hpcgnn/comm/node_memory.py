@@ -12,7 +12,7 @@ from hpcgnn.comm.world import SharedMemory, World
 from hpcgnn.errors import HpcgnnError
 
 _PAGE_BYTES = 4096
-SHARED_FOLDER = "/dev/shm"  # where MPI libraries keep what ranks share
+SHARED_FOLDER = "/dev/shm"  # noqa: S108 - only its size is asked for: where MPI libraries keep what ranks share
 
 
 class NodeRows:

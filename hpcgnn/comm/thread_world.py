@@ -144,6 +144,9 @@ class ThreadWorld(Collectives):
     def free(self, neighbours: Neighbours) -> None:
         """Nothing to give back."""
 
+    def close(self) -> None:
+        """Nothing either."""
+
     def channel(self) -> Channel:
         """The same meetings."""
         if self._channel is None:

@@ -130,6 +130,11 @@ class World(Protocol):
         """Give back what :meth:`neighbours` made: a process may have some thousand of them."""
         ...
 
+    def close(self) -> None:
+        """Give back all that this world has made and that is left: graphs of ranks, memory that ranks share, and worlds of nodes.
+        Nothing that uses them may be used any more. Not after an error, where ranks may wait for something else."""
+        ...
+
     # -- small collectives --------------------------------------------------------------------------------------------
 
     def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:

@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 import xxhash
 
+from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.schema import WHOLE, Rule
 from hpcgnn.data.stored import ByteSource, StoredArray
@@ -78,6 +79,9 @@ def store(group: h5py.Group, table: Mapping[str, np.ndarray], attributes: Mappin
     if NAME in group:
         del group[NAME]
     values = np.stack([table[name] for name in sorted(table)])
-    h5.add_datasets(group, {NAME: (values.shape, values.dtype)})
-    group[NAME][:] = values
+    offsets = h5.add_datasets(group, {NAME: (values.shape, values.dtype)})
+    # h5py would keep them until the dataset is closed, and only print that the disk is full then.
+    with LocalFile(group.file.filename) as file:
+        for offset in offsets.values():
+            file.write(offset, values)
     group.attrs[_ATTRIBUTES] = np.uint64(of_attributes(attributes))

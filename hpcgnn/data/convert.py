@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import whole_file
+from hpcgnn.arguments import check_path, check_type
 from hpcgnn.byte_sink import LocalFile
 from hpcgnn.data import h5, sealing
 from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
@@ -50,6 +51,12 @@ class ConvertOptions:
     drop_duplicates: bool = False
     force: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("split", "features"):
+            check_type(name, getattr(self, name), str, type(None))
+        for name in ("row_normalise", "undirected", "self_loops", "drop_duplicates", "force"):
+            check_type(name, getattr(self, name), bool)
+
 
 @dataclass(frozen=True)
 class ConvertSummary:
@@ -81,6 +88,9 @@ def convert(
     nothing is left behind.
     """
     start = time.perf_counter()
+    check_type("source", source, str)
+    check_path("output", output)
+    check_type("options", options, ConvertOptions)
     output = Path(output)
     for text, parse in ((options.split, parse_split), (options.features, parse_features)):
         if text is not None:

@@ -72,7 +72,7 @@ class SlabReader(ABC):
     SLAB: str  # what users call one
 
     def __init__(self, path: str | Path, mode: str = "r", *, sealed: bool = True) -> None:
-        self.path = path
+        self.path, self._is_written = path, mode != "r"
         self.file: h5py.File = h5.open_checked(path, self.KIND, self.VERSIONS, mode)
         self.source: ByteSource | None = None
         try:
@@ -128,7 +128,12 @@ class SlabReader(ABC):
         if self.source is not None:
             self.source.close()
             self.source = None
-        self.file.close()
+        try:
+            with h5.telling_refusals(self.path):
+                self.file.close()
+        except OSError:
+            if self._is_written:  # nothing of what was only read is lost
+                raise
 
     def __enter__(self) -> Any:
         return self

@@ -7,7 +7,9 @@ be written with plain ``pwrite`` or MPI-IO: no parallel HDF5 is needed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,8 @@ _MADE_BY = {
 }
 # HDF5 has checksums of its own for its metadata, but not in the oldest format, which is the default.
 _LIBVER = ("v108", "v108")
+_ERRNO = re.compile(r"\berrno = (\d+)")
+_OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # which a wrong offset leads to
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
@@ -54,7 +58,7 @@ def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> d
     free = shutil.disk_usage(folder).free
     if total > free:
         raise HpcgnnError(f"disk full: {folder} has {free:,} bytes left, and the file to write needs {total:,}")
-    with h5py.File(path, "w", locking=False, libver=_LIBVER) as file:
+    with telling_refusals(path), h5py.File(path, "w", locking=False, libver=_LIBVER) as file:
         file.attrs.update(attributes)
         return add_datasets(file, schema)
 
@@ -101,14 +105,46 @@ def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator
         yield
     except (OSError, *DAMAGE) as error:
         path = path if isinstance(path, str | Path) else path.file.filename
+        if refused := refusal(error):
+            raise HpcgnnError(f"cannot read {path}: {refused}") from error
         raise damaged(path, f"cannot read {what}: {_first_line(error)}") from error
+
+
+def refusal(error: Exception) -> str:
+    """The system's words where it refused what HDF5 asked of it; empty where something else is wrong."""
+    number = _number(error)
+    return "" if number in _OF_DAMAGE else os.strerror(number)
+
+
+def _number(error: BaseException | None) -> int:
+    """The system's, where h5py has it or HDF5's words do; or that of an error before, which is why a file cannot be closed."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        if found := _ERRNO.search(str(error)):
+            return int(found[1])
+        error = error.__context__
+    return 0
+
+
+@contextlib.contextmanager
+def telling_refusals(path: str | Path) -> Iterator[None]:
+    """Raise an ``OSError`` of one line where the system refuses to write: h5py has a ``RuntimeError`` for what HDF5 kept until a
+    file is flushed or closed, and several lines."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if not (refused := refusal(error)):
+            raise
+        raise OSError(_number(error), refused, str(path)) from error
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, what: str) -> Iterator[None]:
     """As :func:`reading` where a file that has been read is added to; an OSError stays one, for the disk may be full."""
     try:
-        yield
+        with telling_refusals(path):
+            yield
     except DAMAGE as error:
         raise damaged(path, f"cannot add {what}: {_first_line(error)}") from error
 
@@ -144,6 +180,8 @@ def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: s
         # Locks fail on many parallel file systems, and readers here never race with a writer: files are renamed in whole.
         file = h5py.File(path, mode, locking=False, libver=_LIBVER)
     except (OSError, *DAMAGE) as error:
+        if refused := refusal(error):
+            raise HpcgnnError(f"cannot open {path}: {refused}") from error
         raise HpcgnnError(
             f"{path} is not a whole HDF5 file (truncated, or another format): {_first_line(error)}"
         ) from error
@@ -180,19 +218,28 @@ def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, .
     version = attribute(file, "version", int)
     if version not in versions:
         readable = " and ".join(map(str, versions))
-        raise HpcgnnError(f"{path} has {kind} version {version}, this hpcgnn reads version {readable}: make it anew")
+        advice = "update hpcgnn" if version > max(versions) else "make it anew"
+        raise HpcgnnError(f"{path} has {kind} version {version}, this hpcgnn reads version {readable}: {advice}")
     if not attribute(file, "uuid", str):
         raise HpcgnnError(f"{path} has no uuid: it was not written by hpcgnn")
 
 
 def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
-    """An attribute as a Python value of ``kind``: int, bool or str, one of them, not an array of them."""
+    """An attribute as a Python value of ``kind``: int, bool or str, one of them, not an array of them; text is Unicode, for it is
+    written into other files."""
     with reading(item, f"attribute {name} of {item.name}"):
         value = item.attrs[name]
     found = value.item() if isinstance(value, np.generic) else value
     if type(found) is not kind:
         raise damaged(item.file.filename, f"attribute {name} of {item.name} is {_shown(value)}, not {_KINDS[kind]}")
+    if isinstance(found, str) and not _is_unicode(found):
+        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {ascii(found)[:40]}, which is no UTF-8")
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has none of the characters that h5py makes of bytes that are no UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 _KINDS = {int: "a whole number", bool: "true or false", str: "text"}

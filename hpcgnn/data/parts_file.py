@@ -11,13 +11,17 @@ nodes in ascending original id); edge endpoints are positions. Beside them:
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from hpcgnn.data import h5
-from hpcgnn.data.graph_file import GraphMeta, SlabReader
+from hpcgnn.data.graph_file import GraphFile, GraphMeta, SlabReader
 from hpcgnn.data.schema import Rules, layout, parts_rules
 
 PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 3
+MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
+"""Attributes that tell how the parts were made, with their types. Files of before have no ``ranks_per_node``."""
 
 
 def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
@@ -38,7 +42,7 @@ class PartsFile(SlabReader):
     @property
     def ranks_per_node(self) -> int:
         """For nodes of so many ranks in a row the parts were made; 1 where nobody asked for any."""
-        return max(int(self.attributes.get("ranks_per_node", 1)), 1)
+        return int(self.attributes.get("ranks_per_node", 1))
 
     @property
     def node_offsets(self) -> np.ndarray:
@@ -50,16 +54,23 @@ class PartsFile(SlabReader):
         return int(self.node_offsets[part]), int(self.node_offsets[part + 1])
 
     def _attribute_types(self) -> dict[str, type]:
-        made_by = {"graph_uuid": str, "method": str, "objective": str, "balance": str, "seed": int}
-        made_by["ranks_per_node"] = int  # not in files of before
-        told = {name: kind for name, kind in made_by.items() if name in self.file.attrs}  # nothing else goes by them
+        with h5.reading(self.path, "its attributes"):
+            # nothing else goes by them
+            told = {name: kind for name, kind in MADE_BY.items() if name in self.file.attrs}
         return super()._attribute_types() | {"num_parts": int} | told
 
     def _rules(self) -> Rules:
         num_parts = self.attributes["num_parts"]
         if num_parts < 1:
             raise h5.damaged(self.path, f"attribute num_parts is {num_parts}")
+        if not 1 <= self.ranks_per_node <= num_parts:
+            raise h5.damaged(self.path, f"attribute ranks_per_node is {self.ranks_per_node} for {num_parts} parts")
         return parts_rules(self.meta, num_parts)
 
     def _bounds(self) -> np.ndarray:
         return self.arrays["parts/node_offsets"].read()
+
+
+def reader_of(path: str | Path) -> type[SlabReader]:
+    """The class that reads this file, ``graph.h5`` or ``parts.h5``."""
+    return PartsFile if h5.kind_of(path) == PARTS_KIND else GraphFile

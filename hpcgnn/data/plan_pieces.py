@@ -33,6 +33,7 @@ _HEADER = np.dtype(
 )
 _HEADER_BYTES = 256
 _READ_BYTES = 1 << 20
+_READ_AT_ONCE = 1 << 30  # of one call
 
 
 def path_of(folder: Path, strategy: str, part: int) -> Path:
@@ -84,6 +85,15 @@ def is_whole(path: Path, uuid: str, strategy: str) -> bool:
         return False
 
 
+def _filled(out: np.ndarray, descriptor: int, position: int) -> int:
+    """Fill ``out`` (bytes,) uint8 with what the file has from ``position`` on; how many bytes that were. The system may give
+    fewer at a time than there are."""
+    view, done = out.data, 0
+    while done < out.size and (count := os.preadv(descriptor, [view[done : done + _READ_AT_ONCE]], position + done)):
+        done += count
+    return done
+
+
 @dataclass(frozen=True)
 class Piece:
     """An open piece: ``lengths`` of its arrays, and where each begins in the file."""
@@ -99,7 +109,9 @@ class Piece:
         """Raises HpcgnnError where it is no piece of that plan, and OSError."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            header = np.frombuffer(os.pread(descriptor, _HEADER_BYTES, 0).ljust(_HEADER_BYTES, b"\0"), _HEADER, 1)[0]
+            content = np.zeros(_HEADER_BYTES, np.uint8)  # and what is short of a header stays 0
+            _filled(content, descriptor, 0)
+            header = np.frombuffer(content, _HEADER, 1)[0]
             lengths = dict(zip(ARRAYS, header["lengths"].tolist(), strict=True))
             sizes = [lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
             offsets = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
@@ -121,12 +133,8 @@ class Piece:
         """Elements ``[first, last)`` of an array."""
         last = self.lengths[name] if last is None else last
         out = np.empty(last - first, ARRAYS[name])
-        view, position = out.view(np.uint8).data, self.offsets[name] + first * out.itemsize
-        while view:
-            count = os.preadv(self.descriptor, [view[: 1 << 30]], position)
-            if count == 0:
-                raise HpcgnnError(f"{self.path} was cut off while it was read: start anew")
-            view, position = view[count:], position + count
+        if _filled(out.view(np.uint8), self.descriptor, self.offsets[name] + first * out.itemsize) < out.nbytes:
+            raise HpcgnnError(f"{self.path} was cut off while it was read: start anew")
         return out
 
     def has_its_checksum(self) -> bool:
@@ -138,4 +146,5 @@ class Piece:
         yield lengths
         end = os.fstat(self.descriptor).st_size
         for begin in range(_HEADER_BYTES, end, _READ_BYTES):
-            yield np.frombuffer(os.pread(self.descriptor, min(_READ_BYTES, end - begin), begin), np.uint8)
+            out = np.empty(min(_READ_BYTES, end - begin), np.uint8)
+            yield out[: _filled(out, self.descriptor, begin)]

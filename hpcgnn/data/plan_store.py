@@ -35,6 +35,11 @@ def is_stored(parts: PartsFile, strategy: str) -> bool:
     return plan_attributes(group) == {"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid}
 
 
+def stored_strategies(parts: PartsFile) -> list[str]:
+    """Those whose plans training would use, in their usual order."""
+    return [strategy for strategy in STRATEGIES if is_stored(parts, strategy)]
+
+
 def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[SparseMatrix]:
     """The stored plan of one part."""
     return StoredPlan(parts, strategy).part(part)
@@ -54,6 +59,7 @@ def store_plans(
     largest part) in each process; the rest is kept in files. ``advance`` is called once per part.
     Returns the strategies that were made.
     """
+    whole_file.remove_left(Path(path).parent)
     with PartsFile(path) as parts:
         missing = [strategy for strategy in strategies if not is_stored(parts, strategy)]
     if not missing:
@@ -81,14 +87,14 @@ def add_plan(path: Path, strategy: str, folder: Path) -> None:
 
 def seal_plans(parts: PartsFile) -> None:
     """Make the checksums of all plans in a file that is open for writing, from what is in them now."""
-    for strategy in STRATEGIES:
-        if is_stored(parts, strategy):
-            _seal(parts, strategy)
+    for strategy in stored_strategies(parts):
+        _seal(parts, strategy)
 
 
 def _seal(parts: PartsFile, strategy: str) -> None:
     """Read back what was written, which is in memory still: a plan takes as long to look at as to load."""
-    parts.file.flush()
+    with h5.writing(parts.path, f"plan/{strategy}"):
+        parts.file.flush()
     plan = StoredPlan(parts, strategy, sealed=False)
     table = {name: np.zeros(parts.num_parts, np.uint64) for name in plan.arrays}
     for name, of_parts in table.items():

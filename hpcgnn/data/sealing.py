@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.arguments import check_path
 from hpcgnn.data import checksums, h5, plan_store
-from hpcgnn.data.graph_file import GraphFile, SlabReader
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.data.parts_file import PartsFile, reader_of
 from hpcgnn.data.schema import WHOLE
 
 
@@ -33,8 +34,8 @@ def store(reader: SlabReader, table: Mapping[str, np.ndarray]) -> None:
 
 def seal(path: str | Path) -> None:
     """Give ``graph.h5`` or ``parts.h5`` the checksums of what is in it now, plans included; for who wrote or changed it."""
-    kind: type[SlabReader] = PartsFile if h5.kind_of(path) == PartsFile.KIND else GraphFile
-    with kind(path, "r+", sealed=False) as reader:
+    check_path("path", path)
+    with reader_of(path)(path, "r+", sealed=False) as reader:
         store(reader, slab_checksums(reader, range(reader.num_slabs)))
         if isinstance(reader, PartsFile):
             plan_store.seal_plans(reader)

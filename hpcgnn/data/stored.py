@@ -6,6 +6,7 @@ Reading the bytes without HDF5 spares its conversions, and lets them be looked a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ class ByteSource:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        with _one_sentence(path):
+            self._descriptor = os.open(path, os.O_RDONLY)
 
     @property
     def size(self) -> int:
@@ -38,14 +40,24 @@ class ByteSource:
         """Fill ``out`` (bytes,) uint8 with the bytes from ``position`` on."""
         view = out.data
         while view:
-            count = os.preadv(self._descriptor, [view], position)
+            with _one_sentence(self.path):
+                count = os.preadv(self._descriptor, [view], position)
             if count == 0:
                 raise HpcgnnError(f"{self.path} was cut off while it was read: make it anew")
             view, position = view[count:], position + count
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Close the file. Where the system refuses, nothing of what was read is lost."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def _one_sentence(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HpcgnnError(f"cannot read {path}: {error.strerror}") from error
 
 
 class StoredArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import ACTIVATION, ActivationKernels
@@ -19,7 +20,7 @@ def activate(
         ValueError: naming the argument that is wrong.
     """
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
+        raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
     if norm is not None:
         norm.check(x)
     if mask is not None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.arguments import check_given, check_type
+from hpcgnn.arguments import check_given, check_number, check_type
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels.autograd import end_sums
 from hpcgnn.kernels.csr import Csr
@@ -21,8 +21,8 @@ def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, 
     """
     check_type("csr", csr, Csr)
     check_given(a=a, b=b)
-    check_type("slope", slope, float, int)
-    return _AttentionWeights.apply(a, b, csr, slope, backend)
+    check_number("slope", slope)
+    return _AttentionWeights.apply(a, b, csr, float(slope), backend)
 
 
 class _AttentionWeights(torch.autograd.Function):

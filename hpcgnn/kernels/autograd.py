@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_given, check_tensors, check_type, check_whole
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
@@ -46,15 +47,16 @@ def spmm(
     check_type("csr", csr, Csr)
     check_given(x=x)
     check_tensors(weight=weight, out=out, scale=scale)
+    check_type("accumulate", accumulate, bool)
     weight = None if weight is None else weight.contiguous()
     stored = csr.weight if weight is None else None
     if not tracked(x, weight, stored, out, scale):
         return plain_spmm(csr, x, weight, reduce, out, backend, scale=scale, accumulate=accumulate)
     if tracked(stored):
-        raise ValueError("csr.weight is a constant: pass the weight that needs a gradient as weight")
+        raise WrongValueError("csr.weight is a constant: pass the weight that needs a gradient as weight")
     for name, value in (("out", out), ("scale", scale)):
         if value is not None:
-            raise ValueError(f"{name} must not be given where a gradient is needed")
+            raise WrongValueError(f"{name} must not be given where a gradient is needed")
     _check_differentiable("x", x)
     return _Spmm.apply(x, weight, csr, reduce, backend)
 
@@ -103,6 +105,9 @@ def dense(
     """
     check_given(x=x, weight=weight)
     check_tensors(bias=bias, plus=plus)
+    shape = (*x.shape[:1], *weight.shape[1:])
+    if plus is not None and (plus.shape != shape or plus.dtype != x.dtype):
+        raise WrongValueError(f"plus must be {x.dtype} of shape {shape}, not {plus.dtype} of {tuple(plus.shape)}")
     if not tracked(x, weight, bias, plus):
         return plain_dense.product(x, weight, bias, reused(plus, x.dtype), backend, compute)
     return _Dense.apply(x, weight, bias, plus, backend, compute)
@@ -139,6 +144,8 @@ def activation(
     check_given(x=x)
     check_type("norm", norm, Norm, type(None))
     check_type("mask", mask, DropoutMask, type(None))
+    if norm is not None:
+        check_given(weight=norm.weight, bias=norm.bias)
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
         return activate(x, norm, mask, backend)[0]
@@ -152,7 +159,7 @@ def tracked(*tensors: torch.Tensor | None) -> bool:
 
 def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in _DIFFERENTIABLE:
-        raise ValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")
+        raise WrongValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")
 
 
 def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:

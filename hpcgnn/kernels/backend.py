@@ -14,6 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from hpcgnn.arguments import check_tensors, check_type
+from hpcgnn.errors import WrongValueError, told
+
 K = TypeVar("K")
 AUTO = "auto"
 GROUP = "hpcgnn.backends"  # entry points of other packages: a name, and where its Backend is
@@ -71,8 +74,9 @@ def register(backend: Backend) -> None:
     Raises:
         ValueError: if there is one of that name.
     """
+    check_type("backend", backend, Backend)
     if backend.name == AUTO or backend.name in _found():
-        raise ValueError(f"there is a backend called {backend.name!r} already: choose another name")
+        raise WrongValueError(f"there is a backend called {backend.name!r} already: choose another name")
     _registered[backend.name] = backend
     _found.cache_clear()
     _ranked.cache_clear()
@@ -89,6 +93,7 @@ def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
     Raises:
         ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
     """
+    check_tensors(**tensors)
     return _select(None, backend, tensors).name
 
 
@@ -116,7 +121,7 @@ def problem_on(kind: str) -> str | None:
 def _select(operator: Operator | None, backend: str, tensors: dict[str, torch.Tensor | None]) -> Backend:
     device = _device_of(tensors)
     dtype = _dtype_of(tensors) if operator is not None and operator.of_features else None
-    if backend == AUTO:
+    if isinstance(backend, str) and backend == AUTO:
         chosen = _preferred(operator, device, dtype, tensors)
     else:
         chosen = _named(operator, backend, device, dtype, tensors)
@@ -150,7 +155,7 @@ def _check_together(device: torch.device, tensors: dict[str, torch.Tensor | None
     """Raise ValueError unless all are on the first one's device."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != device:
-            raise ValueError(f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}")
+            raise WrongValueError(f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}")
 
 
 def _preferred(
@@ -164,9 +169,9 @@ def _preferred(
     usable = [backend for backend in _ranked() if backend.missing() is None]
     devices = tuple(sorted({device for backend in usable for device in backend.devices}))
     if device.type not in devices:
-        raise ValueError(_wrong_device(tensors, device, "the backends that run here", devices))
+        raise WrongValueError(_wrong_device(tensors, device, "the backends that run here", devices))
     names, what = ", ".join(backend.name for backend in usable), "" if operator is None else f" {operator.name}"
-    raise ValueError(f"none of the backends that run here ({names}) has{what} kernels for {dtype} on {device}")
+    raise WrongValueError(f"none of the backends that run here ({names}) has{what} kernels for {dtype} on {device}")
 
 
 def _named(
@@ -178,17 +183,17 @@ def _named(
 ) -> Backend:
     backend = _found().get(name) if isinstance(name, str) else None
     if backend is None:
-        raise ValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {name!r}")
+        raise WrongValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {told(name)}")
     reason = backend.missing()
     if reason is not None:
-        raise ValueError(f"backend {name!r} was asked for, but {reason}")
+        raise WrongValueError(f"backend {name!r} was asked for, but {reason}")
     if device.type not in backend.devices:
-        raise ValueError(_wrong_device(tensors, device, f"backend {name!r}", backend.devices))
+        raise WrongValueError(_wrong_device(tensors, device, f"backend {name!r}", backend.devices))
     if operator is not None and operator.of(backend) is None:
-        raise ValueError(f"backend {name!r} has no {operator.name} kernels: ask for another one, or for {AUTO!r}")
+        raise WrongValueError(f"backend {name!r} has no {operator.name} kernels: ask for another one, or for {AUTO!r}")
     if not _takes(backend, dtype):
         types = ", ".join(sorted(map(str, backend.dtypes)))
-        raise ValueError(f"{next(iter(tensors))} must be {types} for backend {name!r}, not {dtype}")
+        raise WrongValueError(f"{next(iter(tensors))} must be {types} for backend {name!r}, not {dtype}")
     return backend
 
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from hpcgnn.arguments import check_tensors, check_type, check_whole
+from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 
@@ -48,10 +50,12 @@ class Csr:
     def __init__(
         self, indptr: Array, indices: Array, num_cols: int, weight: Array | None = None, *, check: bool = True
     ) -> None:
-        self.indptr = torch.as_tensor(indptr)
-        self.indices = torch.as_tensor(indices)
+        check_type("check", check, bool)
+        if check:
+            check_whole("num_cols", num_cols)
+        self.indptr, self.indices = _array("indptr", indptr), _array("indices", indices)
         self.num_cols = int(num_cols)
-        self.weight = None if weight is None else torch.as_tensor(weight)
+        self.weight = None if weight is None else _array("weight", weight)
         if check:
             self._check()
         self.indptr = _converted(self.indptr, torch.int64, own=check)
@@ -76,25 +80,27 @@ class Csr:
             indices=self.indices, indptr=self.indptr, weight=self.weight
         )  # raises unless on one device that some take
         if self.indptr.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
+            raise WrongValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
-            raise ValueError("indptr must be one-dimensional and start with 0")
+            raise WrongValueError("indptr must be one-dimensional and start with 0")
         if bool((self.indptr[1:] < self.indptr[:-1]).any()):
-            raise ValueError("indptr must not decrease")
+            raise WrongValueError("indptr must not decrease")
         if self.indices.dim() != 1 or self.indices.dtype not in (torch.int32, torch.int64):
-            raise ValueError("indices must be one-dimensional integers (int32 or int64)")
+            raise WrongValueError("indices must be one-dimensional integers (int32 or int64)")
         if self.indices.numel() != int(self.indptr[-1]):
-            raise ValueError(f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}")
+            raise WrongValueError(
+                f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}"
+            )
         if not 0 <= self.num_cols <= 2**31 - 1:
-            raise ValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
+            raise WrongValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
         if self.indptr.numel() > 2**31:
-            raise ValueError(f"indptr must have at most 2**31 - 1 rows, not {self.indptr.numel() - 1}")
+            raise WrongValueError(f"indptr must have at most 2**31 - 1 rows, not {self.indptr.numel() - 1}")
         if self.indices.numel():
             least, most = torch.aminmax(self.indices)
             if not 0 <= int(least) <= int(most) < self.num_cols:
-                raise ValueError(f"indices must lie in [0, {self.num_cols})")
+                raise WrongValueError(f"indices must lie in [0, {self.num_cols})")
         if self.weight is not None and (self.weight.shape != self.indices.shape or not self.weight.is_floating_point()):
-            raise ValueError("weight must have one floating-point value per entry")
+            raise WrongValueError("weight must have one floating-point value per entry")
 
     @property
     def device(self) -> torch.device:
@@ -205,7 +211,7 @@ class Csr:
     def with_weight(self, weight: torch.Tensor) -> Csr:
         """The same structure with other values (entries,); shares the cached structure of the transpose."""
         if weight.shape != self.indices.shape:
-            raise ValueError("weight must have one value per entry")
+            raise WrongValueError("weight must have one value per entry")
         other = Csr(self.indptr, self.indices, self.num_cols, weight, check=False)
         other._shared = self.structure
         return other
@@ -278,6 +284,16 @@ class Csr:
             cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
             self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
         return self._blocks[count]
+
+
+def _array(name: str, given: Array) -> torch.Tensor:
+    """``given`` as a tensor. Raises an error, which names the argument, where it is neither that nor an array of numbers."""
+    try:
+        array = given if isinstance(given, torch.Tensor) else torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise WrongTypeError(f"{name} must be an array or a tensor of numbers: {error}") from error
+    check_tensors(**{name: array})
+    return array
 
 
 def _converted(given: torch.Tensor, dtype: torch.dtype, *, own: bool) -> torch.Tensor:

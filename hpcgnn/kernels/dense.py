@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_choice
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DENSE, DenseKernels
@@ -74,14 +76,18 @@ def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     _check_matrix("x", x, x.dtype)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
-        raise ValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}")
+        raise WrongValueError(
+            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
+        )
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
-        raise ValueError(
+        raise WrongValueError(
             f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
         )
     shape = x.shape[0], weight.shape[1]
     if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
-        raise ValueError(f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}")
+        raise WrongValueError(
+            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
+        )
 
 
 def weight_gradient(
@@ -98,7 +104,7 @@ def weight_gradient(
     _check_matrix("x", x, x.dtype)
     _check_matrix("dy", dy, x.dtype)
     if dy.shape[0] != x.shape[0]:
-        raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
+        raise WrongValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
     kernels = choose(DENSE, backend, x=x, dy=dy)
     _check_compute(compute, x.dtype, kernels, backend)
     dweight = x.new_empty(x.shape[1], dy.shape[1])
@@ -108,11 +114,10 @@ def weight_gradient(
 
 
 def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, backend: str) -> None:
-    if compute not in _ARITHMETICS:
-        raise ValueError(f"compute must be one of {', '.join(_ARITHMETICS)}, not {compute!r}")
+    check_choice("compute", compute, _ARITHMETICS)
     if compute != "float32" and not (dtype == torch.float32 and compute in kernels.arithmetics()):
         needs = {"bf16": "native kernels and AVX512_BF16, or a GPU", "tf32": "a GPU of NVIDIA"}[compute]
-        raise ValueError(
+        raise WrongValueError(
             f"compute must be float32 here: {compute} takes {needs}, and float32 tensors; got {dtype} for backend {backend!r}"
         )
 
@@ -120,4 +125,6 @@ def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, back
 def _check_matrix(name: str, matrix: torch.Tensor, dtype: torch.dtype) -> None:
     if matrix.dim() != 2 or matrix.dtype not in _DTYPES or matrix.dtype != dtype:
         wanted = "float32 or float64" if dtype not in _DTYPES else str(dtype)
-        raise ValueError(f"{name} must be two-dimensional {wanted}, not {matrix.dtype} of shape {tuple(matrix.shape)}")
+        raise WrongValueError(
+            f"{name} must be two-dimensional {wanted}, not {matrix.dtype} of shape {tuple(matrix.shape)}"
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_given, check_type
+from hpcgnn.arguments import check_given, check_number, check_type
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import keyed
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DROPOUT
@@ -20,15 +21,18 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     """
     check_given(x=x, ids=ids)
     check_type("key", key, int)
-    check_type("probability", probability, float, int)
+    keyed.check_key("key", key)
+    check_number("probability", probability)
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
+        raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
     if ids.shape != x.shape[:1] or ids.dtype != torch.int64:
-        raise ValueError(f"ids must be int64 of shape ({x.shape[0]},), not {ids.dtype} of shape {tuple(ids.shape)}")
+        raise WrongValueError(
+            f"ids must be int64 of shape ({x.shape[0]},), not {ids.dtype} of shape {tuple(ids.shape)}"
+        )
     if not 0 <= probability < 1:
-        raise ValueError(f"probability must lie in [0, 1), not {probability}")
+        raise WrongValueError(f"probability must lie in [0, 1), not {probability}")
     if torch.is_grad_enabled() and x.requires_grad:
-        raise ValueError("x must not need a gradient: hpcgnn.nn.KeyedDropout is the differentiable dropout")
+        raise WrongValueError("x must not need a gradient: hpcgnn.nn.KeyedDropout is the differentiable dropout")
     kernels = choose(DROPOUT, backend, x=x, ids=ids)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     kernels.dropout(x.contiguous(), ids.contiguous(), key, keyed.threshold(probability), 1 / (1 - probability), out)

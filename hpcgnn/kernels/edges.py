@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_choice, check_whole
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import EDGES
@@ -67,7 +69,7 @@ def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor,
     """The gradient of the scores, from ``alpha``, the softmax, and its gradient; all (entries,) or (entries, H)."""
     _check_entries(csr, alpha, "alpha")
     if gradient.shape != alpha.shape or gradient.dtype != alpha.dtype:
-        raise ValueError(f"gradient must be {alpha.dtype} of shape {tuple(alpha.shape)}")
+        raise WrongValueError(f"gradient must be {alpha.dtype} of shape {tuple(alpha.shape)}")
     alpha_columns, gradient_columns = as_columns(alpha).contiguous(), as_columns(gradient).contiguous()
     kernels = choose(EDGES, backend, alpha=alpha, gradient=gradient, csr=csr.indices)
     out = buffers.empty(csr.num_entries, alpha_columns.shape[1], alpha.dtype, alpha.device)
@@ -94,7 +96,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
 def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """Row r of ``a`` (R,) or (R, F) for each entry of row r: (entries,) or (entries, F). The transpose of edge_sum."""
     if a.dim() not in (1, 2) or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
-        raise ValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
+        raise WrongValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
     columns = as_columns(a).contiguous()
     kernels = choose(EDGES, backend, a=a, csr=csr.indices)
     out = buffers.empty(csr.num_entries, columns.shape[1], a.dtype, a.device)
@@ -105,22 +107,27 @@ def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tenso
 
 def check_operation(op: str) -> None:
     """Raise ValueError unless :func:`sddmm` has it."""
-    if op not in OPERATIONS:
-        raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, not {op!r}")
+    check_choice("op", op, OPERATIONS)
 
 
 def check_heads(op: str, heads: int | None, width: int) -> None:
     """Raise ValueError unless ``width`` columns fall into so many equal groups, and ``op`` has such."""
-    if heads is not None and (op != "dot" or heads < 1 or width % heads):
-        raise ValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
+    if heads is not None:
+        check_whole("heads", heads, least=1)
+    if heads is not None and (op != "dot" or width % heads):
+        raise WrongValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
 
 
 def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:
     check_operation(op)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
-        raise ValueError(f"a must be float32 or float64 of shape ({csr.num_rows}, F), not {a.dtype} {tuple(a.shape)}")
+        raise WrongValueError(
+            f"a must be float32 or float64 of shape ({csr.num_rows}, F), not {a.dtype} {tuple(a.shape)}"
+        )
     if b.shape != (csr.num_cols, a.shape[1]) or b.dtype != a.dtype:
-        raise ValueError(f"b must be {a.dtype} of shape ({csr.num_cols}, {a.shape[1]}), not {b.dtype} {tuple(b.shape)}")
+        raise WrongValueError(
+            f"b must be {a.dtype} of shape ({csr.num_cols}, {a.shape[1]}), not {b.dtype} {tuple(b.shape)}"
+        )
     check_heads(op, heads, a.shape[1])
 
 
@@ -128,4 +135,4 @@ def _check_entries(csr: Csr, values: torch.Tensor, name: str) -> None:
     if values.dim() not in (1, 2) or values.shape[0] != csr.num_entries or values.dtype not in _TYPES:
         found = f"{values.dtype} {tuple(values.shape)}"
         shape = f"({csr.num_entries},) or ({csr.num_entries}, F)"
-        raise ValueError(f"{name} must be float32 or float64 of shape {shape}, not {found}")
+        raise WrongValueError(f"{name} must be float32 or float64 of shape {shape}, not {found}")

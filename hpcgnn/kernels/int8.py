@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import INT8
@@ -79,7 +80,9 @@ def quantize_rows(
     _check_float("x", x)
     check_key("key", key)
     if factor is not None and (factor.shape != x.shape[:1] or factor.dtype != torch.float32):
-        raise ValueError(f"factor must be float32 of shape ({x.shape[0]},), not {factor.dtype} {tuple(factor.shape)}")
+        raise WrongValueError(
+            f"factor must be float32 of shape ({x.shape[0]},), not {factor.dtype} {tuple(factor.shape)}"
+        )
     kernels = choose(INT8, backend, x=x, factor=factor)
     rows = _new_rows(x)
     kernels.quantize_rows(x.contiguous(), None if factor is None else factor.contiguous(), key, rows.codes, rows.scale)
@@ -117,9 +120,9 @@ def product(
     check_key("weight_key", weight_key)
     shape = x.shape[0], weight.shape[1]
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != torch.float32):
-        raise ValueError(f"bias must be float32 of shape ({shape[1]},), not {bias.dtype} {tuple(bias.shape)}")
+        raise WrongValueError(f"bias must be float32 of shape ({shape[1]},), not {bias.dtype} {tuple(bias.shape)}")
     if out is not None and (out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous()):
-        raise ValueError(f"out must be contiguous float32 of shape {shape}, not {out.dtype} {tuple(out.shape)}")
+        raise WrongValueError(f"out must be contiguous float32 of shape {shape}, not {out.dtype} {tuple(out.shape)}")
     values = None if isinstance(x, Int8Rows) else x.contiguous()
     kernels = choose(INT8, backend, weight=weight, x=x.codes if isinstance(x, Int8Rows) else x, bias=bias, out=out)
     accumulate = out is not None
@@ -147,7 +150,7 @@ def weight_gradient(
     _check_float("dy", dy)
     check_key("key", key)
     if dy.shape[0] != x.shape[0]:
-        raise ValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
+        raise WrongValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
     kernels = choose(INT8, backend, dy=dy, x=x.codes)
     dweight = dy.new_empty(x.shape[1], dy.shape[1])
     column_sums = dy.new_empty(dy.shape[1]) if sums else None
@@ -170,7 +173,7 @@ def sddmm(
     _check_operand("b", b)
     width = a.shape[1]
     if a.shape[0] != csr.num_rows or b.shape != (csr.num_cols, width):
-        raise ValueError(
+        raise WrongValueError(
             f"a must have {csr.num_rows} rows, and b {csr.num_cols}, of as many columns: they are {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
@@ -193,23 +196,27 @@ def _check_operand(name: str, x: torch.Tensor | Int8Rows) -> None:
     if not isinstance(x, Int8Rows):
         _check_float(name, x)
     elif x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
-        raise ValueError(f"{name}.codes must be contiguous int8 of two dimensions, not {x.codes.dtype}")
+        raise WrongValueError(f"{name}.codes must be contiguous int8 of two dimensions, not {x.codes.dtype}")
     elif x.scale.shape != x.codes.shape[:1] or x.scale.dtype != torch.float32 or not x.scale.is_contiguous():
-        raise ValueError(f"{name}.scale must be contiguous float32 of shape ({x.shape[0]},)")
+        raise WrongValueError(f"{name}.scale must be contiguous float32 of shape ({x.shape[0]},)")
 
 
 def _check_float(name: str, x: torch.Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32:
-        raise ValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise WrongValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
 def _check_weight(x: torch.Tensor | Int8Rows, weight: torch.Tensor) -> None:
     _check_float("weight", weight)
     if weight.shape[0] != x.shape[1]:
-        raise ValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}")
+        raise WrongValueError(
+            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
+        )
     _check_terms(x.shape[1])
 
 
 def _check_terms(terms: int) -> None:
     if terms > MOST_TERMS:
-        raise ValueError(f"int32 holds the sum of {MOST_TERMS} products of 8-bit integers, not of {terms}: use float32")
+        raise WrongValueError(
+            f"int32 holds the sum of {MOST_TERMS} products of 8-bit integers, not of {terms}: use float32"
+        )

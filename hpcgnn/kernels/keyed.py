@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.errors import WrongValueError, told
+
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = np.uint32(0x9E3779B9)
 _MASK_64 = 2**64 - 1
@@ -14,7 +16,7 @@ _MASK_64 = 2**64 - 1
 def check_key(name: str, key: int | None) -> None:
     """Raise ValueError unless it is a key, or None."""
     if key is not None and not 0 <= key < 2**64:
-        raise ValueError(f"{name} must lie in [0, 2**64) or be None, not {key}")
+        raise WrongValueError(f"{name} must lie in [0, 2**64) or be None, not {told(key)}")
 
 
 def derive_key(*words: int) -> int:

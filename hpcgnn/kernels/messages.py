@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES, Count
 from hpcgnn.kernels.csr import Csr
@@ -155,9 +156,9 @@ def spmm_rows(
     """
     _check_matrix("out", out)
     if out.shape != (csr.num_rows, num_columns):
-        raise ValueError(f"out must have shape ({csr.num_rows}, {num_columns}), not {tuple(out.shape)}")
+        raise WrongValueError(f"out must have shape ({csr.num_rows}, {num_columns}), not {tuple(out.shape)}")
     if csr.weight is not None and csr.weight.dtype != torch.float32:
-        raise ValueError(f"csr.weight must be float32, not {csr.weight.dtype}")
+        raise WrongValueError(f"csr.weight must be float32, not {csr.weight.dtype}")
     places = {"payload_at": payload_at, "params_at": params_at}
     kernels = choose(MESSAGES, backend, out=out, buffer=buffer, csr=csr.indices, weight=csr.weight, **places)
     _check_places(buffer, payload_at, params_at, bits, csr.num_cols, num_columns, check)
@@ -167,12 +168,12 @@ def spmm_rows(
 
 def _check_matrix(name: str, x: torch.Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous():
-        raise ValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise WrongValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
 def _check_numbers(name: str, numbers: torch.Tensor) -> None:
     if numbers.dim() != 1 or numbers.dtype != torch.int64 or not numbers.is_contiguous():
-        raise ValueError(
+        raise WrongValueError(
             f"{name} must be contiguous int64 of shape (n,), not {numbers.dtype} of {tuple(numbers.shape)}"
         )
 
@@ -182,7 +183,7 @@ def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
     if check and rows.numel():
         least, most = map(int, torch.aminmax(rows))
         if least < 0 or most >= size:
-            raise ValueError(f"rows must lie in [0, {size}), not reach from {least} to {most}")
+            raise WrongValueError(f"rows must lie in [0, {size}), not reach from {least} to {most}")
 
 
 def _check_distinct(rows: torch.Tensor, size: int) -> None:
@@ -191,7 +192,7 @@ def _check_distinct(rows: torch.Tensor, size: int) -> None:
     marks[rows] = positions
     twice = marks[rows] != positions
     if bool(twice.any()):
-        raise ValueError(f"rows must name each row at most once, but they name row {int(rows[twice][0])} again")
+        raise WrongValueError(f"rows must name each row at most once, but they name row {int(rows[twice][0])} again")
 
 
 def _check_places(
@@ -204,28 +205,30 @@ def _check_places(
     check: bool,
 ) -> None:
     if bits not in MESSAGE_BITS:
-        raise ValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
+        raise WrongValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
     if buffer.dim() != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous():
-        raise ValueError(
+        raise WrongValueError(
             f"buffer must be contiguous one-dimensional uint8, not {buffer.dtype} of {tuple(buffer.shape)}"
         )
     _check_offsets("payload_at", payload_at, count, buffer.numel() - payload_bytes(num_columns, bits), check)
     if bits in QUANTIZED_BITS:
         if params_at is None:
-            raise ValueError(f"params_at must be given for {bits} bits")
+            raise WrongValueError(f"params_at must be given for {bits} bits")
         _check_offsets("params_at", params_at, count, buffer.numel() - PARAMS_BYTES, check)
 
 
 def _check_offsets(name: str, offsets: torch.Tensor, count: int, last: int, check: bool) -> None:
     _check_numbers(name, offsets)
     if offsets.numel() != count:
-        raise ValueError(f"{name} must hold {count} offsets, one for each row, not {offsets.numel()}")
+        raise WrongValueError(f"{name} must hold {count} offsets, one for each row, not {offsets.numel()}")
     if check and count:
         least, most = map(int, torch.aminmax(offsets))
         if least < 0 or most > last:
-            raise ValueError(f"{name} must lie in [0, {last}] for rows inside the buffer, not from {least} to {most}")
+            raise WrongValueError(
+                f"{name} must lie in [0, {last}] for rows inside the buffer, not from {least} to {most}"
+            )
 
 
 def _check_apart(name: str, matrix: torch.Tensor, buffer: torch.Tensor) -> None:
     if matrix.numel() and matrix.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr():
-        raise ValueError(f"{name} must not share memory with buffer")
+        raise WrongValueError(f"{name} must not share memory with buffer")

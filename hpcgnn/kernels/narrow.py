@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.arguments import check_given, check_tensors
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import NARROW
@@ -43,7 +44,7 @@ def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | N
 def _check_matrix(x: torch.Tensor, dtype: torch.dtype) -> None:
     check_given(x=x)
     if x.dim() != 2 or x.dtype != dtype:
-        raise ValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise WrongValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
 def _result(given: torch.Tensor | None, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -51,7 +52,7 @@ def _result(given: torch.Tensor | None, x: torch.Tensor, dtype: torch.dtype) -> 
     if given is None:
         return buffers.empty(x.shape[0], x.shape[1], dtype, x.device)
     if given.shape != x.shape or given.dtype != dtype or not given.is_contiguous():
-        raise ValueError(
+        raise WrongValueError(
             f"out must be contiguous {dtype} of shape {tuple(x.shape)}, not {given.dtype} of {tuple(given.shape)}"
         )
     return given

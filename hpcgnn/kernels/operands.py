@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.arguments import check_given, check_number, check_type
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import keyed
 
 
@@ -32,10 +34,16 @@ class DropoutMask:
 
     def check(self, rows: int) -> None:
         """Raise ValueError unless this is a mask for so many rows."""
+        check_given(ids=self.ids)
+        check_type("key", self.key, int)
+        keyed.check_key("key", self.key)
+        check_number("probability", self.probability)
         if self.ids.shape != (rows,) or self.ids.dtype != torch.int64:
-            raise ValueError(f"ids must be int64 of shape ({rows},), not {self.ids.dtype} of {tuple(self.ids.shape)}")
+            raise WrongValueError(
+                f"ids must be int64 of shape ({rows},), not {self.ids.dtype} of {tuple(self.ids.shape)}"
+            )
         if not 0 <= self.probability < 1:
-            raise ValueError(f"probability must lie in [0, 1), not {self.probability}")
+            raise WrongValueError(f"probability must lie in [0, 1), not {self.probability}")
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,9 @@ class Norm:
 
     def check(self, x: torch.Tensor) -> None:
         """Raise ValueError unless this norm is for rows of ``x``."""
+        check_number("eps", self.eps)
         for name, value in (("weight", self.weight), ("bias", self.bias)):
             if value.shape != x.shape[1:] or value.dtype != x.dtype:
-                raise ValueError(
+                raise WrongValueError(
                     f"{name} must be {x.dtype} of shape ({x.shape[1]},), not {value.dtype} of {tuple(value.shape)}"
                 )

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import Operator, choose
 
@@ -44,7 +45,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, 
         ValueError: naming the argument that is wrong.
     """
     if x.dim() == 0:
-        raise ValueError("x must have rows, not be a single number")
+        raise WrongValueError("x must have rows, not be a single number")
     kernels = choose(ROWS, backend, x=x, index=index)
     if check:
         check_index(index, x.shape[0])
@@ -63,14 +64,15 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
         ValueError: naming the argument that is wrong; also for an ``index`` that names a row twice.
     """
     if src.dim() == 0 or index.shape != src.shape[:1]:
-        raise ValueError("index must hold one int32 or int64 integer per row of src")
+        raise WrongValueError("index must hold one int32 or int64 integer per row of src")
+    choose(ROWS, backend, src=src, index=index)  # raises unless a backend is where they are
     check_index(index, num_rows)
     positions = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
     source = torch.full((num_rows,), -1, dtype=index.dtype, device=index.device)
     source[index] = positions
     twice = source[index] != positions
     if bool(twice.any()):
-        raise ValueError(f"index must name each row at most once, but it names row {int(index[twice][0])} again")
+        raise WrongValueError(f"index must name each row at most once, but it names row {int(index[twice][0])} again")
     return gather_rows(src, source, backend, check=False)
 
 
@@ -89,7 +91,7 @@ def cluster(
         ValueError: naming the argument that is wrong.
     """
     if num_rows < 0:
-        raise ValueError(f"num_rows must not be negative, but is {num_rows}")
+        raise WrongValueError(f"num_rows must not be negative, but is {num_rows}")
     fits = index.numel() < 2**31
     kernels = choose(ROWS, backend if fits else "reference", index=index)
     if check:
@@ -107,11 +109,13 @@ def check_index(index: torch.Tensor, size: int) -> None:
         ValueError: if it is not (m,) int32 or int64 numbers in [0, size).
     """
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"index must be one-dimensional int32 or int64, not {index.dim()}-dimensional {index.dtype}")
+        raise WrongValueError(
+            f"index must be one-dimensional int32 or int64, not {index.dim()}-dimensional {index.dtype}"
+        )
     if index.numel():
         least, most = torch.aminmax(index)
         if not 0 <= int(least) <= int(most) < size:
-            raise ValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
+            raise WrongValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
 
 
 def _empty(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.arguments import check_choice
+from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import SPMM
@@ -88,9 +90,9 @@ def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str
 def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
     """The matrix that adds rows of ``src`` (E, ...) to the rows that ``index`` (E,) names; (num_rows, E)."""
     if index.dim() != 1 or index.numel() != src.shape[0]:
-        raise ValueError("index must hold one int32 or int64 integer per row of src")
+        raise WrongValueError("index must hold one int32 or int64 integer per row of src")
     if src.shape[0] > 2**31 - 1:
-        raise ValueError(f"src must have at most 2**31 - 1 rows, not {src.shape[0]}")
+        raise WrongValueError(f"src must have at most 2**31 - 1 rows, not {src.shape[0]}")
     indptr, order = cluster(index, num_rows, backend)
     matrix = Csr(indptr, order, src.shape[0], check=False)
     matrix.each_column_once = True
@@ -105,31 +107,32 @@ def _check_spmm(
     out: torch.Tensor | None,
     scale: torch.Tensor | None,
 ) -> None:
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
+    check_choice("reduce", reduce, REDUCTIONS)
     if x.dim() != 2 or x.shape[0] != csr.num_cols:
-        raise ValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
+        raise WrongValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
     if x.dtype not in _VALUE_TYPE:
-        raise ValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
+        raise WrongValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
     value_type, width = _VALUE_TYPE[x.dtype], x.shape[1]
     if weight is not None:
         _check_weight(csr, weight, width, value_type)
     if (scale is not None) != (x.dtype == torch.int8):
-        raise ValueError("scale must be given for int8 x, and for no other")
+        raise WrongValueError("scale must be given for int8 x, and for no other")
     if scale is not None and (
         scale.shape != (csr.num_cols,) or scale.dtype != torch.float32 or not scale.is_contiguous()
     ):
-        raise ValueError(f"scale must be contiguous float32 of shape ({csr.num_cols},)")
+        raise WrongValueError(f"scale must be contiguous float32 of shape ({csr.num_cols},)")
     if out is not None and (out.shape != (csr.num_rows, width) or out.dtype != value_type or not out.is_contiguous()):
-        raise ValueError(f"out must be contiguous {value_type} of shape ({csr.num_rows}, {width})")
+        raise WrongValueError(f"out must be contiguous {value_type} of shape ({csr.num_rows}, {width})")
     if out is not None and out.numel() and out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
-        raise ValueError("out must not share memory with x, whose rows are read after rows of out are written")
+        raise WrongValueError("out must not share memory with x, whose rows are read after rows of out are written")
 
 
 def _check_weight(csr: Csr, weight: torch.Tensor, width: int, value_type: torch.dtype) -> None:
     if weight.dim() not in (1, 2) or weight.shape[0] != csr.num_entries or weight.dtype != value_type:
-        raise ValueError(f"weight must be {value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)")
+        raise WrongValueError(
+            f"weight must be {value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)"
+        )
     if weight.dim() == 2 and (weight.shape[1] == 0 or width % weight.shape[1]):
-        raise ValueError(f"weight has {weight.shape[1]} heads, which do not divide the {width} columns of x")
+        raise WrongValueError(f"weight has {weight.shape[1]} heads, which do not divide the {width} columns of x")
     if not weight.is_contiguous():
-        raise ValueError("weight must be contiguous")
+        raise WrongValueError("weight must be contiguous")

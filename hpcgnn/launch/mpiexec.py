@@ -81,7 +81,7 @@ def run(line: Sequence[str]) -> NoReturn:
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and ignored ones stay so in a new program
         signal.signal(number, signal.SIG_DFL)
-    os.execv(line[0], list(line))
+    os.execv(line[0], list(line))  # noqa: S606 - the launcher is what was asked for
 
 
 def of_this_installation(words: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, told
 from hpcgnn.launch.virtual_jobs import Stop, state_folder
 from hpcgnn.launch.virtual_network import CONTROL_SUBNET, Network
 
@@ -39,14 +39,14 @@ def check_rights() -> None:
 def check_name(text: str) -> str:
     """A cluster's name, of which its hosts' names are made. Raises HpcgnnError for what can be none."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
-        raise HpcgnnError(f"{text} is no name of up to 31 small letters, digits and hyphens")
+        raise HpcgnnError(f"{told(text)} is no name of up to 31 small letters, digits and hyphens")
     return text
 
 
 def check_size(text: str) -> str:
     """A size of memory as ``mount`` writes it, or its share of the machine's. Raises HpcgnnError for anything else."""
     if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
-        raise HpcgnnError(f"{text} is no size such as 64m or 1g")
+        raise HpcgnnError(f"{told(text)} is no size such as 64m or 1g")
     return text
 
 
@@ -55,7 +55,7 @@ def check_subnet(text: str) -> ipaddress.IPv4Network:
     try:
         return ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise HpcgnnError(f"{text} is no network such as {DEFAULT_SUBNET}") from error
+        raise HpcgnnError(f"{told(text)} is no network such as {DEFAULT_SUBNET}") from error
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ def run_job(network: Network, job: Job, stop: Stop) -> int:
     try:
         # In a session of its own, so that Ctrl-C reaches the launcher once and from here.
         process = subprocess.Popen(
-            ["ip", "netns", "exec", network.switch, *job.line],
+            ["ip", "netns", "exec", network.switch, *job.line],  # noqa: S607 - where it lies differs, root's PATH tells
             env=os.environ | launcher_settings(session, job),
             start_new_session=True,
         )

@@ -46,6 +46,8 @@ class Aggregator:
         self.correction = correction
         self.int8: Int8 | None = None  # what is aggregated is quantized first, where that is faster
         self.moves_rows = False  # and adds none up
+        # (s,) and (r,) owned nodes that rows sent and received stand for, -1 where the other side knows; None: the plan tells.
+        self.stands_for: tuple[np.ndarray, np.ndarray] | None = None
         exchange.boundary_nodes = self.correction.nodes.numel()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +80,7 @@ class Aggregator:
     def for_layer(self, layer: int) -> Aggregator:
         """This aggregator for another layer: same plan and scalings, messages of its own."""
         own = self.over(self.exchange.for_layer(layer))
-        own.moves_rows = self.moves_rows
+        own.moves_rows, own.stands_for = self.moves_rows, self.stands_for
         return own
 
     def over(self, exchange: Exchange) -> Aggregator:
@@ -180,14 +182,20 @@ class Aggregator:
 
         The sender knows the former, the receiver the latter; each tells the other.
         """
-        plan, exchange = self.plan, self.exchange
-        post, pre = plan.send_to.is_post(), ~plan.receive_from.is_post()
-        mine = np.where(post, self._source_degrees(degrees), 0)
-        theirs = np.where(pre, self._destination_degrees(degrees), 0)
+        exchange = self.exchange
+        mine, theirs = self._known_degrees(degrees)
         world = exchange.messages.world
         from_senders, _ = world.alltoallv(mine, exchange.send_counts)
         from_receivers, _ = world.alltoallv(theirs, exchange.receive_counts)
         return mine + from_receivers, theirs + from_senders
+
+    def _known_degrees(self, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(s,) and (r,) int64 of rows of which this side knows what they stand for; 0 for the others."""
+        if self.stands_for is not None:
+            sent, received = (np.append(degrees, 0)[nodes] for nodes in self.stands_for)
+            return sent, received
+        post, pre = self.plan.send_to.is_post(), ~self.plan.receive_from.is_post()
+        return np.where(post, self._source_degrees(degrees), 0), np.where(pre, self._destination_degrees(degrees), 0)
 
     def _source_degrees(self, degrees: np.ndarray) -> np.ndarray:
         """(s,) int64 of the first source of each row sent: the only one of a *post* row."""

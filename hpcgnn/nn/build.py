@@ -71,6 +71,8 @@ def build_model(
         compute=FLOAT32 if chosen in INTEGERS else chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
+    if keep_input_aggregation:
+        _ = messages.transport  # agreed upon here: ranks that are threads draw their weights one after another
     model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:

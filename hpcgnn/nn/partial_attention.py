@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregate import Aggregator, destinations
@@ -107,8 +108,8 @@ def make_partial_plan(
         ),
         send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(where),
         merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(where),
-        scores=_mover(pre_received, pre_to_send, messages, backend),
-        rows=_mover(plan.send_to, plan.receive_from, messages, backend),
+        scores=_mover(pre_received, pre_to_send, messages, backend, _nodes_of_scores(received_targets, pre_to_send)),
+        rows=_mover(plan.send_to, plan.receive_from, messages, backend, _nodes_of_rows(plan)),
     )
 
 
@@ -181,11 +182,25 @@ def _beside(left: Csr, right: Csr) -> Csr:
     return Csr(indptr, columns[torch.argsort(rows, stable=True)], left.num_cols + right.num_cols, check=False)
 
 
-def _mover(send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str) -> Aggregator:
-    """What only moves rows: an aggregator with an empty L, and identities for S and R. Collective."""
+def _nodes_of_scores(targets: torch.Tensor, receive_from: PeerRows) -> tuple[np.ndarray, np.ndarray]:
+    """What the scores' rows stand for (``Aggregator.stands_for``): nodes of their sender."""
+    return index_array(targets), np.full(receive_from.total, -1)
+
+
+def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
+    """What the rows of attention stand for, as those of the plan's sums."""
+    sources = index_array(plan.send.indices[plan.send.indptr[:-1]])
+    sent = np.where(plan.send_to.is_post(), sources, -1)
+    return sent, np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
+
+
+def _mover(
+    send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str, nodes: tuple[np.ndarray, np.ndarray]
+) -> Aggregator:
+    """What only moves rows: an aggregator with an empty L, and identities for S and R. nodes: that they stand for. Collective."""
     no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
     nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
     plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)
     mover = connected(plan, messages=messages, backend=backend)
-    mover.moves_rows = True
+    mover.moves_rows, mover.stands_for = True, nodes
     return mover

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from hpcgnn.arguments import check_type, check_whole
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.balance import QUANTITIES
 from hpcgnn.plan import STRATEGIES
@@ -50,10 +51,11 @@ class PartitionOptions:
         return self.jobs or len(os.sched_getaffinity(0))
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.num_parts < 1:
-            raise HpcgnnError(f"the number of parts must be at least 1, not {self.num_parts}")
+            raise HpcgnnError(f"num_parts, the number of parts, must be at least 1, not {self.num_parts}")
         if self.num_parts >= 1 << 31:
-            raise HpcgnnError(f"the number of parts must be below 2**31, not {self.num_parts}")
+            raise HpcgnnError(f"num_parts, the number of parts, must be below 2**31, not {self.num_parts}")
         if self.method not in METHODS:
             raise HpcgnnError(f"unknown partitioning method {self.method!r}: choose from {', '.join(METHODS)}")
         if self.objective not in OBJECTIVES:
@@ -74,3 +76,14 @@ class PartitionOptions:
             raise HpcgnnError(f"--jobs must be at least 1, or 0 for one a core, not {self.jobs}")
         if not 0 <= self.seed < 1 << 63:
             raise HpcgnnError(f"the seed must lie in 0 to 2**63 - 1, not {self.seed}")
+
+    def _check_types(self) -> None:
+        for name in ("num_parts", "seed", "ranks_per_node", "jobs"):
+            check_whole(name, getattr(self, name), least=-(2**63))
+            object.__setattr__(self, name, int(getattr(self, name)))  # numpy's are no numbers for JSON
+        for name in ("method", "objective", "plan"):
+            check_type(name, getattr(self, name), str)
+        check_type("balance", self.balance, tuple, list)
+        for name in self.balance:
+            check_type("each quantity of balance", name, str)
+        check_type("force", self.force, bool)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn import shared_file
+from hpcgnn.arguments import check_path, check_type, check_world
 from hpcgnn.comm import World, together
 from hpcgnn.data import h5, plan_pieces, plan_store, sealing
 from hpcgnn.data.graph_file import GraphFile, SlabReader
@@ -46,6 +47,10 @@ def partition(
     ``progress(description, total)`` opens a bar for each step and yields ``advance(n)``. Raises :class:`HpcgnnError` on
     every rank, leaving nothing under the final name, if a file cannot be read or written or the method cannot be used.
     """
+    check_world(world)
+    check_path("graph_path", graph_path)
+    check_path("parts_path", parts_path)
+    check_type("options", options, PartitionOptions)
     clock = _Clock()
     progress = progress or _silent
     with contextlib.ExitStack() as stack:
@@ -154,7 +159,7 @@ def _write(
     if world.allreduce(np.array([stage == BEGUN and written.rows > 0], dtype=np.int64), "min")[0]:
         opened = shared_file.continuing(world, work.parts, schema)
     else:
-        with together(world, "write the parts anew"):
+        with together(world, f"write {work.parts} anew"):
             if world.rank == 0:
                 work.forget_writing()
         written.rows = 0
@@ -166,19 +171,19 @@ def _write(
             world, reader, problem.slab, parts, num_parts, writer, advance, jobs, written.rows, written.reach
         ).run()
     _seal(world, work.parts)
-    with together(world, "write the parts"):
+    with together(world, f"write {work.parts}"):
         if world.rank == 0:
             work.mark("sealed")
 
 
 def _seal(world: World, path: Path) -> None:
     """Add the checksums: each rank makes those of its share of the parts, from what all ranks have written. Collective."""
-    with together(world, "read the parts that were written"), PartsFile(path, sealed=False) as written:
+    with together(world, f"read {path}"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
         table = sealing.slab_checksums(written, mine)
     # Zeros but for the rank that made one: sums, of bits as they are.
     table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
-    with together(world, "write the checksums of the parts"):
+    with together(world, f"write the checksums of {path}"):
         if world.rank == 0:
             with PartsFile(path, "r+", sealed=False) as written:
                 sealing.store(written, table)
@@ -192,11 +197,11 @@ def _add_plan(world: World, work: Work, reader: GraphFile, options: PartitionOpt
     strategy, mine = options.plan, range(world.rank, options.num_parts, world.size)
     if strategy == "none":
         return
-    with together(world, "plan the parts"), progress("planning parts", len(mine)) as advance:
+    with together(world, f"plan the parts in {work.folder}"), progress("planning parts", len(mine)) as advance:
         left = [part for part in mine if not _is_planned(work, strategy, part)]
         advance(len(mine) - len(left))
         make_pieces(work.parts, strategy, work.folder, left, _jobs(world, reader, options), advance)
-    with together(world, "store the plan"):
+    with together(world, f"store the plan in {work.parts}"):
         if world.rank == 0:
             work.mark("adding")
             plan_store.add_plan(work.parts, strategy, work.folder)

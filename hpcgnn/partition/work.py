@@ -16,16 +16,18 @@ import json
 import logging
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from hpcgnn import whole_file
+from hpcgnn.byte_sink import naming
 from hpcgnn.comm import World, together
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.parts_file import PartsFile
@@ -63,13 +65,13 @@ class Work:
     def keep_assignment(self, world: World, slab: Slab, parts: np.ndarray, facts: dict[str, Any]) -> None:
         """Keep ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
         path = self.folder / "assignment"
-        with together(world, "keep the parts of the nodes"):
+        with together(world, f"write {path}"):
             if world.rank == 0:
                 path.write_bytes(b"")
-        with together(world, "keep the parts of the nodes"), path.open("r+b") as file:
+        with together(world, f"write {path}"), path.open("r+b") as file:
             file.seek(slab.first * 4)
             file.write(np.ascontiguousarray(parts, dtype=np.int32).data)
-        with together(world, "keep the parts of the nodes"):
+        with together(world, f"write {path}"):
             if world.rank == 0:
                 _replace(path.with_suffix(".json"), facts | {"checksum": _checksum(path)})
 
@@ -83,7 +85,7 @@ class Work:
         facts = world.broadcast(facts)
         if not facts:
             return None
-        with together(world, "read the parts of the nodes"):
+        with together(world, f"read {path}"):
             parts = np.fromfile(path, np.int32, slab.num_nodes, offset=4 * slab.first)
         return parts, facts
 
@@ -129,13 +131,15 @@ class Written:
         """Say that the first ``rows`` are written; kept every few seconds."""
         if time.monotonic() - self._noted < _NOTE_EVERY_SECONDS:
             return
-        descriptor = os.open(self._parts, os.O_RDONLY)
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+        with naming(self._parts):
+            descriptor = os.open(self._parts, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
         temporary = self._path.with_name(f"{self._path.name}.new")
-        temporary.write_text(str(rows))
+        with naming(temporary):
+            temporary.write_text(str(rows))
         os.replace(temporary, self._path)
         self._noted = time.monotonic()
 
@@ -160,23 +164,31 @@ def kept(
             yield work
         except Exception:
             if world.rank == 0 and _seconds(work) < _WORTH_KEEPING_SECONDS:
-                shutil.rmtree(work.folder, ignore_errors=True)
+                whole_file.remove_folder(work.folder)
             raise
         with together(world, f"write {path}"):
             if world.rank == 0:
                 whole_file.put(work.parts, path)
-                shutil.rmtree(work.folder, ignore_errors=True)
+                whole_file.remove_folder(work.folder)
 
 
 def _claim(
     stack: contextlib.ExitStack, path: Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
 ) -> tuple[str, str, bool]:
     """``(folder, uuid, whether it continues)``; the folder is this process's until ``stack`` ends."""
-    target = whole_file.check(path, force=force, inputs=inputs)
+    target = whole_file.check(path, inputs=inputs)
     whole_file.remove_left(target.parent)
     folder = target.with_name(f".{target.name}.work")
-    is_new = not folder.exists()
-    folder.mkdir(exist_ok=True)
+    if not force and target.exists() and os.path.lexists(folder) and _has_named(folder, target):
+        _check_owner(folder, path)
+        _lock(stack, folder, path)
+        whole_file.remove_folder(folder)
+    whole_file.check(path, force=force, inputs=inputs)
+    is_new = not os.path.lexists(folder)
+    # another process may start in this moment: the lock tells which one writes
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    _check_owner(folder, path)
     _lock(stack, folder, path)
     key = json.loads(json.dumps(key))
     left = _read(folder / "key.json") or {}
@@ -195,15 +207,42 @@ def _claim(
     return str(folder), name, False
 
 
+def _has_named(folder: Path, target: Path) -> bool:
+    """Whether the folder is that of a run that ended after it had given its file the final name: nobody goes on with it."""
+    try:
+        with PartsFile(target) as parts:
+            return bool(parts.uuid == (_read(folder / "key.json") or {}).get("uuid"))
+    except HpcgnnError:
+        return False
+
+
+def _check_owner(folder: Path, path: Path) -> None:
+    """Raise HpcgnnError for a link, and where somebody else has put a folder of this name into one that everybody may write."""
+    found, around = folder.lstat(), folder.parent.stat()
+    is_anothers = around.st_mode & stat.S_IWOTH and found.st_uid not in (os.geteuid(), around.st_uid)
+    if is_anothers or not stat.S_ISDIR(found.st_mode):
+        raise HpcgnnError(
+            f"cannot write {path}: {folder}, where runs that are stopped leave their work, is another user's or no folder: "
+            "remove it, or choose another name"
+        )
+
+
 def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
     """The kernel takes the lock away when its process ends. Some network file systems have no locks: then there is none."""
-    file = stack.enter_context((folder / "lock").open("a"))
+    file = (folder / "lock").open("a")
+    stack.callback(_release, file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise HpcgnnError(f"another process is writing {path}: wait until it ends, or choose another name") from error
     except OSError as error:
         _LOG.warning("nothing keeps another process from writing %s beside this one: %s", path, error.strerror)
+
+
+def _release(lock: IO[str]) -> None:
+    """Where the system refuses to close the file, nothing is lost: nothing was written to it."""
+    with contextlib.suppress(OSError):
+        lock.close()
 
 
 def _is_whole(path: Path, num_bytes: int, checksum: object) -> bool:

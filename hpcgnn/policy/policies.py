@@ -99,7 +99,8 @@ class Policies:
     def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
         found = {}
         for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
-            if before > 0 and now > 0:
+            # Of rows whose squares are too small or too large for float32, as of those that are 0, there is nothing to go by.
+            if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
                 found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
         return found
 

@@ -176,20 +176,30 @@ class SylvieStaleness(StalenessPolicy):
 
 
 def row_classes(world: World, channels: list[Channel]) -> list[dict[int, RowBits]]:
-    """For each exchange, the bits of its rows by base bits. Exchanges whose rows are alike share them. Collective."""
+    """For each exchange, the bits of its rows by base bits. Exchanges whose rows are alike share them. Collective.
+
+    The layers of most models have one plan. With the task of links there is a halo beside it, and partial attention has two.
+    """
     found: list[dict[int, RowBits]] = []
-    made: dict[bool, dict[int, RowBits]] = {}  # all layers of a model have one plan
+    made: list[tuple[tuple[np.ndarray, np.ndarray], dict[int, RowBits]]] = []
     for channel in channels:
-        direction = channel.exchange.is_backward
-        if direction not in made:
-            sent, received = channel.degrees()
-            distinct = distinct_degrees(world, sent)
-            made[direction] = {
-                base: RowBits(*(class_bits(importance(degrees, distinct), base) for degrees in (sent, received)))
-                for base in CHOICES
-            }
-        found.append(made[direction])
+        mine = channel.degrees()
+        unlike = [any(map(_differ, mine, theirs)) for theirs, _ in made]
+        alike = np.flatnonzero(world.allreduce(np.array([*unlike, False], np.int64), "max")[:-1] == 0)
+        if alike.size:
+            found.append(made[alike[0]][1])
+            continue
+        distinct = distinct_degrees(world, mine[0])
+        bits = {
+            base: RowBits(*(class_bits(importance(degrees, distinct), base) for degrees in mine)) for base in CHOICES
+        }
+        made.append((mine, bits))
+        found.append(bits)
     return found
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    return not np.array_equal(one, other)
 
 
 def distinct_degrees(world: World, degrees: np.ndarray) -> np.ndarray:

@@ -229,9 +229,9 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
             if run.ranks is not None and parts.uuid != run.ranks.parts_uuid:
                 text.append(f"{path} was made anew since this run: rows by strategy are not known.")
                 return []
-            stored = [name for name in STRATEGIES if plan_store.is_stored(parts, name)]
             told = {
-                name: describe(PairRows(*plan_store.read_all_pairs(parts, name)), parts.num_parts, 1) for name in stored
+                name: describe(PairRows(*plan_store.read_all_pairs(parts, name)), parts.num_parts, 1)
+                for name in plan_store.stored_strategies(parts)
             }
     except (HpcgnnError, OSError) as error:
         text.append(f"Rows by strategy are not known: {error}.")

@@ -70,6 +70,8 @@ def read_layout(report: Mapping[str, Any], kind: str, names: Collection[str], va
     for name in report:
         if name not in ("tables", "figures"):
             raise CombinationError(f"a report has no {name}: it has tables and figures", name)
+        if not isinstance(report[name], list):
+            raise _are_tables(name, name)
     tables = tuple(_table(table, number, names) for number, table in enumerate(report.get("tables", [])))
     figures = tuple(_figure(table, number, names) for number, table in enumerate(report.get("figures", [])))
     return Layout(tables or _usual_tables(kind, varied), figures or _usual_figures(kind, varied))
@@ -104,9 +106,13 @@ def _figure(given: Any, number: int, names: Collection[str]) -> FigurePlan:
     return FigurePlan(title, given["x"], given["figure"], series, baseline, where, x_is_log, y_is_log, about)
 
 
+def _are_tables(name: str, *place: Any) -> CombinationError:
+    return CombinationError(f"report.{name} are tables: begin each with [[report.{name}]]", *place)
+
+
 def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: Sequence[str]) -> None:
     if not isinstance(given, dict):
-        raise CombinationError(f"report.{place[0]} are tables: begin each with [[report.{place[0]}]]", *place)
+        raise _are_tables(place[0], *place)
     for name in given:
         if name not in allowed:
             raise CombinationError(f"report.{place[0]} have no {name}: they have {', '.join(allowed)}", *place, name)

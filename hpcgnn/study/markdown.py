@@ -30,8 +30,13 @@ _MOST_PLACES, _THINNED_TO = 40, 12
 
 
 def _table(table: Table) -> list[str]:
-    marks = ["---" if number < table.label_columns else "--:" for number in range(len(table.header))]
-    return [_row(table.header), _row(marks), *map(_row, table.rows)]
+    return rows_of_table(table.header, table.rows, table.label_columns)
+
+
+def rows_of_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:
+    """The lines of a table whose columns behind the first ``label_columns`` are numbers."""
+    marks = ["---" if number < label_columns else "--:" for number in range(len(header))]
+    return [_row(header), _row(marks), *map(_row, rows)]
 
 
 def _values(figure: Figure) -> Table:

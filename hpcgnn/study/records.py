@@ -64,6 +64,13 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
         return str(self.machine.get("id", ""))
 
 
+class _Line(msgspec.Struct):
+    """A result of a run that has several."""
+
+    axes: dict[str, str]
+    figures: dict[str, Any]
+
+
 def append(folder: str | Path, record: Record) -> None:
     """Add a line, which is on the disk when this returns. Processes of several hosts may, where the file system has locks.
 
@@ -115,6 +122,7 @@ def read(folder: str | Path) -> list[Record]:
         if value is None:
             continue
         record = typed.checked(value, Record, f"{path}, line {number}")
+        typed.checked(record.summary.get("lines", []), list[_Line], f"{path}, line {number}, summary.lines")
         place = (record.key, record.machine_id)
         if place not in found or not found[place].is_finished or record.is_finished:
             found[place] = record

@@ -80,7 +80,7 @@ def order(runs: Iterable[Run]) -> list[Run]:
         rounds.setdefault(run.round, []).append(run)
     found: list[Run] = []
     for number, each in enumerate(rounds.values()):
-        first = random.Random(number).randrange(len(each)) if number else 0
+        first = random.Random(number).randrange(len(each)) if number else 0  # noqa: S311 - an order, the same for a study wherever it runs
         found += each[first:] + each[:first]
     return found
 

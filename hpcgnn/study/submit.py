@@ -67,7 +67,8 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         )
         command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
         command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
-        command += [f"--cpus-per-task={threads}", f"--output={folder / FOLDER}/%A_%a.out", *options, str(TEMPLATE)]
+        output = str(folder / FOLDER).replace("%", "%%")  # which begins what sbatch fills in
+        command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, str(TEMPLATE)]
         environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
         found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
     return found

@@ -131,11 +131,22 @@ def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Chec
     return content
 
 
+def look_at(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, or of what a rank keeps beside it (which has ``rows``), after all of it was compared with its
+    checksums and its digest, and its fields with their types. Not collective."""
+    content = archive.read(path, path)
+    if "model" not in content and isinstance(content.get("rows"), torch.Tensor):
+        return content
+    _check_content(content, Last if "optimiser" in content else Checkpoint, path)
+    return content
+
+
 def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) -> None:
     """Raise HpcgnnError unless these are a checkpoint's fields."""
     version = content.get("version")
     if isinstance(version, int) and not 1 <= version <= CHECKPOINT_VERSION:
-        raise HpcgnnError(f"{path} has version {version}, this hpcgnn reads 1 to {CHECKPOINT_VERSION}")
+        advice = ": update hpcgnn" if version > CHECKPOINT_VERSION else ""
+        raise HpcgnnError(f"{path} has version {version}, this hpcgnn reads 1 to {CHECKPOINT_VERSION}{advice}")
     typed.checked(content, kind, str(path))
     for name in ("model", "best_model"):
         _check_finite(content.get(name) or {}, path)
@@ -212,7 +223,9 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
     with together(world, f"write {mine}"):
         mine.mkdir(exist_ok=True)
         with whole_file.replacing(messages_path(run, epoch, world.rank), cleans=False) as temporary:
-            archive.write(temporary, content)  # not by way of memory: it may be as much as all rows that travel
+            archive.write(
+                temporary, content | {"rank": world.rank}
+            )  # not by way of memory: it may be as much as all rows that travel
         names = (_MESSAGES.fullmatch(path.name) for path in mine.glob(f"*-{world.rank}.pt"))
         epochs = {int(name[1]) for name in names if name}
         before = max((found for found in epochs if found < epoch), default=epoch)
@@ -232,6 +245,11 @@ def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] |
         content = archive.read(path, path)
         if not isinstance(content.get("rows"), torch.Tensor):  # which they have had in all versions
             raise HpcgnnError(f"{path} is damaged: rows is missing, or no tensor")
+        rank = content.get("rank", world.rank)  # files of before it was told are taken at their names
+        if rank != world.rank:
+            raise HpcgnnError(
+                f"{path} is that of rank {rank}: put the files of a checkpoint back under their own names"
+            )
     return content
 
 

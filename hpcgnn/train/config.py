@@ -10,6 +10,8 @@ from hpcgnn.train.label_propagation import LabelPropagationConfig
 from hpcgnn.train.objective import LINK_METRICS, METRICS
 from hpcgnn.train.schedule import ScheduleConfig
 
+_MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
+
 
 @dataclass(frozen=True)
 class TrainConfig(Checked):
@@ -20,10 +22,14 @@ class TrainConfig(Checked):
     travel, and when they are waited for."""
 
     epochs: int = setting(100, "In all, resumed ones included.", least=1)
-    lr: float = setting(0.01, "Learning rate of Adam.", above=0)
-    weight_decay: float = setting(0.0, least=0)
+    lr: float = setting(0.01, "Learning rate of Adam.", above=0, most=_MOST_RATE)
+    weight_decay: float = setting(0.0, least=0, most=_MOST_RATE)
     dense_weight_decay: float | None = setting(
-        None, "Of the dense layers that have one in the model's paper.", least=0, default_in_words="as --weight-decay"
+        None,
+        "Of the dense layers that have one in the model's paper.",
+        least=0,
+        most=_MOST_RATE,
+        default_in_words="as --weight-decay",
     )
     eval_every: int = setting(1, "Epochs from one evaluation to the next.", least=1)
     checkpoint_every: int = setting(10, "Epochs from one checkpoint to the next.", least=1)

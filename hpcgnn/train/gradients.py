@@ -61,6 +61,11 @@ class GradientBucket:
             parameter.grad.copy_(piece)
         return totals, int(total_count)
 
+    def is_finite(self) -> bool:
+        """Whether all gradients are that :meth:`reduce` made last. Ranks are to ask each other: MPI does not promise that a
+        sum has the same last bit on all of them, so that it may be infinite on some."""
+        return self._sums.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(self._sums))
+
     def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
         """Fill what is sent. The one place in a step where the host waits for all that the device was asked for."""
         numbers = [number for number, value in enumerate(scalars) if isinstance(value, torch.Tensor)]

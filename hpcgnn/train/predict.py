@@ -13,6 +13,8 @@ import torch
 from hpcgnn import shared_file
 from hpcgnn.comm import World, together
 from hpcgnn.data import h5
+from hpcgnn.data.schema import Rule
+from hpcgnn.data.stored import ByteSource, StoredArray, look
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
@@ -24,6 +26,7 @@ from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.tasks import with_dtype
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
+_PER_NODE, _PER_PAIR = ("scores", "embeddings"), "pair_scores"
 
 
 @torch.no_grad()
@@ -90,9 +93,15 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
     """(m, 2) int64: this rank's share, in order, of a text file with two ids a line, or of an .npy file (pairs, 2). Text
     takes O(pairs) time and memory on each rank. Collective."""
     with together(world, f"read {path}"):
+        if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
+            raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
         try:
-            pairs = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
-        except (OSError, ValueError, EOFError, OverflowError) as error:
+            if path.suffix == ".npy":
+                pairs = np.load(path, mmap_mode="r", allow_pickle=False)
+            else:
+                pairs = np.loadtxt(path, np.int64, ndmin=2) if _has_numbers(path) else np.empty((0, 0), np.int64)
+        except Exception as error:
+            # numpy gives a damaged header to Python's parsers, which raise what their parts raise
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
         if (
             not isinstance(pairs, np.ndarray)
@@ -103,6 +112,12 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
             raise HpcgnnError(f"{path} must hold two ids a line, or be an .npy file of integers (pairs, 2)")
         bounds = np.arange(world.size + 1) * len(pairs) // world.size
         return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)
+
+
+def _has_numbers(path: Path) -> bool:
+    """Whether a line is neither empty nor a comment; numpy warns of a file where none is."""
+    with path.open() as lines:
+        return any(line.partition("#")[0].strip() for line in lines)
 
 
 def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -182,3 +197,38 @@ def _write_slab(
         together(world, f"write {path}"),
     ):
         writer.write(name, first, slab)
+
+
+def look_at_predictions(path: Path) -> dict[str, Any]:
+    """What a file of :func:`write_predictions` or :func:`write_pair_scores` holds, after all its numbers were looked at.
+
+    Not collective.
+
+    Raises:
+        HpcgnnError: where it is no such file, is not whole, or holds what is no number.
+    """
+    with h5.open_checked(path, PREDICTIONS_KIND, (PREDICTIONS_VERSION,)) as file:
+        names = [name for name in (*_PER_NODE, _PER_PAIR) if h5.child(file, name) is not None]
+        if len(names) != 1:
+            raise h5.damaged(path, f"it has {len(names)} of {', '.join((*_PER_NODE, _PER_PAIR))}, not one")
+        (name,) = names
+        with h5.reading(path, name):
+            shape = file[name].shape
+        if len(shape) != (1 if name == _PER_PAIR else 2):
+            raise h5.damaged(path, f"{name} has shape {shape}")
+        rule = Rule(shape, np.dtype(np.float32))
+        source = ByteSource(path)
+        try:
+            look(StoredArray(file, source, name, rule), (0, shape[0]), None, rule, "", None)
+        finally:
+            source.close()
+        return {
+            "kind": PREDICTIONS_KIND,
+            "version": PREDICTIONS_VERSION,
+            "uuid": h5.attribute(file, "uuid", str),
+            "parts_uuid": h5.attribute(file, "parts_uuid", str),
+            "arrays": 1,
+            "bytes": 4 * int(np.prod(shape, dtype=np.int64)),
+            "shape": list(shape),
+            "checksums": False,
+        }

@@ -52,12 +52,13 @@ class RankState:
         if not self._is_used:
             return
         content = checkpoint.read_messages(self._world, run, epoch) if same_parts else None
+        where = checkpoint.messages_path(run, epoch, self._world.rank)
         content = content if self._fits(content) else None
-        with together(self._world, f"use {checkpoint.folder(run) / checkpoint.MESSAGES}"):
+        with together(self._world, f"use {where.parent}"):
             if content is not None:
-                self._check(content, checkpoint.messages_path(run, epoch, self._world.rank))
+                self._check(content, where)
         if content is not None:
-            self._compare(content, checkpoint.folder(run) / checkpoint.MESSAGES)
+            self._compare(content, where.parent)
         messages, aggregator = self._model.messages, self._model.aggregator
         if content is None:
             _LOG.warning(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcgnn import typed
 from hpcgnn.comm import MessageConfig
 from hpcgnn.comm.devices import HOST, check_device
-from hpcgnn.errors import WrongTypeError, WrongValueError
+from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.nn.compute import COMPUTES, INTEGERS
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
@@ -353,6 +355,16 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
         messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else SAFE_BITS),
         **of_run,
     )
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What a TOML file of settings says, not checked yet. Raises HpcgnnError where it cannot be read."""
+    text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
 
 
 def check_file(values: Mapping[str, Any], where: str) -> None:

@@ -50,7 +50,7 @@ class Trainer:
         model: from :func:`hpcgnn.nn.build_model`, or :func:`hpcgnn.distribute`; all ranks hold the same weights.
         graph: what the model was built for; or what :func:`hpcgnn.split_links` returns, to learn links: the model is then one
             with a decoder that was built for its ``train``.
-        run: where metrics and checkpoints go; None keeps them in memory only.
+        run: where metrics and checkpoints go; None keeps them in memory, the epochs in ``records``, which a run leaves empty.
         stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
         clock: what policies see of time; to replay another run's observations.
         measure_costs: what messages cost, for AdaQP; None measures. Collective.
@@ -82,7 +82,7 @@ class Trainer:
             ):
                 check_type(name, value, kind, type(None))
             check_callable("on_epoch", on_epoch)
-            check_callable("measure_costs", measure_costs or min)
+            check_callable("measure_costs", min if measure_costs is None else measure_costs)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         messages, keys = self.model.messages, self.model.keys
         self.world, self.timings = graph.world, messages.timings
@@ -112,7 +112,7 @@ class Trainer:
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch, self._saved_epoch = 0, -1
         self._policy_sums: list[float] = []
-        self._has_learned = False
+        self._has_learned, self._can_update = False, True
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self._is_resumed = False
@@ -169,11 +169,17 @@ class Trainer:
         epoch = self.next_epoch
         try:
             loss, stops, mine = self._timed_step(epoch)
+            told = [loss, float(not self._can_update), *self._policy_sums]
+            breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks(mine, told)
+            if overflows:
+                raise HpcgnnError(
+                    f"gradients became NaN or infinite in epoch {epoch}: lower --lr or scale the features down",
+                    agreed=True,
+                )
         except HpcgnnError as error:
             if error.agreed:  # on all ranks: nothing may be in flight when MPI, or the memory that it writes to, ends
                 self.model.messages.drain()
             raise
-        breakdown, (agreed_loss, *policy_sums) = self._over_ranks(mine, [loss, *self._policy_sums])
         record: dict[str, Any] = {"epoch": epoch, "loss": loss, "compute": self.model.compute} | breakdown
         if self._has_learned:
             self.policies.observe(epoch, agreed_loss, record["seconds"], policy_sums)
@@ -184,10 +190,11 @@ class Trainer:
         self._stop_if_exhausted()
         if stops:
             self.stop_reason = "SIGUSR1"
-        if self.run is not None and self.world.rank == 0:
+        if self.run is None:
+            self.records.append(record)
+        elif self.world.rank == 0:
             self.run.append(record)
             self.run.append_decisions(self.policies.decisions(record))
-        self.records.append(record)
         self.on_epoch(record)
         return record
 
@@ -231,12 +238,16 @@ class Trainer:
         (total_loss, stops, troubles), self._policy_sums = sums[:3], sums[3:]
         self.model.messages.raise_if_trouble(troubles)
         if not np.isfinite(total_loss):
-            raise HpcgnnError(f"the loss became {total_loss} in epoch {epoch}: lower --lr", agreed=True)
+            raise HpcgnnError(
+                f"the loss became {total_loss} in epoch {epoch}: lower --lr or scale the features down", agreed=True
+            )
         self._has_learned = count > 0
         if not self._has_learned:  # by chance, where there are only a few training nodes
             _LOG.warning("epoch %d learns nothing: every training label is propagated in it", epoch)
             return 0.0, stops
-        self.optimiser.step()
+        self._can_update = self.bucket.is_finite()
+        if self._can_update:  # else what was learned so far would be lost, and go into the next checkpoint
+            self.optimiser.step()
         return total_loss / count, stops
 
     def _over_ranks(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 
 import pytest
 
+from hpcgnn.cli import console
 from hpcgnn.launch import mpiexec
 
 ASK = "from hpcgnn.cli import console; print(console.is_terminal(1), console.is_terminal(2))"
@@ -35,3 +37,29 @@ def test_without_a_launcher():
     os.close(leader)
     os.close(follower)
     assert output.decode().split() == ["False", "True"]
+
+
+ORDERS = "a\x1b]0;title\x07b\x9b2J\r\u202ec"
+HARMLESS = r"a\x1b]0;title\x07b\x9b2J\r\u202ec"
+
+
+def test_names_give_no_orders_to_a_terminal(capsys):
+    """Names and texts of files may be others': what a terminal would obey is shown instead."""
+    console.table(f"title {ORDERS}", [(f"name {ORDERS}", f"[bold]value[/bold] {ORDERS}")])
+    console.note(ORDERS)
+    console.set_up_logging("INFO", 0)
+    logging.getLogger("hpcgnn").warning("%s", ORDERS)
+    with console.progress(f"[/red] {ORDERS}", 1) as advance:
+        advance(1)
+    told = capsys.readouterr()
+    assert not set("\x1b\x07\x9b\r\u202e") & set(told.out + told.err)
+    assert told.out.count(HARMLESS) == 3
+    assert "[bold]value[/bold]" in told.out
+    assert told.err.count(HARMLESS) == 2
+
+
+def test_a_bar_takes_a_name_for_no_markup(monkeypatch, capsys):
+    monkeypatch.setattr(console, "is_terminal", lambda descriptor: True)
+    with console.progress(f"[/red] {ORDERS}", 1) as advance:
+        advance(1)
+    assert "\x1b]0;title" not in capsys.readouterr().err

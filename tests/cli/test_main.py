@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 
 def test_an_error_is_one_write(tmp_path: Path) -> None:
@@ -26,3 +30,97 @@ def test_an_interruption_is_told_from_the_error_that_c_code_makes_of_it() -> Non
     program = Path(__file__).parents[1] / "ranks" / "interrupted.py"
     job = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
     assert (job.returncode, job.stderr) == (130, "hpcgnn: stopped: go on with --resume\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train", "{name}.h5", "--out", "run"], ["convert", "{name}", "g.h5"], ["{name}"]]
+)
+def test_names_give_no_orders_to_a_terminal(tmp_path: Path, arguments: list[str]) -> None:
+    name = "a\x1b]0;title\x07\x9b2J\nhpcgnn: error: another"
+    command = [sys.executable, "-m", "hpcgnn", *(each.format(name=name) for each in arguments)]
+    job = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120)
+    assert job.returncode in (1, 2)
+    assert not {b"\x1b"[0], b"\x07"[0]} & set(job.stderr)
+    assert rb"a\x1b]0;title\x07\x9b2J" in job.stderr
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR"])
+def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variable: str) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5", "--quiet"]
+    for mode, code in ((0o777, 1), (0o1777, 1), (0o775, 0)):
+        folder.chmod(mode)
+        job = subprocess.run(
+            command, env=os.environ | {variable: str(folder)}, capture_output=True, text=True, timeout=120
+        )
+        assert job.returncode == code, job.stderr
+        if code:
+            assert f"{variable} is {folder}, which everybody may write" in job.stderr
+            assert not any(folder.iterdir())
+
+
+def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "hpcgnn", "info", "--json"]  # which starts MPI
+    for value, code in ((tmp_path / "file", 1), (tmp_path, 0), ("", 0)):
+        job = subprocess.run(
+            command, env=os.environ | {"TMPDIR": str(value)}, capture_output=True, text=True, timeout=120
+        )
+        assert job.returncode == code, job.stderr
+        if code:
+            assert job.stderr.startswith(f"hpcgnn: error: TMPDIR is {value}, which is no folder")
+            assert job.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("study", "list", "A" * 300), ("report", "/".join(["a" * 100] * 50))])
+def test_a_name_that_no_file_can_have_is_a_sentence(arguments: tuple[str, ...]) -> None:
+    job = subprocess.run([sys.executable, "-m", "hpcgnn", *arguments], capture_output=True, text=True, timeout=120)
+    assert job.returncode in (1, 2)
+    assert "Traceback" not in job.stderr
+    assert "too long" in job.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train", "p.h5", "--out", "r", "--timeout", "nan"), "--timeout"),
+        (("bench", "pyg", "g.h5", "--dropout", "nan"), "--dropout"),
+        (("bench", "pyg", "g.h5", "--layers", "9" * 400), "--layers"),
+        (("model", "predict", "m.toml", "p.h5", "--threads", "9" * 400), "--threads"),
+        (("bench", "quantize", "--threads", "100000"), "--threads"),
+        (("cluster", "heal", "node-1", "--name", "a\nb"), r"'a\\nb' is no name"),
+        (("bench", "quantize", "--width", "9" * 40), "--width"),
+        (("launch", "-n", "2", "--shared-memory", "", "true"), "--shared-memory: '' is no size"),
+        (("launch", "-n", "2", "--subnet", "x", "true"), "--subnet: 'x' is no network"),
+    ],
+)
+def test_numbers_that_are_none_and_names_that_are_none_are_one_sentence(words, sentence):
+    done = subprocess.run([sys.executable, "-m", "hpcgnn", *words], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert re.search(sentence, done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+
+
+_COLORAMA = """
+def init():
+    print("\\x1b[0m")
+
+reinit = deinit = init
+
+class _Codes:
+    def __getattr__(self, name):
+        return "\\x1b[0m"
+
+Fore = Style = _Codes()
+"""
+
+
+def test_libraries_print_no_colours(tmp_path: Path) -> None:
+    (tmp_path / "colorama.py").write_text(_COLORAMA)
+    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5"]  # which runs numba's loops
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    job = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    assert job.returncode == 0, job.stderr
+    assert "1,797" in job.stdout
+    assert "\x1b" not in job.stdout + job.stderr

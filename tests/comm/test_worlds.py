@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+import small_graphs
 import torch
 from rank_pool import ThreadPool
-from ranks.worlds import CHECKS
+from ranks.worlds import CHECKS, gives_back_what_it_made, loads_share_a_world
 
 from hpcgnn.comm import Buffer
 from hpcgnn.comm.thread_world import on_threads
@@ -24,6 +25,14 @@ def test_threads(name, size, tmp_path):
 @pytest.mark.parametrize("name", CHECKS)
 def test_mpi(mpi_ranks, name, size, tmp_path):
     mpi_ranks(size).run(CHECKS[name], tmp_path)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("program", [gives_back_what_it_made, loads_share_a_world])
+def test_what_mpi_keeps_is_given_back_or_made_once(mpi_ranks, program, tmp_path):
+    graph = small_graphs.even_graph(nodes=60, edges=200)
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 3), 3)
+    mpi_ranks(3).run(program, tmp_path / "parts.h5")
 
 
 def test_a_rank_that_stays_away_is_an_error():

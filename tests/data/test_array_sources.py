@@ -3,18 +3,21 @@
 import gzip
 import io
 import os
+import pickle
 import shutil
 import zipfile
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from helpers import pairs, read, save
 from requires import require_module
 
 from hpcgnn import HpcgnnError
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.sources.pickles import plain_pickles
 
 REAL = {"cora": (140, 500, 1000), "tolokers": (5879, 2939, 2940), "debian-tags": (18126, 6042, 6043), "cnr-2000": None}
 
@@ -125,6 +128,69 @@ def test_ogb_through_its_own_loader(tmp_path):
         assert np.flatnonzero(masks["train_mask"]).tolist() == [0, 1, 2]
         assert meta.directed
     assert (base / "processed/data_processed").exists()
+    torch.save(RunsCode(tmp_path / "marker"), base / "processed/data_processed")
+    with pytest.raises(
+        HpcgnnError, match=r"ogb:ogbn-arxiv.* has a pickle that names _*builtins?_*\.exec, which is no data"
+    ):
+        convert(f"ogb:ogbn-arxiv?root={tmp_path}", tmp_path / "other.h5")
+    assert not (tmp_path / "marker").exists()
+
+
+class RunsCode:
+    """Pickled, a call of a function that leaves a file."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return exec, (f"open({str(self.marker)!r}, 'w').close()",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_pickles_of_pyg_run_no_code(tmp_path, shared_data, protocol):
+    require_module("torch_geometric.datasets")
+    shutil.copytree(shared_data("pyg") / "Cora" / "raw", tmp_path / "Cora" / "raw")
+    content = pickle.dumps(RunsCode(tmp_path / "marker"), protocol)
+    (tmp_path / "Cora" / "raw" / "ind.cora.x").write_bytes(content)
+    with pytest.raises(HpcgnnError, match=r"has a pickle that names (builtins|__builtin__)"):
+        convert(f"pyg:Cora?root={tmp_path}", tmp_path / "g.h5")
+    assert not (tmp_path / "marker").exists()
+    pickle.loads(pickle.dumps(RunsCode(tmp_path / "marker")))
+    assert (tmp_path / "marker").exists()  # as it should outside of loaders
+
+
+def test_pickles_of_data_are_let_through():
+    """What data sets of ogb and PyG are saved as: matrices of any kind, tensors of any type and layout, graphs of PyG."""
+    data = require_module("torch_geometric.data")
+    dense = torch.eye(3)
+    values = [
+        dense,
+        dense.to(torch.bfloat16),
+        dense.to(torch.uint16),
+        dense.to_sparse(),
+        dense.to_sparse_csr(),
+        torch.float32,
+    ]
+    values += [
+        getattr(sp, f"{kind}_{what}")(np.eye(3))
+        for kind in ("csr", "csc", "coo", "lil", "dia", "dok", "bsr")
+        for what in ("matrix", "array")
+    ]
+    values += [
+        data.Data(x=dense.to_sparse_csr(), edge_index=torch.zeros(2, 1, dtype=torch.long)),
+        np.float32(1),
+        np.dtype("i4"),
+    ]
+    for value in values:
+        if not isinstance(value, (torch.Tensor, data.Data)):  # which torch.save is for
+            content = pickle.dumps(value)
+            with plain_pickles("a data set"):
+                pickle.loads(content)
+        content = io.BytesIO()
+        torch.save(value, content)
+        content.seek(0)
+        with plain_pickles("a data set"):
+            torch.load(content, weights_only=False)
 
 
 def test_digits(tmp_path):

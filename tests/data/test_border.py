@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -375,3 +376,39 @@ def test_files_of_version_1_are_read(tmp_path: Path) -> None:
     (answer, _) = ThreadPool(2).run(border.refused, [path], "post")
     assert answer is not None
     assert "checksum of plan/post/L_edges (part 0)" in answer[0]
+
+
+@pytest.mark.parametrize("value", [-1, 0, PARTS + 1, 2**40])
+def test_nodes_have_at_least_one_rank_and_no_more_than_there_are(path: Path, value: int) -> None:
+    with h5py.File(without_checksums(path), "r+") as file:
+        file.attrs["ranks_per_node"] = value
+    assert f"attribute ranks_per_node is {value}" in sentence_of(path)
+
+
+@pytest.mark.parametrize("name", ["uuid", "provenance", "method"])
+def test_text_that_is_no_unicode_is_refused(path: Path, name: str) -> None:
+    with h5py.File(without_checksums(path), "r+") as file:
+        file.attrs[name] = np.bytes_(b"\xff{}")
+        assert isinstance(file.attrs[name], bytes)
+    sentence_of(path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs[name]
+        file.attrs.create(name, b"\xff{}", dtype=h5py.string_dtype("utf-8"))
+        assert file.attrs[name] == "\udcff{}"
+    assert f"attribute {name} of / is '\\udcff{{}}', which is no UTF-8" in sentence_of(path)
+
+
+def test_attributes_that_hdf5_cannot_read_are_a_sentence(path: Path) -> None:
+    """HDF5 keeps many attributes in blocks with checksums: the damaged block decides which of them can be looked up."""
+    with h5py.File(path, "r+", libver="latest") as file:
+        for name in ("graph_uuid", "method", "objective", "balance"):
+            file.attrs[name] = name * 20
+        for number in range(60):
+            file.attrs[f"note {number}"] = "x" * 40
+    content = path.read_bytes()
+    blocks = [match.start() for match in re.finditer(b"FHDB", content)]
+    assert len(blocks) > 2
+    for block in blocks:
+        path.write_bytes(content[: block + 60] + b"\xff" * 16 + content[block + 76 :])
+        with pytest.raises(HpcgnnError, match=re.escape(str(path))):
+            PartsFile(path)

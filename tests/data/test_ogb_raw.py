@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import tracemalloc
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -224,3 +226,46 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, published: Publis
     assert "'valid'" in sentence_of(source, tmp_path)
     torch.save({name: np.array([NODES]) for name in ("train", "valid", "test")}, folder / "split_dict.pt")
     assert "train_mask should hold numbers of nodes" in sentence_of(source, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["meta.pt", "split_dict.pt", "processed/paper/node_label.npy"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, published: Published, name: str) -> None:
+    path = mag(tmp_path, published) / name
+    path.unlink()
+    os.mkfifo(path)
+    assert str(path) in sentence_of(f"ogb:mag240m?root={tmp_path}", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["raw/node-label.npz", "split/time/train.csv.gz"])
+@pytest.mark.parametrize("place", ["a pipe", "an endless device"])
+def test_files_of_papers100m_are_files(tmp_path: Path, published: Published, name: str, place: str) -> None:
+    path = papers(tmp_path, published, compressed=False) / name
+    path.unlink()
+    os.mkfifo(path) if place == "a pipe" else path.symlink_to("/dev/zero")
+    assert f"{path} does not exist or is not a file" in sentence_of(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+
+
+def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path: Path, published: Published) -> None:
+    path = papers(tmp_path, published, compressed=False) / "split" / "time" / "train.csv.gz"
+    path.write_bytes(gzip.compress(b"1\n" * (16 << 20)))
+    tracemalloc.start()
+    assert "it has more than there are nodes, 500" in sentence_of(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_pickle_that_torch_warns_of_is_one_sentence(tmp_path: Path, published: Published) -> None:
+    path = mag(tmp_path, published) / "meta.pt"
+    path.write_bytes(pickle.dumps({"paper": NODES}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(path) in sentence_of(f"ogb:mag240m?root={tmp_path}", tmp_path)
+
+
+def test_a_header_that_python_cannot_parse(tmp_path: Path, published: Published) -> None:
+    path = mag(tmp_path, published) / "processed" / "paper" / "node_label.npy"
+    content = bytearray(path.read_bytes())
+    content[20:128] = bytes(108)
+    content[40:41] = b"("
+    path.write_bytes(content)
+    assert f"{path} cannot be read as npy" in sentence_of(f"ogb:mag240m?root={tmp_path}", tmp_path)

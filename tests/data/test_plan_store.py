@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
 import small_graphs
 
-from hpcgnn.data import plan_assembly, plan_store
+from hpcgnn import whole_file
+from hpcgnn.data import plan_assembly, plan_pieces, plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.plan import plan_receiver
 
@@ -101,3 +106,25 @@ def test_a_failure_leaves_the_file_as_it_was(path, monkeypatch):
         plan_store.store_plans(path, ["hybrid"])
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["parts.h5"]
+
+
+def test_what_a_run_that_is_gone_has_left_is_removed_where_nothing_is_to_be_made(path):
+    plan_store.store_plans(path, ["hybrid"])
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = path.parent / f".{path.name}-pieces.{whole_file._host()}.{gone.pid}.hpcgnn.tmp"
+    left.mkdir()
+    assert plan_store.store_plans(path, ["hybrid"]) == []
+    assert not left.exists()
+
+
+def test_a_piece_is_read_where_the_system_gives_a_part_of_it(path, tmp_path, monkeypatch):
+    with PartsFile(path) as parts:
+        plan_pieces.make(parts, "hybrid", tmp_path, 0)
+        preadv, piece = os.preadv, plan_pieces.path_of(tmp_path, "hybrid", 0)
+        monkeypatch.setattr(
+            os, "preadv", lambda descriptor, views, position: preadv(descriptor, [views[0][:5]], position)
+        )
+        assert plan_pieces.is_whole(piece, parts.uuid, "hybrid")
+        piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")
+        assert not plan_pieces.is_whole(piece, parts.uuid, "hybrid")

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import tracemalloc
 
 import networkx as nx
 import numpy as np
@@ -253,3 +254,14 @@ def test_bad_matrix_market(tmp_path, text, sentence):
     with pytest.raises(HpcgnnError, match=sentence):
         converted(f"mtx:{path}", tmp_path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_line_that_does_not_end_takes_little_memory(tmp_path):
+    path = tmp_path / "edges.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 20)) * 64)
+    tracemalloc.start()
+    with pytest.raises(HpcgnnError, match="a line has more than 65,536 characters"):
+        converted(f"edgelist:{path}", tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20

@@ -108,15 +108,14 @@ def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
 
 def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[float]:
     """Losses of a run that begins on one device and goes on on another one, from its checkpoint."""
-    graph, run, found = graph_of(world, folder), RunFolder(folder / "-".join(("run", *kinds))), []
+    graph, run = graph_of(world, folder), RunFolder(folder / "-".join(("run", *kinds)))
     for number, kind in enumerate(kinds):
         settings = {"model": "sage", "epochs": EPOCHS if number else 2, "eval_every": EPOCHS}
         trainer = trainer_of(graph, device_of_kind(kind), settings, run)
         if number:
             trainer.resume()
         trainer.fit()
-        found += [record["loss"] for record in trainer.records]
-    return found
+    return [record["loss"] for record in run.records()]
 
 
 def step_that_does_not_wait(world: World, folder: Path, kind: str, model: str) -> int:

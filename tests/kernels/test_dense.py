@@ -227,5 +227,5 @@ def test_wrong_arguments_are_named():
             call()
     with pytest.raises(ValueError, match=r"^weight must"):
         dense.product(x, weight.double())
-    with pytest.raises(ValueError, match=r"^out must"):
+    with pytest.raises(ValueError, match=r"^plus must"):
         dense_product(x, weight, bias, plus.double())

@@ -421,7 +421,7 @@ def test_wrong_arguments_are_named():
         ),
         r"heads must divide the 4 columns, for dot only; not 3 for dot$": lambda: sddmm(six, rows, rows, heads=3),
         r"heads must divide the 4 columns, for dot only; not 2 for add$": lambda: sddmm(six, rows, rows, "add", 2),
-        r"heads must divide the 4 columns, for dot only; not 0 for dot$": lambda: sddmm(six, rows, rows, heads=0),
+        r"heads must be a whole number of at least 1, and below 2\^63, not 0$": lambda: sddmm(six, rows, rows, heads=0),
     }
     for sentence, call in calls.items():
         with pytest.raises(ValueError, match=f"^{sentence}"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+OPENMP = HERE / "openmp" / "runtime.cpp"  # OpenMP that ThreadSanitizer can look into, which libgomp is not
 BUILDS = ROOT / "build" / "native"  # kept: compiling takes minutes, and is left out where nothing has changed
 
 
@@ -41,10 +42,10 @@ def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], f
     return library
 
 
-def build_program(name: str, compiler: str, flags: str) -> Path:
-    """The test program, in a folder called ``name``."""
+def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] = ()) -> Path:
+    """The test program, in a folder called ``name``; with ``others``, whose functions a library gets before its own."""
     program = BUILDS / name / "test_kernels"
-    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), *others]
     if not _is_newer(program, [*sources, *(ROOT / "native").glob("*.h"), Path(__file__)]):
         program.parent.mkdir(parents=True, exist_ok=True)
         strict = ["-O2", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
@@ -53,8 +54,14 @@ def build_program(name: str, compiler: str, flags: str) -> Path:
         objects = [program.with_name(f"{unit.stem}.o") for unit in units]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda unit, made: _compile([*command, "-c", unit, "-o", made]), units, objects))
-        _compile([*command, *objects, "-o", program, "-ldl"])
+        _compile([*command, "-rdynamic", *objects, "-o", program, "-ldl"])
     return program
+
+
+def is_built(name: str, others: Sequence[Path] = ()) -> bool:
+    """Whether library and program in the folder ``name`` are there, and newer than what they are made of."""
+    sources = [path for folder in (ROOT / "native", HERE) for path in folder.iterdir() if path.is_file()]
+    return all(_is_newer(BUILDS / name / built, [*sources, *others]) for built in ("_native.so", "test_kernels"))
 
 
 def run(

@@ -88,7 +88,8 @@ Exact<uint8_t> test_encode(std::vector<Isa>& isas, const Wire& wire, const Exact
     const auto found =
         same_everywhere<uint8_t>(isas, wire.size, what, [&](const size_t k, uint8_t* out, const int threads) {
             const int64_t not_finite = KERNEL(isas[k], encode_rows)(
-                rows.size(), rows.data(), wire.width, wire.bits, key == nullptr, key == nullptr ? 0 : *key, x.data(),
+                rows.size(), rows.data(), wire.width, wire.bits, key == nullptr, key == nullptr ? 0 : *key,
+                wire.width == 0 ? nullptr : x.data(),  // as PyTorch gives it
                 out, wire.payload_at.data(), wire.bits <= 8 ? wire.params_at.data() : nullptr, threads);
             CHECK(not_finite == troubled, what << ": " << not_finite << " rows, not " << troubled);
         });

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.builds
 
 COMPILER = os.environ.get("CXX", "") or "c++"
 SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+THREAD_SANITIZER = "-g1 -O1 -fsanitize=thread"
+SEES_RACES = {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 ARM_ISAS = ("neon", "sve128", "sve512")
 NO_SVE = "cortex-a72"
@@ -51,6 +53,28 @@ def test_sanitizers_find_nothing(here):
     assert found.isas == set(isas)
     for part, digests in found.digests.items():
         assert set(digests.values()) == set(here.digests[part].values())
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """The test program and the library under ThreadSanitizer, and the instruction set that they have."""
+    require(native_program.can_link(COMPILER, THREAD_SANITIZER), f"ThreadSanitizer for {COMPILER}")
+    isa = {"x86_64": "avx2", "aarch64": "neon"}[platform.machine()]
+    library = native_program.build_library("threads", COMPILER, "", [isa], THREAD_SANITIZER + FEW_TILES)
+    return native_program.build_program("threads", COMPILER, THREAD_SANITIZER, [native_program.OPENMP]), library, isa
+
+
+def test_threads_do_not_race(here, watched):
+    program, built, isa = watched
+    found = native_program.run(program, built, [isa], **SEES_RACES)
+    for part, digests in found.digests.items():
+        assert set(digests.values()) == set(here.digests[part].values())
+
+
+def test_races_are_seen(watched):
+    program, built, isa = watched
+    with pytest.raises(AssertionError, match="data race"):
+        native_program.run(program, built, [isa], HPCGNN_PART="rows", WITHOUT_BARRIERS="1", **SEES_RACES)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from requires import require
 
 from hpcgnn.cli.partition import partition as command
 from hpcgnn.comm import MpiWorld
+from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.h5 import SlabWriter
@@ -341,3 +342,27 @@ def test_a_failing_plan_leaves_no_file(world, cora, tmp_path, monkeypatch):
         run(world, cora, tmp_path, 4, method="block")
     assert not list(tmp_path.glob("*parts*"))
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_parts": len},
+        {"num_parts": 2.0},
+        {"balance": 3},
+        {"balance": (3,)},
+        {"force": None},
+        {"jobs": "2"},
+        {"method": None},
+    ],
+)
+def test_options_of_another_type_are_refused(wrong):
+    with pytest.raises(HpcgnnError, match=f"{next(iter(wrong))}"):
+        PartitionOptions(**{"num_parts": 2} | wrong)
+
+
+def test_arguments_of_another_type_are_refused(tmp_path):
+    with pytest.raises(HpcgnnError, match="options must be PartitionOptions"):
+        partition(one_rank(), "graph.h5", "parts.h5", np.int64(1))
+    with pytest.raises(HpcgnnError, match="graph_path must be a path"):
+        partition(one_rank(), 3, "parts.h5", PartitionOptions(2))

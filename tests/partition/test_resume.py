@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import logging
@@ -11,11 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from partition_graphs import datasets, random_graph
 from rank_pool import ThreadPool
 from ranks import partitions
+from requires import require
 
 from hpcgnn.comm import MpiWorld
 from hpcgnn.data import plan_pieces, plan_worker
@@ -33,6 +36,14 @@ MOMENTS = {
     "while the plan is added": ("hpcgnn.data.plan_assembly", "_write_senders", 1),
     "before the name": ("hpcgnn.whole_file", "put", 1),
 }
+
+NAMED = [
+    ("hpcgnn.partition.work", "_replace", "parts.h5"),
+    ("hpcgnn.partition.work", "_checksum", r"\.parts\.h5\.work/assignment"),
+    ("hpcgnn.data.sealing", "store", r"\.parts\.h5\.work/parts\.h5"),
+    ("hpcgnn.partition.partitioner", "make_pieces", r"\.parts\.h5\.work"),
+    ("hpcgnn.data.plan_store", "assemble", r"\.parts\.h5\.work/parts\.h5"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +159,47 @@ def test_what_is_damaged_is_made_anew(graph, undisturbed, killed, name, damage):
     check_same(killed, undisturbed)
 
 
+def test_the_work_of_a_run_that_has_named_its_file_is_removed(graph, tmp_path, monkeypatch):
+    path, remove = tmp_path / "parts.h5", shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **how: None)  # as if it were killed, or the system refused
+    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    assert (tmp_path / ".parts.h5.work").is_dir()
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    with pytest.raises(HpcgnnError, match="exists: choose another name"):
+        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_work_of_a_forced_run_outlives_a_refusal(graph, tmp_path):
+    """A run with --force that was killed has left hours of work beside the file that it was to replace."""
+    path, folder = tmp_path / "parts.h5", tmp_path / ".parts.h5.work"
+    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    folder.mkdir()
+    (folder / "key.json").write_text('{"key": {}, "uuid": "of the new file"}')
+    with pytest.raises(HpcgnnError, match="exists: choose another name"):
+        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    assert (folder / "key.json").exists()
+
+
+def test_a_lock_that_cannot_be_closed_costs_nothing(tmp_path):
+    path = tmp_path / "parts.h5"
+    with work.kept(MpiWorld(), path, {}, force=False, inputs=[]) as held:
+        held.parts.write_text("whole")
+        links = {int(entry.name): entry for entry in Path("/proc/self/fd").iterdir()}
+        os.close(next(number for number, link in links.items() if link.exists() and link.readlink().name == "lock"))
+    assert path.read_text() == "whole"
+
+
+@pytest.mark.parametrize(("module", "name", "file"), NAMED)
+def test_what_the_system_refuses_is_named(graph, tmp_path, monkeypatch, module, name, file):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")  # as an open file says it, without a name
+
+    monkeypatch.setattr(importlib.import_module(module), name, refused)
+    with pytest.raises(HpcgnnError, match=rf"{file}: Input/output error$"):
+        partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS))
+
+
 def test_two_at_once_are_refused(graph, tmp_path):
     path = tmp_path / "parts.h5"
     holds = work.kept(MpiWorld(), path, {}, force=False, inputs=[])
@@ -193,3 +245,20 @@ def test_workers_import_neither_torch_nor_numba():
     )
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("planted", ["link", "folder of another user"])
+def test_work_that_somebody_else_has_left_is_not_used(graph, tmp_path, planted):
+    folder = tmp_path / ".p.h5.work"
+    if planted == "link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        require(os.geteuid() == 0, "root, to make a folder of another user")
+        tmp_path.chmod(0o1777)  # as /tmp; in a folder of one's own or of a group, others' work may be continued
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+    with pytest.raises(HpcgnnError, match=r"p\.h5\.work.* is another user's or no folder: remove it"):
+        partition(MpiWorld(), graph, tmp_path / "p.h5", PartitionOptions(**OPTIONS))
+    assert not (tmp_path / "p.h5").exists()
+    assert not any(folder.iterdir())

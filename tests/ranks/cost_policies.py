@@ -34,4 +34,4 @@ def trained(
     config = TrainConfig(epochs=epochs, eval_every=epochs, checkpoint_every=epochs, policy=PolicyConfig(**policy))
     trainer = Trainer(built, graph, config, run=RunFolder(Path(out)), measure_costs=lambda: _COSTS)
     trainer.fit()
-    return trainer.records
+    return RunFolder(Path(out)).records()

@@ -107,7 +107,8 @@ def trained(trainer: hpcgnn.Trainer) -> Trained:
 
     trainer.step = counted  # type: ignore[method-assign]
     trainer.fit()
-    transport, records = trainer.model.messages.transport, trainer.records
+    transport = trainer.model.messages.transport
+    records = trainer.run.records() if trainer.run else trainer.records
     return Trained(
         [record["loss"] for record in records],
         [records[-1][f"{name}_metric"] for name in ("train", "val", "test")],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 if "unset" in sys.argv:
     os.environ.pop("OMP_NUM_THREADS", None)  # before the OpenMP runtime reads it
+os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"  # or numba resets the terminal's colours behind the JSON
 
 import numba
 import numpy as np

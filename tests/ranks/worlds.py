@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from hpcgnn.byte_sink import LocalFile
-from hpcgnn.comm import Buffer, Segments, World, together
+from hpcgnn.comm import Buffer, MpiWorld, Segments, World, together, whole_job
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import load
 
 CHECKS: dict[str, Callable[[World, Path], None]] = {}
 
@@ -138,3 +139,27 @@ def writes_one_file(world: World, folder: Path) -> None:
     world.allreduce(np.zeros(1))
     assert np.fromfile(path, np.int64).tolist() == list(range(1, world.size + 1))
     assert world.size > 1 or isinstance(world.open_shared(str(path)), LocalFile)
+
+
+def gives_back_what_it_made(_: World, parts: Path) -> None:
+    """A world of MPI of its own: of that of the tests, other programs may still use something."""
+    world = MpiWorld()
+    node, everyone = world.on_my_node(), np.ones(world.size, bool)
+    memory, graph_of_ranks = node.share(64), world.neighbours(everyone, everyone)
+    world.channel()
+    window, ranks_of_node = memory._window, node._communicator
+    memory.meet()
+    world.close()
+    assert not window
+    assert not ranks_of_node
+    assert not graph_of_ranks.handle
+    memory.free()  # does nothing, as it should for who comes later
+    assert world.on_my_node().allreduce(torch.ones(1)).item() == world.on_my_node().size
+    world.close()
+
+
+def loads_share_a_world(_: World, parts: Path) -> None:
+    """Or each would make communicators and datatypes that nobody frees."""
+    first, second = (load(parts).world for _ in range(2))
+    assert first is second
+    assert first is whole_job()

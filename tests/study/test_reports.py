@@ -197,6 +197,25 @@ def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
     assert submit.TEMPLATE.read_text() == (ROOT / "jobs" / "slurm.sbatch").read_text()
 
 
+def test_control_characters_in_a_folder_are_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[2Jb"
+    for words in (
+        ("submit", "quick", "--out", folder, "--dry-run"),
+        ("run", "quick", "--out", folder, "--keys", "none"),
+    ):
+        result = hpcgnn("study", *map(str, words))
+        assert "\x1b" not in result.stdout + result.stderr
+    assert "\\x1b[2Jb" in hpcgnn("study", "submit", "quick", "--out", str(folder), "--dry-run").stdout
+
+
+def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurms(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(STRONG)
+    study = specification.read(path)
+    (array, *_) = submit.arrays(study, tmp_path / "%j of 100%", study.runs)
+    assert f"--output={tmp_path}/%%j of 100%%/slurm/%A_%a.out" in array.command
+
+
 def test_virtual_hosts_are_not_submitted(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(STRONG.replace("ranks = [1, 2, 4]", 'ranks = [2, 4]\nrate = "1gbit"'))

@@ -205,3 +205,13 @@ def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
     found = prepare.parts_of(tmp_path, specification.read(path).runs)
     assert len({parts.path for parts in found.values()}) == 2
     assert {parts.strategies for parts in found.values()} == {("post", "pre")}
+
+
+@pytest.mark.parametrize(
+    "line", [1e400, 3, {"axes": {}}, {"axes": [], "figures": {}}, {"axes": {"step": 1}, "figures": {}}]
+)
+def test_lines_of_a_record_have_axes_and_figures(tmp_path, line):
+    record = {"key": "a", "configuration": {}, "status": "finished", "summary": {"lines": [line]}}
+    (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(HpcgnnError, match=r"records.jsonl, line 1, summary.lines"):
+        records.read(tmp_path)

@@ -129,6 +129,8 @@ def test_named_graphs_have_options(tmp_path: Path) -> None:
         ("epochs = 3", 'epochs = 3\n[[configurations]]\nbits = "2"\n[[configurations]]\nbit = 2', 14, "there is no axis"),
         ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "rank"\nfigures = []', 11, "no configuration has an axis rank"),
         ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "ranks"\nfigures = "speed"', 11, "there is no figure speed"),
+        ("epochs = 3", "epochs = 3\n[report]\ntables = 2.5", 12, "report.tables are tables: begin each with [[report.tables]]"),
+        ("epochs = 3", "epochs = 3\n[report]\nfigures = {}", 12, "report.figures are tables"),
         ("epochs = 3", 'epochs = 3\n[graphs.a]\nsource = "digits"\nsplits = "x"', 13, "a graph has no option splits"),
     ],
 )  # fmt: skip

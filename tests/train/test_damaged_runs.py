@@ -131,6 +131,18 @@ FIELDS = [
 ]  # fmt: skip
 
 
+def test_what_one_rank_kept_is_no_other_ranks(whole, run):
+    edited(run / MESSAGES, ("rank",), 0)
+    refused(lambda: resumed(whole, run), str(run / MESSAGES), "is that of rank 0")
+
+
+def test_what_ranks_kept_may_not_be_exchanged(whole, run):
+    """They look like files for other parts, with which a run would start its exchanges anew."""
+    mine, theirs = run / MESSAGES, run / MESSAGES.replace("-1.pt", "-0.pt")
+    mine.write_bytes(theirs.read_bytes())
+    refused(lambda: resumed(whole, run), str(mine), "is that of rank 0")
+
+
 @pytest.mark.parametrize(("place", "value", "sentence"), FIELDS)
 def test_a_field_of_last_pt_is_checked(whole, run, place, value, sentence):
     names = torch.load(run / LAST, weights_only=True)["model"]

@@ -23,7 +23,11 @@ from rank_pool import ranks_of, signal_ranks
 from requires import require
 from under_way import HPCGNN, start, wait_for_epoch
 
+import hpcgnn
+from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.data.sealing import seal
+from hpcgnn.stop import StopRequest
+from hpcgnn.train.run_folder import RunFolder
 
 pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
@@ -424,3 +428,17 @@ def test_command_line_mistakes_are_told_once(mpi_ranks):
     result = mpi_ranks(2).command("train", "x.h5", "--out", "y", "--layers", "none", check=False)
     assert result.returncode != 0
     assert result.stderr.count("Invalid value for '--layers'") == 1
+
+
+def test_a_run_keeps_its_records_on_disk_only(tmp_path):
+    """Or the memory of every rank would grow with the epochs."""
+    graph = small_graphs.random_multigraph()
+    small_graphs.write_parts(tmp_path / "parts.h5", graph, np.zeros(graph.num_nodes, np.int64), 1)
+    local = hpcgnn.load(tmp_path / "parts.h5", one_rank())
+    for run in (None, RunFolder(tmp_path / "run")):
+        model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=4), local)
+        trainer = hpcgnn.Trainer(model, local, hpcgnn.TrainConfig(epochs=3), run=run, stop=StopRequest())
+        summary = trainer.fit()
+        assert summary["epoch_seconds_median"] > 0
+        assert [each["epoch"] for each in (run.records() if run else trainer.records)] == [0, 1, 2]
+        assert len(trainer.records) == (0 if run else 3)

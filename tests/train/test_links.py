@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +16,10 @@ import torch
 from rank_pool import ThreadPool
 from ranks import link_task
 
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn import ModelConfig
+from hpcgnn.train.predict import read_pairs
 
 RANKS = (1, 2, 3)
 
@@ -176,3 +180,28 @@ def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, 
     model = pyg_models.reference(config, other.x.shape[1], 4, state).float()
     wanted = model(torch.from_numpy(other.x), torch.from_numpy(other.edge_index), None).detach().numpy()
     assert dataset(tmp_path / "scores.h5", "scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_pairs_with_a_header_that_python_cannot_parse(tmp_path):
+    path = tmp_path / "pairs.npy"
+    np.save(path, np.array([[0, 1], [2, 3]]))
+    content = bytearray(path.read_bytes())
+    content[42:128] = bytes(86)
+    path.write_bytes(content)
+    with pytest.raises(HpcgnnError, match=f"cannot read pairs from {path}"):
+        read_pairs(one_rank(), path)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "# nothing\n"])
+def test_a_file_without_pairs_is_one_sentence(tmp_path, recwarn, content):
+    path = tmp_path / "pairs.txt"
+    path.write_text(content)
+    with pytest.raises(HpcgnnError, match=f"{path} must hold two ids a line"):
+        read_pairs(one_rank(), path)
+    assert not recwarn.list
+
+
+def test_a_pipe_of_pairs_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pairs.txt")
+    with pytest.raises(HpcgnnError, match="it is not a file"):
+        read_pairs(one_rank(), tmp_path / "pairs.txt")

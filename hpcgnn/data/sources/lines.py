@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 LONGEST_LINE = 1 << 16  # of a file with an edge a line
-_BLOCK_CHARACTERS = 1 << 24
+_FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -24,16 +24,18 @@ def open_text(path: Path) -> TextIO:
 
 
 def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """The lines of ``file``, without their ends, about ``size`` characters at a time.
+    """The lines of ``file``, without their ends, at most about ``size`` characters at a time.
 
-    Raises ``ValueError`` for a line of more than about ``longest`` characters: a small zipped file may hold one of any length.
+    Raises ``ValueError`` for a line of more than about ``longest`` characters: a small zipped file may hold one of any length, so
+    the first blocks are smaller.
     """
-    rest = ""
+    rest, most, size = "", size, min(size, _FIRST_CHARACTERS)
     while text := file.read(size):
         *lines, rest = (rest + text).split("\n")
         if len(rest) > max(longest, size):
             raise ValueError(f"a line has more than {longest:,} characters")
         if lines:
             yield lines
+        size = min(2 * size, most)
     if rest:
         yield [rest]

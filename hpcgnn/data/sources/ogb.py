@@ -59,7 +59,7 @@ def _from_ogb(graph: dict[str, Any], labels: np.ndarray, split: dict[str, Any], 
 
 @contextlib.contextmanager
 def _whole_pickles() -> Iterator[None]:
-    """Let torch from 2.6 on read ogb's own cache, a pickle that it refuses by default; as trusted as ogb's download."""
+    """Let torch from 2.6 on read ogb's own cache, a pickle that it refuses by default; :func:`loading` guards it."""
     before = os.environ.get(_TORCH_SWITCH)
     os.environ[_TORCH_SWITCH] = "1"
     try:

@@ -21,10 +21,12 @@ from hpcgnn.data.arrays import as_float32
 from hpcgnn.data.edges import EdgeChunk
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
 from hpcgnn.data.sources.base import CHUNK_EDGES, Rows, SourceInfo
-from hpcgnn.data.sources.slabs import SlabArray, open_member, open_npy
+from hpcgnn.data.sources.pyg import warnings_off
+from hpcgnn.data.sources.slabs import SlabArray, check_file, open_member, open_npy
 from hpcgnn.errors import HpcgnnError
 
 _PIECE_NODES = 1 << 20
+_LINE_BYTES = 21  # of a whole number of 64 bits, with its sign and the line's end
 
 
 class SlabSource:
@@ -123,7 +125,7 @@ def open_papers(where: str, root: Path) -> SlabSource:
     if edge_index.shape != (2, edges):
         raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, num_edges_list says (2, {edges})")
     files = {name: folder / "split" / "time" / f"{own}.csv.gz" for name, own in zip(MASKS, _OWN_NAMES, strict=True)}
-    splits = {name: _numbers(path) for name, path in files.items()}
+    splits = {name: _numbers(path, nodes) for name, path in files.items()}
     labels = open_member(folder / "raw" / "node-label.npz", "node_label")
     return SlabSource(where, edge_index, open_member(data, "node_feat"), labels, splits, nodes)
 
@@ -137,11 +139,15 @@ def _one_number(array: SlabArray) -> int:
     return int(array.rows(0, 1)[0])
 
 
-def _numbers(path: Path) -> np.ndarray:
-    """The whole numbers of a gzipped text, one a line."""
+def _numbers(path: Path, most: int) -> np.ndarray:
+    """The whole numbers of a gzipped text, one a line, of at most ``most`` nodes."""
+    check_file(path)
     try:
         with gzip.open(path, "rb") as file:
-            words = file.read().split()
+            text = file.read(most * _LINE_BYTES + 1)
+        if len(text) > most * _LINE_BYTES:
+            raise ValueError(f"it has more than there are nodes, {most:,}")
+        words = text.split()
         return np.array(words, dtype=np.int64) if words else np.empty(0, np.int64)
     except (OSError, EOFError, ValueError, OverflowError, zlib.error) as error:
         raise HpcgnnError(f"{path} cannot be read as gzipped numbers of nodes, one a line: {error}") from error
@@ -177,12 +183,14 @@ def _loaded(path: Path) -> dict[str, Any]:
     """A dictionary of numbers and arrays, as torch saved it; nothing else in it is made, and no code run."""
     import torch
 
+    check_file(path)
+
     array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
     types: list[Any] = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("i4", "i8", "f4", "f8"))]
     for module in ("numpy.core", "numpy._core"):  # as numpy 1, with which these files were written, and numpy 2 call it
         types += [(array, f"{module}.multiarray._reconstruct"), (scalar, f"{module}.multiarray.scalar")]
     try:
-        with torch.serialization.safe_globals(types):
+        with torch.serialization.safe_globals(types), warnings_off():
             found = torch.load(path, weights_only=True)
     except Exception as error:  # pickles raise what their parts raise
         detail = (" ".join(str(error).split()) or type(error).__name__)[:120]

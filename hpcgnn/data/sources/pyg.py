@@ -22,6 +22,7 @@ import scipy.sparse as sp
 
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource
+from hpcgnn.data.sources.pickles import plain_pickles
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
 
@@ -110,9 +111,10 @@ def default_root(kind: str) -> Path:
 
 @contextlib.contextmanager
 def loading(where: str, root: Path) -> Iterator[None]:
-    """Run a foreign loader: its prints go to stderr, and whatever it raises becomes one sentence."""
+    """Run a foreign loader: its prints go to stderr, no pickle that it reads runs code, and whatever it raises becomes one
+    sentence."""
     try:
-        with contextlib.redirect_stdout(sys.stderr), warnings_off():
+        with contextlib.redirect_stdout(sys.stderr), warnings_off(), plain_pickles(f"{where} in {root}"):
             yield
     except HpcgnnError:
         raise

@@ -120,10 +120,15 @@ class SlabArray:
         return out.astype(self.dtype.newbyteorder("="), copy=False)
 
 
-def open_npy(path: Path) -> SlabArray:
-    """The array of a ``.npy`` file."""
+def check_file(path: Path) -> None:
+    """Raise HpcgnnError for what is no file: a pipe would be waited for, a device has no end."""
     if not path.is_file():
         raise HpcgnnError(f"{path} does not exist or is not a file")
+
+
+def open_npy(path: Path) -> SlabArray:
+    """The array of a ``.npy`` file."""
+    check_file(path)
     with path.open("rb") as file:
         shape, dtype, begin = _header(file, str(path))
     _check_size(str(path), shape, dtype, path.stat().st_size - begin)
@@ -133,6 +138,7 @@ def open_npy(path: Path) -> SlabArray:
 def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
     """Array ``name`` of a ``.npz`` file. Where it is deflated, ``num_readers`` stretches are read side by side."""
     member, where = f"{name}.npy", f"{path}, array {name}"
+    check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if member not in archive.namelist():
@@ -164,7 +170,7 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, int
     try:
         version = np.lib.format.read_magic(file)
         shape, fortran, dtype = _HEADERS[version](file)
-    except (ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # numpy gives a damaged header to Python's parsers, which raise what their parts raise
         raise HpcgnnError(f"{where} cannot be read as npy: {_told(error)}") from error
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1) or min(shape, default=0) < 0:
         raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, it should be numbers in C order")

@@ -1,0 +1,122 @@
+"""``hpcgnn check``: whether a file still is what was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn import typed
+from hpcgnn.cli import console
+from hpcgnn.cli.kinds_of_files import check_run, facts_of
+from hpcgnn.data import whole_check
+from hpcgnn.errors import HpcgnnError
+
+_KINDS = {"checkpoint": "a checkpoint", "messages": "what a rank keeps beside a checkpoint"}
+
+
+@click.command(epilog="\b\nExamples\n  hpcgnn check parts.h5\n  hpcgnn check run/checkpoints/last.pt --json")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+def check(file: Path, quiet: bool, as_json: bool) -> None:
+    """Look at every value and every checksum of FILE, and say what it holds.
+
+    FILE is graph.h5, parts.h5 with its plans, predictions, a checkpoint, or the folder of a run. What is damaged is named in one
+    sentence with its array and its part, and the exit code is 1. Nothing is changed. One process reads all of the file, a
+    piece at a time: start it without mpirun, on each node where nodes have copies of their own.
+    """
+    facts = _folder(file) if file.is_dir() else _file(file, quiet=quiet or as_json)
+    facts = {"file": str(file)} | facts
+    if as_json:
+        print(json.dumps(facts))
+    elif not quiet:
+        console.table("checked: nothing is damaged", _rows(facts))
+
+
+def _file(path: Path, *, quiet: bool) -> dict[str, Any]:
+    return facts_of(path, _checkpoint, whole_check.count_steps, whole_check.verify, title="checking", quiet=quiet)
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    from hpcgnn.train import archive, checkpoint
+
+    content = checkpoint.look_at(path)
+    tensors = archive.tensors_in(content)
+    facts = {
+        "kind": "checkpoint" if "model" in content else "messages",
+        "version": content.get("version", content.get("format", 1)),
+        "arrays": len(tensors),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "checksums": True,
+    }
+    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch") if name in content}
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    """Of a run: its text files by their types, and all its checkpoints."""
+    from hpcgnn.train import checkpoint
+
+    check_run(path)
+    looked_at = list(_texts(path))
+    facts: dict[str, Any] = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
+    checkpoints = checkpoint.folder(path)
+    for each in sorted([*checkpoints.glob("*.pt"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]):
+        found = _file(each, quiet=True)
+        looked_at.append(str(each.relative_to(path)))
+        facts |= {name: facts[name] + found[name] for name in ("arrays", "bytes")}
+    return facts
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Look at the text files that are there; yields their names."""
+    from hpcgnn.policy.clock import Decision
+    from hpcgnn.train import run_folder
+    from hpcgnn.train.rank_report import Ranks
+    from hpcgnn.train.run_config import check_file, read_file
+
+    def lines(file: Path, kind: type) -> None:
+        typed.check_epochs(typed.read_lines(file, kind), file)
+
+    def ranks(file: Path) -> None:
+        if not typed.read_json(file, Ranks).is_whole:
+            raise HpcgnnError(f"{file} is damaged: its lists are not of one length")
+
+    looks = {
+        run_folder.CONFIG: lambda file: check_file(read_file(file), str(file)),
+        run_folder.METRICS: lambda file: lines(file, run_folder.Record),
+        run_folder.DECISIONS: lambda file: lines(file, Decision),
+        run_folder.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
+        run_folder.RANKS: ranks,
+    }
+    for name, look in looks.items():
+        if (path / name).exists():
+            look(path / name)
+            yield name
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, object]]:
+    """As people read them."""
+    rows: list[tuple[str, object]] = []
+    for name, value in facts.items():
+        if name == "bytes":
+            rows.append((name, console.size(value)))
+        elif name == "checksums":
+            rows.append((name, _about_checksums(facts)))
+        elif name == "kind":
+            rows.append((name, _KINDS.get(value, value)))
+        elif value != [] and name != "plans_without_checksums":
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            rows.append((name.replace("_", " "), shown))
+    return rows
+
+
+def _about_checksums(facts: dict[str, Any]) -> str:
+    if not facts["checksums"]:
+        return "none in such a file: its values were looked at, its bytes cannot be compared"
+    if without := facts.get("plans_without_checksums"):
+        return f"right; none of plan {', '.join(without)}, whose values were looked at"
+    return "all right"

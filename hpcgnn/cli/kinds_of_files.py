@@ -1,0 +1,69 @@
+"""What kind of file a user has named, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.cli import console
+from hpcgnn.data import h5
+from hpcgnn.data.graph_file import GRAPH_KIND, SlabReader
+from hpcgnn.data.parts_file import PARTS_KIND, reader_of
+from hpcgnn.errors import HpcgnnError
+
+_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"  # what files of HDF5, and of torch, begin with
+
+Facts = dict[str, Any]
+
+
+def facts_of(
+    path: Path,
+    of_checkpoint: Callable[[Path], Facts],
+    count_steps: Callable[[SlabReader], int],
+    of_graph: Callable[[SlabReader, Callable[[int], object]], Facts],
+    *,
+    title: str,
+    quiet: bool,
+) -> Facts:
+    """What the reader of this kind of file gives: ``of_checkpoint`` also for what ranks keep beside one, ``of_graph`` for
+    graphs whole and in parts, with a progress bar of ``count_steps`` steps and this title.
+
+    Raises:
+        HpcgnnError: naming the file, where it is none of these, or damaged.
+    """
+    begins = _first_bytes(path)
+    if begins.startswith(_ZIP):
+        return of_checkpoint(path)
+    if not begins.startswith(_HDF5):
+        raise HpcgnnError(
+            f"{path} is no file of hpcgnn, or its first bytes are damaged: it begins neither as an HDF5 file nor as a checkpoint"
+        )
+    kind = h5.kind_of(path)
+    if kind not in (GRAPH_KIND, PARTS_KIND):
+        from hpcgnn.train import predict  # here, as it imports torch
+
+        if kind == predict.PREDICTIONS_KIND:
+            return predict.look_at_predictions(path)
+    with reader_of(path)(path) as reader, console.progress(title, count_steps(reader), quiet=quiet) as advance:
+        return of_graph(reader, advance)
+
+
+def check_run(folder: Path) -> None:
+    """Raise HpcgnnError where the folder is not that of a run."""
+    from hpcgnn.report.run_files import is_run
+
+    if not is_run(folder):
+        raise HpcgnnError(
+            f"{folder} is a folder, but not that of a run: name a file, or what `hpcgnn train --out` made"
+        )
+
+
+def _first_bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise HpcgnnError(f"{path} does not exist or is not a file")
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_HDF5))
+    except OSError as error:
+        raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error

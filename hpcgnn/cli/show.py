@@ -1,0 +1,196 @@
+"""``hpcgnn show``: what a file or a run holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli import console
+from hpcgnn.cli.kinds_of_files import check_run, facts_of
+from hpcgnn.data.contents import contents
+from hpcgnn.errors import HpcgnnError
+
+_MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
+
+Rows = Iterator[tuple[str, object]]
+
+
+@click.command(
+    epilog="\b\nExamples\n  hpcgnn show parts.h5\n  hpcgnn show run/checkpoints/best.pt\n  hpcgnn show run --json"
+)
+@click.argument("path", metavar="FILE|RUN", type=click.Path(path_type=Path))
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+def show(path: Path, quiet: bool, as_json: bool) -> None:
+    """Print the contents of graph.h5, parts.h5, predictions, a checkpoint, or the folder of a run.
+
+    A graph: nodes, edges, degrees, features, labels, splits. Parts: their balance, the edges between them, and the rows that
+    each stored plan sends. One process reads the file, a piece at a time. `hpcgnn check` looks for damage instead.
+    """
+    facts = {"path": str(path)} | (_run(path) if path.is_dir() else _file(path, quiet=quiet or as_json))
+    if as_json:
+        print(json.dumps(facts))
+        return
+    rows = {"run": _rows_of_run, "checkpoint": _rows_of_checkpoint}.get(facts["kind"], _rows_of_file)
+    console.table(str(path), rows(facts))
+
+
+def _file(path: Path, *, quiet: bool) -> dict[str, Any]:
+    facts = facts_of(path, _checkpoint, lambda reader: reader.num_slabs, contents, title="reading", quiet=quiet)
+    return facts | {"file_bytes": path.stat().st_size}
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    from hpcgnn.train import checkpoint
+
+    content = checkpoint.look_at(path)
+    if "model" not in content:
+        raise HpcgnnError(
+            f"{path} is not a checkpoint but the rows that one rank keeps beside one: name last.pt or best.pt"
+        )
+    weights = {name: list(values.shape) for name, values in content["model"].items()}
+    named = ("version", "next_epoch", "parts_uuid", "task", "metric", "seed", "compute", "best")
+    facts = {name: content[name] for name in named if content.get(name) is not None}
+    return facts | {
+        "kind": "checkpoint",
+        "model_config": content["model_config"],
+        "policies": (content.get("policies") or {}).get("names", []),
+        "has_optimiser": "optimiser" in content,
+        "parameters": sum(values.numel() for values in content["model"].values()),
+        "weights": weights,
+    }
+
+
+def _run(path: Path) -> dict[str, Any]:
+    from hpcgnn.report.run_files import read_run
+    from hpcgnn.train import checkpoint
+
+    check_run(path)
+    run = read_run(path)
+    best = run.best()
+    figures = ("epoch", "loss", "train_metric", "val_metric", "test_metric")
+    return {
+        "kind": "run",
+        "state": run.state,
+        "ranks": run.num_ranks,
+        "epochs": len(run.records),
+        "metric": run.metric,
+        "best": {name: best.get(name) for name in figures} if best else None,
+        "last_loss": run.records[-1].get("loss") if run.records else None,
+        "seconds_of_an_epoch_median": run.median("seconds"),
+        "bytes_sent_in_an_epoch_median": run.median("bytes_sent"),
+        "settings": run.settings,
+        "settings_changed": {name: value for name, value, _ in run.changed_settings()},
+        "checkpoints": {each.name: each.stat().st_size for each in sorted(checkpoint.folder(path).glob("*.pt"))},
+        "notes": list(run.notes),
+    }
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def _rows_of_file(facts: dict[str, Any]) -> Rows:
+    for name in ("kind", "version", "uuid"):
+        yield name, facts[name]
+    if "degrees" not in facts:  # predictions
+        yield from (
+            (name, facts[name]) for name in facts if name not in ("kind", "version", "uuid", "path", "file_bytes")
+        )
+        return
+    yield "nodes", facts["nodes"]
+    ways = "directed" if facts["directed"] else "undirected, stored both ways"
+    yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
+    yield from _rows_of_degrees(facts["degrees"])
+    features = facts["features"]
+    yield "features", f"{features['number']:,} {features['stored']}" if features["number"] else "none"
+    yield from _rows_of_labels(facts)
+    yield from ((f"{name} nodes", count) for name, count in facts["splits"].items())
+    yield from _rows_of_parts(facts)
+    yield from ((f"made: {name.replace('_', ' ')}", _told(value)) for name, value in facts["provenance"].items())
+    yield "checksums", "yes" if facts["checksums"] else "none in such a file"
+    yield "file size", console.size(facts["file_bytes"])
+
+
+def _told(value: object) -> object:
+    """Settings of a source as on a command line, without those that are off."""
+    if not isinstance(value, dict):
+        return value
+    given = {name: each for name, each in value.items() if each is not None and each is not False}
+    return ", ".join(name if each is True else f"{name}={each}" for name, each in given.items())
+
+
+def _rows_of_degrees(degrees: dict[str, Any]) -> Rows:
+    if degrees["mean"] is None:
+        return
+    yield "in-degree", f"{degrees['smallest']:,} to {degrees['largest']:,}, mean {degrees['mean']:.2f}"
+    yield "nodes without in-edges", degrees["without_in_edges"]
+    yield from ((f"  in-degree {span}", count) for span, count in degrees["histogram"].items())
+
+
+def _rows_of_labels(facts: dict[str, Any]) -> Rows:
+    yield "task", facts["task"]
+    if not facts["labels"]:
+        return
+    by_class = facts["labels"]["by_class"]
+    yield "classes", facts["classes"]
+    yield "nodes with a label", facts["labels"]["nodes"]
+    yield from ((f"  class {number}", count) for number, count in enumerate(by_class[:_MOST_CLASSES]))
+    if by_class[_MOST_CLASSES:]:
+        rest = by_class[_MOST_CLASSES:]
+        yield f"  {len(rest):,} more classes", f"{min(rest):,} to {max(rest):,} nodes each"
+
+
+def _rows_of_parts(facts: dict[str, Any]) -> Rows:
+    if "parts" not in facts:
+        return
+    yield "parts", facts["parts"]
+    yield from ((f"partition: {name.replace('_', ' ')}", value) for name, value in facts["made_by"].items())
+    yield from ((f"max/mean {name.replace('_', ' ')}", f"{value:.3f}") for name, value in facts["balance"].items())
+    share = 100 * facts["cut_edges"] / facts["edges"] if facts["edges"] else 0.0
+    yield "edges between parts", f"{facts['cut_edges']:,} ({share:.2f} %)"
+    for strategy, told in facts["plans"].items():
+        yield f"plan {strategy}", f"{told['rows']:,} rows each way between {told['pairs_of_parts']:,} pairs of parts"
+        yield "  summed before sending", told["rows_summed_before_sending"]
+        yield "  most rows of one part", told["rows_of_the_busiest_part"]
+
+
+def _rows_of_checkpoint(facts: dict[str, Any]) -> Rows:
+    yield "kind", "a checkpoint to resume from" if facts["has_optimiser"] else "the best weights of a run"
+    for name in ("version", "next_epoch", "task", "metric", "seed", "compute", "parts_uuid"):
+        if name in facts:
+            yield name.replace("_", " "), facts[name]
+    yield from ((f"model: {name.replace('_', ' ')}", value) for name, value in facts["model_config"].items())
+    best = facts.get("best")
+    if best and best["val_metric"] is not None:
+        yield "best validation metric", f"{best['val_metric']:.4f} in epoch {best['epoch'] + 1}"
+    yield from (("policy", name) for name in facts["policies"])
+    yield "parameters", facts["parameters"]
+    weights = list(facts["weights"].items())
+    yield from ((f"  {name}", " x ".join(map(str, shape))) for name, shape in weights[:_MOST_WEIGHTS])
+    if weights[_MOST_WEIGHTS:]:
+        yield "  and more", f"{len(weights) - _MOST_WEIGHTS} arrays"
+    yield "file size", console.size(facts["file_bytes"])
+
+
+def _rows_of_run(facts: dict[str, Any]) -> Rows:
+    yield "state", facts["state"]
+    if facts["ranks"]:
+        yield "ranks", facts["ranks"]
+    yield "epochs", facts["epochs"]
+    best = facts["best"]
+    if best:
+        tested = f", {best['test_metric']:.4f} in testing" if best["test_metric"] is not None else ""
+        yield f"best {facts['metric']}", f"{best['val_metric']:.4f} in validation{tested} (epoch {best['epoch'] + 1})"
+    if facts["last_loss"] is not None:
+        yield "last loss", f"{facts['last_loss']:.6f}"
+    if facts["seconds_of_an_epoch_median"] is not None:
+        yield "seconds an epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
+    if facts["bytes_sent_in_an_epoch_median"] is not None:
+        yield "sent in an epoch (median)", console.size(int(facts["bytes_sent_in_an_epoch_median"]))
+    yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())
+    yield from ((f"checkpoints/{name}", console.size(count)) for name, count in facts["checkpoints"].items())
+    yield from (("note", note) for note in facts["notes"])

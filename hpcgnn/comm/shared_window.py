@@ -1,0 +1,83 @@
+"""Memory that ranks of one node share, by MPI."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcgnn.comm.blocking import stalled
+from hpcgnn.comm.progress import PROGRESS
+from hpcgnn.comm.world import World
+
+_PAUSE_SECONDS = 5e-5
+_EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
+_CACHE_LINE_BYTES = 64
+
+
+class _MpiRanks(World, Protocol):
+    """What is asked of a world of MPI beside what all worlds do."""
+
+    def poke(self) -> None:
+        """Let MPI make progress with what this rank has sent."""
+
+    def watch_on(self) -> None:
+        """Give MPI to the progress thread until this rank calls it again."""
+
+
+class SharedWindow:
+    """:class:`hpcgnn.comm.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
+
+    Ranks meet through numbers in the memory itself, a cache line for each: a rank that comes writes how often it has come, and
+    looks at the others'. Where ranks share cores this takes one turn of each, where a collective of MPI takes several.
+
+    world: those ranks. comm, mpi: their communicator, and the module it is of.
+    """
+
+    def __init__(self, world: _MpiRanks, comm: Any, mpi: Any, num_bytes: int) -> None:
+        self._world = world
+        header = world.size * _CACHE_LINE_BYTES
+        self._window = mpi.Win.Allocate_shared(header + num_bytes if world.rank == 0 else 0, 1, comm=comm)
+        memory, _ = self._window.Shared_query(0)
+        self.values = np.frombuffer(memory, np.uint8, count=num_bytes, offset=header)
+        numbers = np.frombuffer(memory, np.int64, count=header // 8).reshape(world.size, -1)[:, 0]
+        self._arrivals, self._mine, self._meetings = numbers, numbers[world.rank : world.rank + 1], 0
+        self._mine[0] = 0
+        self._window.Lock_all(mpi.MODE_NOCHECK)
+        world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
+
+    def meet(self) -> None:
+        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`. Messages go on meanwhile."""
+        self._fence()
+        self._meetings += 1
+        self._mine[0] = self._meetings
+        started, seconds = time.perf_counter(), self._world.timeout_seconds
+        while (self._arrivals < self._meetings).any():
+            waited = time.perf_counter() - started
+            if waited < _EAGER_MEETING_SECONDS:
+                os.sched_yield()
+            else:
+                self._world.poke()  # others may wait for what this rank has sent
+                time.sleep(_PAUSE_SECONDS)
+            if waited > seconds:
+                late = int(np.flatnonzero(self._arrivals < self._meetings)[0])
+                raise stalled(f"rank {self._world.rank} of node {platform.node()}", seconds, f"its rank {late}")
+        self._fence()
+
+    def free(self) -> None:
+        """Behind a meeting, as others may still read. Once: later calls do nothing."""
+        if not self._window:
+            return
+        self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
+        self._window.Unlock_all()
+        self._window.Free()
+
+    def _fence(self) -> None:
+        """What was written before can be seen, and what others wrote is seen: x86 keeps that order by itself."""
+        if platform.machine() not in ("x86_64", "AMD64"):
+            PROGRESS.take_over()
+            self._window.Sync()
+            self._world.watch_on()

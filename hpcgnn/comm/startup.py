@@ -1,0 +1,58 @@
+"""What is looked at when a job starts: whether its ranks know of each other, and run one version on one MPI."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import xxhash
+
+from hpcgnn.comm.agreement import together
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.version import __version__
+
+if TYPE_CHECKING:
+    from hpcgnn.comm.world import World
+
+W = TypeVar("W", bound="World")
+# Where Open MPI, MPICH, MVAPICH and Slurm's steps tell a rank how many there are. A batch script is in no step.
+_ALONE = "HPCGNN_ALONE"
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def check_not_alone(size: int, library: str) -> None:
+    """Raise HpcgnnError for a process that MPI says is alone, though its launcher has started several: P jobs of one rank each
+    would write the same files. Not collective."""
+    told = {name: int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()}
+    if size > 1 or not told or min(told.values()) == 1 or os.environ.get(_ALONE):
+        return
+    name, ranks = next(iter(told.items()))
+    raise HpcgnnError(
+        f"the launcher has started {ranks} ranks ({name}), but in each of them MPI knows of that one alone: it is the launcher "
+        f"of another MPI than the one that mpi4py has loaded ({library}): use `hpcgnn launch -n {ranks}`, or the mpiexec of that "
+        f"library; or set {_ALONE}=1 where each is to be a job of its own"
+    )
+
+
+def check_alike(world: W) -> W:
+    """The world, of ranks that all run one version on one MPI library. Collective, one small one.
+
+    It comes first in a job: what comes later need not be the same in two versions.
+
+    Raises:
+        HpcgnnError: on all ranks, where one runs something else than rank 0.
+    """
+    # Behind the first comma, Open MPI tells who has built it, and where: that may differ from node to node.
+    mine = f"hpcgnn {__version__} on {world.library.partition(',')[0]}"
+    digest = np.array([xxhash.xxh3_64_intdigest(mine.encode())], np.uint64).view(np.int64)
+    most = world.allreduce(np.concatenate((digest, ~digest)), "max", "the other ranks to start")
+    if most[0] == ~most[1]:
+        return world
+    first = world.broadcast(mine, what="the version of rank 0")
+    with together(world, "compare versions"):
+        if mine != first:
+            raise HpcgnnError(
+                f"rank {world.rank} runs {mine}, and rank 0 {first}: install one version of both on all nodes"
+            )
+    return world

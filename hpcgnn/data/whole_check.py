@@ -1,0 +1,117 @@
+"""All of a ``graph.h5`` or ``parts.h5`` looked at by one process: every value and every checksum, plans included.
+
+Ranks look at what they read, which is a slab each. Here one process looks at slab after slab: in memory it has what the largest
+part's rank has of its plan, and O(parts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.data import h5, plan_store
+from hpcgnn.data.checks import sum_of_hashes
+from hpcgnn.data.graph_file import SlabReader
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.schema import Rule
+from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.plan import AggregationPlan, SparseMatrix
+
+_IDS_AT_A_TIME = 1 << 20
+
+
+def count_steps(reader: SlabReader) -> int:
+    """How often :func:`verify` calls ``advance(1)``."""
+    return reader.num_slabs * (1 + len(_plans(reader)))
+
+
+def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
+    """Look at everything; returns what it was.
+
+    Raises:
+        HpcgnnError: naming the file, the array and its part or block, where a value or a checksum is wrong.
+    """
+    ids = 0
+    for slab in range(reader.num_slabs):
+        reader.verify([slab])
+        if isinstance(reader, PartsFile):
+            ids += sum_of_hashes(reader.read("nodes/original_ids", *reader.part(slab)))
+        advance(1)
+    if isinstance(reader, PartsFile):
+        _check_ids(reader, ids)
+    plans = {name: _verify_plan(reader, name, advance) for name in _plans(reader) if isinstance(reader, PartsFile)}
+    rules = [*reader.rules.values(), *(array.rule for plan in plans.values() for array in plan.arrays.values())]
+    return {
+        "kind": reader.KIND,
+        "version": reader.attributes["version"],
+        "uuid": reader.uuid,
+        "nodes": reader.meta.num_nodes,
+        "edges": reader.meta.num_edges,
+        f"{reader.SLAB}s": reader.num_slabs,
+        "arrays": len(rules),
+        "bytes": sum(map(_num_bytes, rules)),
+        "plans": list(plans),
+        "plans_out_of_use": _unused_plans(reader),
+        "checksums": reader.checksums is not None,
+        "plans_without_checksums": [name for name, plan in plans.items() if plan.checksums is None],
+    }
+
+
+def _num_bytes(rule: Rule) -> int:
+    return rule.dtype.itemsize * rule.shape[0] * rule.row_size
+
+
+def _plans(reader: SlabReader) -> list[str]:
+    """Those that training would use."""
+    if not isinstance(reader, PartsFile):
+        return []
+    return plan_store.stored_strategies(reader)
+
+
+def _unused_plans(reader: SlabReader) -> list[str]:
+    group = h5.child(reader.file, "plan")
+    if not isinstance(group, h5py.Group):
+        return []
+    with h5.reading(reader.path, "plan"):
+        return sorted(set(group) - set(_plans(reader)))
+
+
+def _check_ids(parts: PartsFile, found: int) -> None:
+    """Each part has its ids once and in range; hashes of all of them add up to those of 0 to N - 1 where each is there."""
+    nodes, wanted = parts.meta.num_nodes, 0
+    for begin in range(0, nodes, _IDS_AT_A_TIME):
+        wanted += sum_of_hashes(np.arange(begin, min(begin + _IDS_AT_A_TIME, nodes)))
+    if (found - wanted) % 2**64:
+        raise h5.damaged(parts.path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")
+
+
+def _verify_plan(parts: PartsFile, strategy: str, advance: Callable[[int], object]) -> StoredPlan:
+    """Every part's plan; that senders and receivers mean the same rows; and that each edge is counted once."""
+    stored = StoredPlan(parts, strategy)
+    stored.pairs()
+    counted = np.zeros(parts.num_parts, np.int64)
+    for part in range(parts.num_parts):
+        for receiver, edges in _edges_of(part, stored.part(part, edges=False)):
+            counted[receiver] += edges
+        advance(1)
+    for part, edges in enumerate(counted.tolist()):
+        first, last = parts.slab_rows("edges/indices", part)
+        if edges != last - first:
+            raise _wrong_count(parts, strategy, edges, last - first, part)
+    return stored
+
+
+def _edges_of(part: int, plan: AggregationPlan[SparseMatrix]) -> Iterable[tuple[int, int]]:
+    """How many edges the plan of ``part`` has of which receivers; an entry that carries a row on is no edge."""
+    yield part, plan.local.indices.size + plan.receive.indices.size - int(plan.receive_from.pre.sum())
+    peers, post, pre = plan.send_to.peers, plan.send_to.post, plan.send_to.pre
+    entries = np.diff(plan.send.indptr[np.concatenate(([0], np.cumsum(post + pre)))])
+    yield from zip(peers.tolist(), (entries - post).tolist(), strict=True)
+
+
+def _wrong_count(parts: PartsFile, strategy: str, counted: int, edges: int, part: int) -> HpcgnnError:
+    return h5.damaged(parts.path, f"plan/{strategy} has {counted} edges for the {edges} of part {part}")

@@ -1,0 +1,119 @@
+"""The section: cases of the worker, and those that need a process of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from campaign.bad_input import environment
+from campaign.processes import environment as variables_of_children
+from campaign.processes import run
+from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
+
+_PROGRESS = re.compile(r"cov: (\d+) ft: \d+ corp: (\d+)")  # of libFuzzer
+GUIDED = ("edge list", "METIS", "MatrixMarket", "settings", "link costs", "decisions", "study")
+"""Formats whose cases are guided by coverage (:mod:`campaign.bad_input.guided`)."""
+_LONGEST_SAID = 600
+_SHARE_OF_PROCESSES = 0.25  # of the time: for the cases that need a process of their own
+_RUNS, _SHORT_RUNS = 10_000, 500
+_MOST_SECONDS = 90.0  # for the runs of one format
+
+
+def _run(session: Session) -> Iterator[Case]:
+    inputs = session.new_folder("worker")
+    yield from _of_worker(session, inputs)
+    for kind in GUIDED[: 1 if session.short else None]:
+        if session.wants(name := f"{kind}, guided by coverage"):
+            yield from _guided(session, kind, name, inputs / "inputs")
+    yield from environment.cases(session)
+
+
+def _of_worker(session: Session, folder: Path) -> Iterator[Case]:
+    """In a process of its own: it must not enter MPI, nor have threads of torch's, before it forks."""
+    asked = {
+        "seed": session.seed,
+        "folder": str(folder),
+        "short": session.short,
+        "deadline": session.deadline - _SHARE_OF_PROCESSES * (session.deadline - time.monotonic()),
+        "only": session.only,
+    }
+    errors = session.folder / "worker.stderr"
+    with errors.open("w") as stderr:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "campaign.bad_input.worker", json.dumps(asked)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=variables_of_children(OMP_NUM_THREADS="1"),
+        )
+        assert worker.stdout is not None
+        try:
+            for line in worker.stdout:
+                yield _case(json.loads(line))
+        finally:
+            worker.stdout.close()  # whoever stops reading cases wants no more of them
+            code = worker.wait()
+    if code:
+        yield Case("the campaign itself", "worker", FAILED, f"ended with {code}: {_tail(errors)}")
+
+
+def _guided(session: Session, kind: str, group: str, inputs: Path) -> Iterator[Case]:
+    """Changed texts of one format. Each is a case."""
+    if importlib.util.find_spec("atheris") is None:
+        yield Case(group, kind, LEFT_OUT, "Atheris is not installed: there is none for this Python and this machine")
+        return
+    folder, runs = session.new_folder(f"guided {kind}"), _SHORT_RUNS if session.short else _RUNS
+    asked = {"kind": kind, "inputs": str(inputs), "folder": str(folder), "seed": session.seed, "runs": runs}
+    asked["seconds"] = max(min(_MOST_SECONDS, (session.deadline - time.monotonic()) / 2), 5.0)
+    command = (sys.executable, "-m", "campaign.bad_input.guided", json.dumps(asked))
+    ended = run(command, variables={"OMP_NUM_THREADS": "1"}, seconds=asked["seconds"] + 120)
+    if ended.exit != 0:
+        said = " | ".join(ended.stderr.strip().splitlines()[-4:])[-_LONGEST_SAID:]
+        yield Case(group, kind, FAILED, f"ended with {ended.exit}: {said}", ended.seconds)
+        return
+    told = json.loads(ended.stdout.splitlines()[-1])
+    for end in (RIGHT, REFUSED):
+        yield from (Case(group, f"{kind} {number}", end) for number in range(told["ends"].get(end, 0)))
+    for number, failure in enumerate(told["failures"]):
+        yield Case(group, f"{kind}, failed {number}", FAILED, f"{failure['said']}: {failure['text']}"[:_LONGEST_SAID])
+    reached = _PROGRESS.findall(ended.stderr)
+    if reached:
+        session.add_fact(f"{group}: branches of its parser that were reached", int(reached[-1][0]))
+        session.add_fact(f"{group}: texts that each reached something new", int(reached[-1][1]))
+
+
+def _case(told: dict[str, Any]) -> Case:
+    if told["defects"]:
+        wrong = "; ".join(f"{kind}: {what}" for kind, what in told["defects"].items())
+        said = f"{told['what']}: {wrong}"[:_LONGEST_SAID]
+        return Case(told["group"], told["name"], FAILED, said, told["seconds"])
+    said = told["said"].splitlines()[-1][:_LONGEST_SAID] if told["said"] else ""
+    return Case(told["group"], told["name"], REFUSED if told["exit"] else RIGHT, said, told["seconds"])
+
+
+def _tail(path: Path) -> str:
+    return " | ".join(path.read_text(errors="replace").strip().splitlines()[-4:])[-_LONGEST_SAID:]
+
+
+SECTION = Section(
+    "bad_input",
+    "Bad input",
+    "Each case gives one thing that is wrong to one command or function: a valid file with a bit, a value, a shape, a type or a"
+    " line of it changed by chance from a seed, files cut at every 4 KiB, headers that claim 2^60 rows, files with Python code in"
+    " them, checkpoints of other runs, a value of an option of the command line, an environment variable, an argument of a public"
+    " Python function. Texts whose parsers are Python are changed thousands of times more by Atheris, which keeps what reached"
+    " new code, to change it further; what is accepted of graphs is compared with a second reader. A case fails where the end is"
+    " not a right result or one sentence that names the file, the option or the argument, with exit code 1 or 2 on all ranks: a"
+    " traceback, a signal, more than 30 s, damage accepted with another result, a temporary or half-made file left behind, memory"
+    " of more than twice the file (beside what the valid file takes, and 32 MiB), or code from a file that ran.",
+    _run,
+    share=5.0,
+)

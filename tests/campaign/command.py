@@ -1,0 +1,103 @@
+"""The campaign's command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from campaign import report
+from campaign.run import ROOT, run_section, write_record
+from campaign.section import FAILED
+from campaign.sections import NAMES, section
+
+_LONG_MINUTES, _SHORT_MINUTES = 240.0, 3.0
+
+
+@click.command(
+    epilog="\b\nExamples\n  python tests/campaign --short"
+    "\n  python tests/campaign kills disk --seed 7 --minutes 30 --out build/campaign"
+    "\n  python tests/campaign bad_input --only 'command line' --out build/campaign"
+    "\n  python tests/campaign bad_input --again --out build/campaign"
+)
+@click.argument("names", nargs=-1, metavar="[SECTION]...", type=click.Choice(NAMES))
+@click.option("--seed", default=0, show_default=True, help="Every choice by chance follows from it.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    help="Time budget of all sections together.  [default: 240; 3 with --short]",
+)
+@click.option("--short", is_flag=True, help="The form that runs in CI: fewer and quicker cases.")
+@click.option(
+    "--only", multiple=True, metavar="WORD", help="Run the cases whose names have this word; may be given again."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=ROOT / "build" / "campaign",
+    help="Folder for SECTION.json and reliability.md.",
+)
+@click.option(
+    "--again", is_flag=True, help="Run what failed by the records in --out once more, and add to them how it ends now."
+)
+@click.option(
+    "--report", "only_report", is_flag=True, help="Run nothing; make reliability.md of the records in --out again."
+)
+def campaign(
+    names: tuple[str, ...],
+    seed: int,
+    minutes: float | None,
+    short: bool,
+    only: tuple[str, ...],
+    out: Path,
+    again: bool,
+    only_report: bool,
+) -> None:
+    """Break things from outside, and list what does not end as it should.
+
+    A case ends well with a right result, or with one sentence and exit code 1 or 2. Exit code 1 where one did not. Without a
+    SECTION all of them run.
+    """
+    console = Console(stderr=True)
+    has_failed = False
+    if again:
+        has_failed = _again(
+            [record for record in report.records(out) if record["section"] in (names or NAMES)], out, minutes
+        )
+    elif not only_report:
+        chosen = [section(name) for name in (names or NAMES)]
+        budget = 60 * (minutes or (_SHORT_MINUTES if short else _LONG_MINUTES)) / sum(each.share for each in chosen)
+        for each in chosen:
+            record = run_section(each, seed=seed, seconds=budget * each.share, short=short, only=only, console=console)
+            write_record(record, out)
+            has_failed |= any(case["end"] == FAILED for case in record["listed"])
+    page = report.write(out)
+    console.print(report.table(out))
+    console.print(f"{page}", markup=False, soft_wrap=True)
+    sys.exit(has_failed)
+
+
+def _again(found: list[dict[str, Any]], out: Path, minutes: float | None) -> bool:
+    """Run the failed cases of these records; whether one fails still."""
+    has_failed = False
+    for record in found:
+        names = tuple(case["name"] for case in record["listed"] if case["end"] == FAILED)
+        if names:
+            this, seconds = section(record["section"]), 60 * (minutes or _LONG_MINUTES)
+            done = run_section(
+                this,
+                seed=record["seed"],
+                seconds=seconds,
+                short=record["short"],
+                only=names,
+                console=Console(stderr=True),
+            )
+            if (missing := len(names) - sum(report.totals(done).values())) > 0:
+                done["groups"]["not run again"] = {FAILED: missing}
+            record["again"] = {name: done[name] for name in ("on", "groups", "listed")}
+            write_record(record, out)
+            has_failed |= report.totals(done)[FAILED] > 0
+    return has_failed

@@ -1,0 +1,80 @@
+"""``python -m campaign.disk.server``: has imported everything, and forks a child for each command that a line of stdin names.
+
+It is started with the library of ``faults.c`` in LD_PRELOAD; a child arms it for itself. A child ends as any program does, so
+that what libraries do at the end of a process is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from campaign.children import redirect
+
+_IMPORTS = (
+    "torch",
+    "scipy.sparse",
+    *(f"hpcgnn.cli.{name}" for name in ("convert", "partition", "plan", "train", "predict", "report")),
+    "hpcgnn.comm.devices",
+    "hpcgnn.comm.threads",
+    "hpcgnn.data.sources.sbm",
+    "hpcgnn.graph",
+    "hpcgnn.nn",
+    "hpcgnn.report.drawing",
+    "hpcgnn.train.predict",
+)
+_POLL_SECONDS = 0.003
+
+
+def main() -> int:
+    """Serve until stdin ends; the exit code, in a child that of its command."""
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    from hpcgnn.cli.main import main as command
+
+    gc.freeze()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(task)
+            command()
+        print(json.dumps(_outcome(pid, task["seconds"])), flush=True)
+    return 0
+
+
+def _become(task: dict[str, Any]) -> None:
+    """Be the process of a command: in its folder, with its files for output, and the fault that it is to meet."""
+    os.setsid()
+    os.chdir(task["folder"])
+    redirect(task["stdout"], task["stderr"])
+    os.environ["TMPDIR"] = task["temporary"]
+    sys.argv = ["hpcgnn", *task["words"]]
+    library = ctypes.CDLL(None)
+    below, log, kind = (task[name].encode() for name in ("folder", "log", "kind"))
+    library.faults_arm(below, log, kind, ctypes.c_long(task["number"]), task["error"])
+
+
+def _outcome(pid: int, seconds: float) -> dict[str, Any]:
+    started = time.monotonic()
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return {"exit": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - started}
+        if time.monotonic() > started + seconds:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return {"exit": None, "seconds": seconds}
+        time.sleep(_POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""One case after the other: start, kill, start again, compare."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from campaign.kills import strike
+from campaign.kills.jobs import (
+    CONVERT,
+    EPOCHS,
+    INPUTS,
+    OF_TRAINED_EPOCHS,
+    PARTITION,
+    PARTITION_ON_RANKS,
+    PLAN,
+    PREPARATION,
+    Job,
+    training,
+)
+from campaign.kills.strike import ALL_RANKS, LAUNCHER, ONE_RANK, PROCESS
+from campaign.processes import HPCGNN, Ended, finish, start
+from campaign.processes import run as run_command
+from campaign.section import FAILED, RIGHT, Case, Session
+from campaign.whole import none_half
+
+ENDS_WITHIN_SECONDS = 30.0
+_TOOK_SECONDS = 300.0  # a command that takes longer than this hangs
+_TRIES = 8
+_STILL = "tmp"  # the folder for temporary files in a case's
+SOME_TIME, WRITING, CHECKPOINT = "at any time", "while it writes", "in a checkpoint"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kill to be done: of ``who`` of the job, at a moment of this kind."""
+
+    job: Job
+    who: str
+    moment: str
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a command left alone does. seconds: until its end; first_file: until it begins to write."""
+
+    made: dict[str, str]
+    names: set[str]
+    seconds: float
+    first_file: float
+    folder: Path
+
+
+@dataclass
+class Tally:
+    """What is counted over all cases, for the report."""
+
+    seconds: list[float] = field(default_factory=list)
+    until_ended: list[float] = field(default_factory=list)
+    too_late: int = 0
+    in_checkpoints: int = 0
+    of_open_mpi: int = 0
+
+
+def plans(*, short: bool) -> list[Plan]:
+    """The kills in turn: those of all kinds come before the second of one kind."""
+    delta = training(2, "delta", 1)
+    if short:
+        return [
+            Plan(CONVERT, PROCESS, WRITING),
+            Plan(PARTITION, PROCESS, WRITING),
+            Plan(delta, ALL_RANKS, CHECKPOINT),
+            Plan(delta, ONE_RANK, SOME_TIME),
+        ]
+    found: list[Plan] = []
+    for turn, policy in enumerate(("", "adaqp, pipeline", "delta", "", "delta")):
+        moment = (SOME_TIME, WRITING)[turn % 2]
+        for job in (CONVERT, PARTITION, PLAN):
+            found += [Plan(job, PROCESS, each) for each in (SOME_TIME, WRITING, moment)]
+        found += [Plan(PARTITION_ON_RANKS, who, moment) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
+        for who in (ONE_RANK, ALL_RANKS, LAUNCHER):
+            found += [Plan(training(2, policy, 3), who, each) for each in (SOME_TIME, WRITING)]
+            found.append(Plan(training(4, policy, 3), who, moment))
+        found += [Plan(training(2, policy, 1), who, CHECKPOINT) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
+    return found
+
+
+def run(session: Session) -> Iterator[Case]:
+    """The section."""
+    inputs, tally = session.folder / Path(INPUTS).name, Tally()
+    undisturbed: dict[str, Undisturbed] = {}
+    inputs.mkdir()
+    for words in PREPARATION[: 2 if session.short else None]:
+        _check_ended(run_command([*HPCGNN, *words, "--quiet"], folder=inputs, seconds=_TOOK_SECONDS))
+    for number, plan in enumerate(plans(short=session.short)):
+        name = f"{number} {plan.job.name}: {plan.who}, {plan.moment}"
+        if not session.wants(name):
+            continue
+        started = time.monotonic()
+        if plan.job.name not in undisturbed:
+            alone = _left_alone(session, plan.job)
+            if plan.job.replays:  # which measures nothing, and so has a file less
+                alone = _left_alone(session, plan.job, replay=_decisions(alone))
+            undisturbed[plan.job.name] = alone
+        wrong = _try(session, name, plan, undisturbed[plan.job.name], tally)
+        tally.seconds.append(time.monotonic() - started)
+        group = f"{plan.job.name.partition(',')[0]}: {plan.who}" + (", in a checkpoint" * (plan.moment == CHECKPOINT))
+        yield Case(group, name, FAILED if wrong else RIGHT, wrong, tally.seconds[-1])
+    _add_facts(session, tally)
+
+
+def _add_facts(session: Session, tally: Tally) -> None:
+    session.add_fact("kills that hit a command at work", len(tally.seconds))
+    session.add_fact("commands that had ended before their kill, tried again earlier", tally.too_late)
+    session.add_fact("kills at which a temporary file of a checkpoint was there", tally.in_checkpoints)
+    session.add_fact("files and folders that Open MPI itself left, of killed launchers", tally.of_open_mpi)
+    if tally.seconds:
+        session.add_fact("a kill with all that belongs to it, median", round(statistics.median(tally.seconds), 1), "s")
+        session.add_fact(
+            "until all processes of a killed job had ended, longest", round(max(tally.until_ended), 1), "s"
+        )
+
+
+def _check_ended(ended: Ended) -> None:
+    if ended.exit != 0:
+        raise RuntimeError(f"an undisturbed command ended with {ended.exit}: {ended.stderr}")
+
+
+def _command(job: Job, folder: Path, *, again: bool = False, replay: Path | None = None) -> subprocess.Popen[str]:
+    words = [*HPCGNN, *job.words, *(job.again if again else ()), "--quiet"]
+    words += ["--replay", str(replay)] if replay else []
+    return start(words, folder=folder, ranks=job.ranks, variables={"TMPDIR": str(folder / _STILL)})
+
+
+def _new_folder(session: Session, job: Job, name: str) -> Path:
+    folder = session.new_folder(name)
+    (folder / _STILL).mkdir()
+    if job.copied:
+        shutil.copy(session.folder / Path(INPUTS).name / job.copied, folder)
+    return folder
+
+
+def _decisions(alone: Undisturbed) -> Path:
+    """What an undisturbed training has decided."""
+    return alone.folder / "run" / "decisions.jsonl"
+
+
+def _left_alone(session: Session, job: Job, *, replay: Path | None = None) -> Undisturbed:
+    folder = _new_folder(session, job, f"undisturbed {job.name}")
+    before, started = strike.names(folder), time.monotonic()
+    process = _command(job, folder, replay=replay)
+    strike.wait_until(lambda: _has_written(folder, before), process)
+    first_file = time.monotonic() - started
+    _check_ended(finish(process, seconds=_TOOK_SECONDS))
+    return Undisturbed(job.made(folder), _names(folder), time.monotonic() - started, first_file, folder)
+
+
+def _names(folder: Path) -> set[str]:
+    """But those that Open MPI gives to its own."""
+    return {name for name in strike.names(folder) if not strike.is_of_open_mpi(name.removeprefix(f"{_STILL}/"))}
+
+
+def _writes(folder: Path, watched: str) -> bool:
+    return any(watched in name for name in strike.temporaries(folder))
+
+
+def _has_written(folder: Path, before: set[str]) -> bool:
+    return any(not name.startswith(_STILL) for name in strike.names(folder) - before)
+
+
+def _try(session: Session, name: str, plan: Plan, alone: Undisturbed, tally: Tally) -> str:
+    """What is wrong; empty where nothing is."""
+    chance = session.generator(name)
+    share, shared_before = float(chance.random()), strike.shared_memory()
+    replay = _decisions(alone) if plan.job.replays else None
+    # a checkpoint's file: best.pt is written before last.pt
+    watched = str(chance.choice([".last.pt.", ".best.pt.", *(["-0.pt."] if "delta" in plan.job.name else [])]))
+    for _ in range(_TRIES):
+        folder = _new_folder(session, plan.job, name)
+        process = _command(plan.job, folder, replay=replay)
+        _wait_for_the_moment(plan, alone, folder, share, process, chance)
+        members, chosen = strike.family(process.pid), strike.victims(process, plan.who, chance)
+        jobs = strike.jobs_of(members)
+        if plan.moment == CHECKPOINT:  # known before, as a checkpoint is written in milliseconds
+            strike.wait_until(partial(_writes, folder, watched), process, poll=0.0003)
+        if strike.kill(chosen):
+            break
+        finish(process, seconds=_TOOK_SECONDS)
+        tally.too_late += 1
+        share *= 0.7
+        shutil.rmtree(folder)
+    else:
+        return f"ended before each of {_TRIES} kills"
+    tally.in_checkpoints += plan.moment == CHECKPOINT and _writes(folder, watched)
+    ended = strike.until_ended(sorted({*members, *strike.family(process.pid)}), ENDS_WITHIN_SECONDS)
+    finish(process, seconds=ENDS_WITHIN_SECONDS)
+    if ended is None:
+        return f"processes are still there {ENDS_WITHIN_SECONDS:.0f} s after the kill"
+    tally.until_ended.append(ended)
+    half = none_half(folder)
+    wrong = f"after the kill, {half}" if half else _start_again(plan.job, folder, alone, replay)
+    tally.of_open_mpi += strike.remove_shared_memory(jobs) + sum(1 for _ in (folder / _STILL).glob("ompi.*/*"))
+    wrong = wrong or _left_in_shared_memory(shared_before)
+    if not wrong:
+        shutil.rmtree(folder)
+    return wrong
+
+
+def _wait_for_the_moment(
+    plan: Plan,
+    alone: Undisturbed,
+    folder: Path,
+    share: float,
+    process: subprocess.Popen[str],
+    chance: np.random.Generator,
+) -> None:
+    """share: of the time in question, at which the kill is to be."""
+    before, started = strike.names(folder), time.monotonic()
+    length = alone.seconds
+    if plan.moment == WRITING:
+        strike.wait_until(lambda: _has_written(folder, before), process)
+        started, length = time.monotonic(), alone.seconds - alone.first_file
+    if plan.moment == CHECKPOINT:
+        wanted = 1 + int(share * (EPOCHS - 2))
+        strike.wait_until(lambda: strike.lines_in(folder / "run" / "metrics.jsonl") >= wanted, process, poll=0.002)
+        return
+    strike.wait_until(lambda: time.monotonic() > started + share * length, process)
+    if plan.who == ONE_RANK:
+        strike.wait_until(lambda: bool(strike.victims(process, ONE_RANK, chance)), process)
+
+
+def _start_again(job: Job, folder: Path, alone: Undisturbed, replay: Path | None) -> str:
+    ended = finish(_command(job, folder, again=True, replay=replay), seconds=_TOOK_SECONDS)
+    if ended.exit != 0 and not (ended.exit == 1 and "exists: choose another name" in ended.stderr):
+        return f"started again, it ends with {ended.exit}: {ended.stderr.strip()[-600:]}"
+    return compare(job, folder, alone)
+
+
+def compare(job: Job, folder: Path, alone: Undisturbed) -> str:
+    """What is not as an undisturbed command makes and leaves it; empty where all is."""
+    try:
+        made = job.made(folder)
+    except Exception as error:  # whatever a damaged file makes a library raise
+        return f"what was made cannot be read: {error!r}"
+    other = [name for name, value in alone.made.items() if made.get(name) != value]
+    if other:
+        return f"not what an undisturbed command made: {', '.join(f'{name} {made.get(name)}' for name in other)}"
+    left, missing = _names(folder) - alone.names, alone.names - _names(folder) - OF_TRAINED_EPOCHS
+    if left or missing:
+        return f"left behind: {sorted(left)}; missing: {sorted(missing)}"
+    return ""
+
+
+def _left_in_shared_memory(before: set[str]) -> str:
+    left = [name for name in strike.shared_memory() - before if not strike.is_of_open_mpi(name)]
+    return f"left behind in shared memory: {left}" if left else ""

@@ -1,0 +1,173 @@
+"""What quantization promises of every row, whatever is in it, and that all kernels say the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from kernels.quantized_rows import dequantize, quantize
+
+from hpcgnn.comm.codecs import packed
+from hpcgnn.kernels.messages import decode_rows, encode_rows
+from hpcgnn.kernels.native import library
+from hpcgnn.kernels.packing import QUANTIZED_BITS
+
+LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110
+_STEP_UP = 1 + 2.0**-7  # a scale is rounded up to bfloat16
+_ROUNDING = 2.0**-7  # of a zero-point, relative to it
+_WIDTHS = (1, 3, 8, 17, 64, 130)
+
+
+def beyond_bound(x: np.ndarray, decoded: np.ndarray, bits: int, *, has_noise: bool) -> str:
+    """Which value of ``x`` (n, F) is farther from what was decoded than its row's step; empty where none is.
+
+    Rows with a NaN or an infinity must be NaN throughout; values beyond 2**126 are taken as 2**126.
+    """
+    is_finite = np.isfinite(x).all(1)
+    if not np.isnan(decoded[~is_finite]).all():
+        return f"row {int(np.flatnonzero(~is_finite)[0])} has a NaN or an infinity, and came as numbers"
+    x, decoded = x[is_finite].astype(np.float64), decoded[is_finite].astype(np.float64)
+    if not x.size:
+        return ""
+    if not np.isfinite(decoded).all():
+        return "a finite row came with a NaN or an infinity"
+    is_beyond = np.abs(x) > LARGEST  # such a value takes the last code, whose number may be a rounding beyond 2**126
+    x = x.clip(-LARGEST, LARGEST)
+    low, high = x.min(1), x.max(1)
+    largest = np.abs(x).max(1)
+    # The zero-point is below the smallest value by its rounding, so that the grid is so much longer.
+    steps = 2**bits - 1 if has_noise else 2**bits
+    scale = np.maximum((high - low + _ROUNDING * np.abs(low) * has_noise) / steps, SMALLEST_SCALE) * _STEP_UP
+    allowed = scale * (1 if has_noise else 0.5) + (not has_noise) * 2.0**-8 * (np.abs(low) + scale)
+    allowed += 2.0**-22 * largest + (low == high) * _ROUNDING * largest + 2.0**-149
+    off = np.abs(x - decoded) - allowed[:, None] - is_beyond * _ROUNDING * LARGEST
+    if (off <= 0).all():
+        return ""
+    row, column = np.unravel_index(int(off.argmax()), off.shape)
+    return f"{x[row, column]!r} in a row from {low[row]!r} to {high[row]!r} came as {decoded[row, column]!r} in {bits} bits"
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[str]]:
+    """Meanwhile every quantized message of this process is decoded again and compared with what was to be sent."""
+    problems: list[str] = []
+
+    def encode(x: torch.Tensor, rows: torch.Tensor, bits: int, key: int | None, *where: Any, **how: Any) -> Any:
+        trouble = encode_rows(x, rows, bits, key, *where, **how)
+        if bits in QUANTIZED_BITS and rows.numel():
+            out = torch.zeros(rows.numel(), x.shape[1])
+            decode_rows(*where, bits, out, torch.arange(rows.numel()), backend="reference", check=False)
+            wrong = beyond_bound(x[rows].numpy(), out.numpy(), bits, has_noise=key is not None)
+            if wrong:
+                problems.append(wrong)
+        return trouble
+
+    with mock.patch.object(packed, "encode_rows", encode):
+        yield problems
+
+
+def rows_out_of_the_ordinary(rng: np.random.Generator, width: int) -> dict[str, np.ndarray]:
+    """(F,) rows by what they are."""
+    x = rng.standard_normal(width)
+    top = np.finfo(np.float32).max
+    sign = np.where(rng.random(width) < 0.5, -1.0, 1.0)
+    rows = {
+        "usual": x, "1e30": 1e30 * x, "1e-30": 1e-30 * x, "denormal": 1e-40 * x, "smallest denormal": 1.4e-45 * sign,
+        "zeros": 0 * x, "negative zeros": -0.0 * np.abs(x), "both zeros": 0.0 * sign, "constant": np.full(width, 0.7),
+        "constant 1e30": np.full(width, 1e30), "constant denormal": np.full(width, 3e-42), "largest": top * sign,
+        "constant largest": np.full(width, top), "constant smallest": np.full(width, -top), "range overflows": 3e38 * sign,
+        "beyond 2**126": 1.5e38 * x, "subnormal range beside 1": 1 + 1.2e-7 * (rng.random(width) < 0.5),
+        "subnormal range beside 1e-38": 1.2e-38 + 1e-44 * rng.random(width),
+        "one huge": np.where(np.arange(width) == 0, 1e38, 1e-3 * x),
+        "one tiny": np.where(np.arange(width) == 0, 1e-40, 1.0), "magnitudes": sign * 10.0 ** rng.uniform(-44, 38, width),
+        "halves of steps": rng.integers(0, 256, width) / 2, "2**24 + 1": 2.0**24 + rng.integers(0, 3, width),
+        "around 2**-110": 2.0**-110 * x, "around 2**126": 2.0**126 * (1 + 1e-6 * x),
+        "around 2**-126": 2.0**-126 * (1 + 0.5 * sign),
+    }  # fmt: skip
+    for what, value in (("NaN", np.nan), ("an infinity", np.inf), ("minus infinity", -np.inf)):
+        for where, column in (("first", 0), ("last", width - 1)):
+            rows[f"{what} {where}"] = np.where(np.arange(width) == column, value, x)
+    rows["infinities"] = np.inf * sign
+    rows["a NaN of another pattern"] = x
+    with np.errstate(over="ignore"):
+        found = {name: row.astype(np.float32) for name, row in rows.items()}
+    found["a NaN of another pattern"].view(np.uint32)[width // 2] = 0xFF8000FF
+    return found
+
+
+def ways() -> dict[str, tuple[str, str]]:
+    """Backend and instruction set of every kernel that runs here, by name."""
+    return {"reference": ("reference", ""), "jit": ("jit", "")} | {
+        f"native, {isa}": ("native", isa) for isa in library.isas()
+    }
+
+
+def problem_of_kernels(rng: np.random.Generator, width: int, bits: int, *, has_noise: bool) -> str:
+    """What is wrong with the kernels of messages for all rows out of the ordinary at once, in an order by chance; empty where
+    nothing is."""
+    rows = rows_out_of_the_ordinary(rng, width)
+    names = [list(rows)[number] for number in rng.permutation(len(rows))]
+    x = torch.from_numpy(np.stack([rows[name] for name in names]))
+    key = int(rng.integers(2**63)) if has_noise else None
+    first: tuple[str, bytes, bytes] | None = None
+    for way, (backend, isa) in ways().items():
+        with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
+            payload, params = quantize(x, bits, key, backend=backend)  # type: ignore[arg-type]
+            decoded = dequantize(payload, params, bits, width, backend=backend)
+        if bits in QUANTIZED_BITS:
+            wrong = beyond_bound(x.numpy(), decoded.numpy(), bits, has_noise=has_noise)
+            if wrong:
+                return f"{way}: {wrong}"
+        found = (way, payload.numpy().tobytes() + params.view(torch.uint8).numpy().tobytes(), _bits_of(decoded))
+        if first is None:
+            first = found
+        for what, mine, theirs in (("bytes", found[1], first[1]), ("numbers", found[2], first[2])):
+            if mine != theirs:
+                return f"{way} makes other {what} than {first[0]} at {width} columns and {bits} bits"
+    return ""
+
+
+def _bits_of(decoded: torch.Tensor) -> bytes:
+    """All NaNs as one: which of them it is, is nobody's promise."""
+    values = decoded.numpy().copy()
+    values[np.isnan(values)] = np.nan
+    return values.tobytes()
+
+
+def problem_of_plain_words(rng: np.random.Generator, width: int, bits: int) -> str:
+    """As :func:`problem_of_kernels`, of 16 and 32 bits: to the nearest bfloat16, and as they are; and how many rows are told to
+    be not finite."""
+    rows = rows_out_of_the_ordinary(rng, width)
+    x = torch.from_numpy(np.stack(list(rows.values())))
+    first: bytes | None = None
+    for way, (backend, isa) in ways().items():
+        with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
+            buffer = torch.zeros(x.shape[0] * width * bits // 8, dtype=torch.uint8)
+            numbers = torch.arange(x.shape[0])
+            payload_at = numbers * (width * bits // 8)
+            told = encode_rows(x, numbers, bits, None, buffer, payload_at, None, backend=backend)
+            out = torch.empty_like(x)
+            decode_rows(buffer, payload_at, None, bits, out, numbers, backend=backend)
+        if int(told) != int((~x.isfinite()).any(1).sum()):
+            return f"{way} finds {int(told)} rows that are not finite, at {width} columns and {bits} bits"
+        wanted = x if bits == 32 else x.bfloat16().float()
+        if _bits_of(out) != _bits_of(wanted):
+            return f"{way} decodes other numbers than torch at {width} columns and {bits} bits"
+        first = first or buffer.numpy().tobytes()
+        if bits == 16 and buffer.numpy().tobytes() != first:
+            return f"{way} makes other bytes at {width} columns and {bits} bits"
+    return ""
+
+
+def kernel_cases() -> Iterator[tuple[int, int, bool]]:
+    """Columns, bits, and whether with noise."""
+    for width in _WIDTHS:
+        for bits in (*QUANTIZED_BITS, 16, 32):
+            yield width, bits, True
+            if bits in QUANTIZED_BITS:
+                yield width, bits, False

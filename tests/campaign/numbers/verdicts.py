@@ -1,0 +1,69 @@
+"""Whether what P ranks found is what one process finds."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from campaign.numbers.ranks import Outcome
+
+TOLERANCE = {"float32": 2e-4, "jit": 2e-4, "reference": 2e-4, "float64": 1e-9, "bf16-emulated": 0.05}
+MOST_SPREADS = 20.0
+"""Times how far one process' own results move where its inputs move by their last bits."""
+
+
+def difference(found: np.ndarray, wanted: np.ndarray, floor: float = 0.0) -> float:
+    """Largest difference relative to the largest magnitude; 0 where the same values are not finite and all others are equal."""
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    if not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
+        return math.inf
+    kept = np.isfinite(wanted)
+    if not kept.any():
+        return 0.0
+    off = float(np.abs(found[kept] - wanted[kept]).max())
+    return off / max(float(np.abs(wanted[kept]).max()), floor) if off else 0.0
+
+
+def differences(found: Outcome, wanted: Outcome, epochs: int) -> dict[str, float]:
+    """Of the losses of so many first epochs, and of the gradients of the first, relative to the largest gradient of all: what a
+    parameter's gradient is next to nothing of is rounding of the others'."""
+    told = {"losses": difference(np.array(found.losses[:epochs]), np.array(wanted.losses[:epochs]))}
+    names = wanted.gradients.keys()
+    if found.gradients.keys() != names:
+        return told | {"gradients": math.inf}
+    both = [[np.ravel(each.gradients[name]) for name in names] for each in (found, wanted)]
+    return told | {"gradients": difference(*(np.concatenate(each) if each else np.zeros(0) for each in both))}
+
+
+def is_a_sentence(refused: str) -> bool:
+    """Whether it may be shown to people: one line, with words, and no Python in it."""
+    return "\n" not in refused and len(refused.split()) > 3 and "Traceback" not in refused and "Error(" not in refused
+
+
+def of_numbers(refused: str) -> bool:
+    """Whether a training was refused because of what it computed, which another order of summing may not compute."""
+    return re.search(r"NaN|nan|inf", refused) is not None
+
+
+def finite_everywhere(found: Outcome) -> str:
+    """What is not finite in a training that went to its end."""
+    if not np.isfinite(found.losses).all():
+        return f"ends well with losses {found.losses}"
+    if not found.weights_finite:
+        return "ends well with weights that are not finite"
+    return ""
+
+
+def ranks_disagree(outcomes: list[Outcome]) -> str:
+    """What the ranks of one job tell differently."""
+    first = outcomes[0]
+    for rank, each in enumerate(outcomes):
+        if each.refused != first.refused:
+            return f"rank {rank} ends with {each.refused or 'success'!r}, rank 0 with {first.refused or 'success'!r}"
+        if each.metrics != first.metrics:
+            return f"rank {rank} has metrics {each.metrics}, rank 0 {first.metrics}"
+        if differences(each, first, len(first.losses))["losses"] > 1e-6:
+            return f"rank {rank} has losses {each.losses}, rank 0 {first.losses}"
+    return ""

@@ -1,0 +1,107 @@
+"""A section of the campaign: what it tries, and what became of each case."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RIGHT = "right"
+REFUSED = "refused"
+FAILED = "failed"
+LEFT_OUT = "left out"
+"""How a case ended:
+
+right: with the result that it should have.
+refused: with one sentence and exit code 1 or 2, where that is what should happen.
+failed: in any other way. This is a defect.
+left out: it was not run, for a reason that ``said`` has: the machine lacks something.
+"""
+ENDS = (RIGHT, REFUSED, FAILED, LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. group: its row in the report. name: how to run it again, within the section. end: one of ``ENDS``. said: what is
+    wrong, for a failure; the reason, for a case left out; the sentence, for a refusal, where it is worth a look."""
+
+    group: str
+    name: str
+    end: str
+    said: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A measured number of a section's, with its unit, for the report."""
+
+    name: str
+    value: float | int | str
+    unit: str = ""
+
+
+@dataclass
+class Session:
+    """What a section gets.
+
+    Attributes:
+        seed: every choice by chance follows from it (:meth:`generator`).
+        folder: an empty folder of the section's own, removed afterwards.
+        short: whether this is the form that runs in CI: cases that are chosen to be quick, and few.
+        deadline: of ``time.monotonic()``; no case is started after it.
+        only: words, one of which is in the names of the cases to run; empty for all of them.
+        facts: numbers that the section adds for the report.
+    """
+
+    seed: int
+    folder: Path
+    short: bool
+    deadline: float
+    only: tuple[str, ...] = ()
+    facts: list[Fact] = field(default_factory=list)
+
+    def generator(self, *names: object) -> np.random.Generator:
+        """A generator of the case with these names: the same whichever other cases run."""
+        digest = hashlib.sha256(repr((self.seed, *names)).encode()).digest()
+        return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+
+    def wants(self, name: str) -> bool:
+        """Whether the case is to run: there is time, and its name has one of the words."""
+        return time.monotonic() < self.deadline and (not self.only or any(word in name for word in self.only))
+
+    def has_time(self) -> bool:
+        """Whether another case may be started."""
+        return time.monotonic() < self.deadline
+
+    def new_folder(self, name: str) -> Path:
+        """An empty folder for a case."""
+        safe = "".join(letter if letter.isalnum() else "-" for letter in name)[:80]
+        path = self.folder / safe
+        number = 0
+        while path.exists():
+            number += 1
+            path = self.folder / f"{safe}.{number}"
+        path.mkdir(parents=True)
+        return path
+
+    def add_fact(self, name: str, value: Any, unit: str = "") -> None:
+        """A number for the report."""
+        self.facts.append(Fact(name, value, unit))
+
+
+@dataclass(frozen=True)
+class Section:
+    """name: of its file and on the command line. title: its heading. about: a paragraph of the report: what is done, and what
+    counts as a failure. run: yields each case when it has ended. share: of the time budget, beside the other sections'."""
+
+    name: str
+    title: str
+    about: str
+    run: Callable[[Session], Iterator[Case]]
+    share: float = 1.0

@@ -1,0 +1,27 @@
+"""Which sections there are, in the order of the report. A section's module is imported when it runs: some import torch."""
+
+from __future__ import annotations
+
+import importlib
+
+from campaign.section import Section
+
+_MODULES = {
+    "bad_input": "campaign.bad_input",
+    "kills": "campaign.kills",
+    "disk": "campaign.disk",
+    "network": "campaign.network",
+    "soak": "campaign.soak",
+    "sanitizers": "campaign.sanitizers",
+    "numbers": "campaign.numbers",
+    "wrong_cluster": "campaign.wrong_cluster",
+    "security": "campaign.security",
+}
+NAMES = tuple(_MODULES)
+
+
+def section(name: str) -> Section:
+    """The section of this name: its module's ``SECTION``."""
+    found = importlib.import_module(_MODULES[name]).SECTION
+    assert found.name == name, f"{_MODULES[name]} holds the section {found.name}"
+    return found

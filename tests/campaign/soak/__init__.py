@@ -1,0 +1,111 @@
+"""Long runs: memory, files, threads and what MPI holds stay as they are, and the same training gives the same losses.
+
+jobs     a job, watched and judged
+watch    samples of ranks from outside
+counts   what ranks ask MPI for, by a library before MPI's own (counts.c)
+growth   when something has grown
+again    a job that loads, builds, trains and drops, again and again
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from campaign.section import FAILED, RIGHT, Case, Section, Session
+from campaign.soak import jobs
+
+_LONG = {"ranks": 16, "epochs": 1000, "rounds": 200, "period": 50, "share": 0.01, "seconds": 3600.0}
+# Bits are assigned anew several times before the warm-up is over: the first times take memory.
+_SHORT = {"ranks": 2, "epochs": 200, "rounds": 0, "period": 5, "share": 0.08, "seconds": 400.0}
+_BITS = "adaqp"
+_AGAIN = "the same training again"
+
+
+def _run(session: Session) -> Iterator[Case]:
+    form = _SHORT if session.short else _LONG
+    yield from soak(session, form, {})
+
+
+def soak(session: Session, form: dict[str, float], variables: dict[str, str]) -> Iterator[Case]:
+    """All jobs of a form. variables: of the ranks' environment."""
+    folder, ranks = session.new_folder("soak"), int(form["ranks"])
+    for count in dict.fromkeys((ranks, 2) if form["rounds"] else (ranks,)):
+        problem = jobs.prepared(folder, count)
+        if problem:
+            yield Case("training", "parts", FAILED, problem)
+            return
+    if not session.only or session.wants("training"):
+        yield from _training(session, folder, form, variables)
+    if form["rounds"] and session.wants("load, build, train and drop"):
+        job = jobs.repeated(
+            session.new_folder("again"), folder / "parts2.h5", rounds=int(form["rounds"]), share=form["share"],
+            seconds=form["seconds"], variables=variables,
+        )  # fmt: skip
+        yield from _judged(session, f"load, build, train and drop, {int(form['rounds'])} times", job)
+
+
+def _training(session: Session, folder: Path, form: dict[str, float], variables: dict[str, str]) -> Iterator[Case]:
+    group = f"{int(form['epochs'])} epochs of {int(form['ranks'])} ranks"
+    runs: list[Path] = []
+    for number in (1, 2):
+        own = session.new_folder(f"run {number}")
+        job = jobs.training(
+            own, folder / f"parts{int(form['ranks'])}.h5", "run", ranks=int(form["ranks"]),
+            epochs=int(form["epochs"]),
+            period=int(form["period"]), bits=_BITS,
+            replay=runs[0] / "decisions.jsonl" if runs else None, seconds=form["seconds"], share=form["share"],
+            variables=variables,
+        )  # fmt: skip
+        yield from _judged(session, group if number == 1 else f"{group}, again", job)
+        runs.append(own / "run")
+        if session.short and not session.has_time():
+            return
+    started = time.monotonic()
+    try:
+        unlike = jobs.unlike(*runs)
+    except OSError as error:
+        unlike = f"a run has no results: {error}"
+    yield Case(_AGAIN, group, FAILED if unlike else RIGHT, unlike, time.monotonic() - started)
+
+
+def _judged(session: Session, group: str, job: jobs.Job) -> Iterator[Case]:
+    started = time.monotonic()
+    soaked = jobs.run(job)
+    seconds = time.monotonic() - started
+    for name, end, said in jobs.verdicts(soaked):
+        yield Case(group, name, end, said, seconds)
+        seconds = 0.0
+    if not soaked.problem and soaked.watched.samples:
+        steepest = max(jobs.slopes(soaked), key=lambda each: each.value)
+        low, high = steepest.interval
+        session.add_fact(
+            f"{group}: steepest slope of a rank's memory (of {steepest.level / 2**20:.0f} MiB), 95 %",
+            f"{steepest.value:,.0f} ({low:,.0f} to {high:,.0f})",
+            "bytes an epoch",
+        )
+        session.add_fact(f"{group}: seconds", round(time.monotonic() - started))
+
+
+SECTION = Section(
+    name="soak",
+    title="Long runs",
+    about=(
+        "16 ranks on the machine's cores train 1,000 epochs with AdaQP's bits and PipeQS' staleness, with an "
+        "evaluation and a checkpoint every ten epochs; twice, the second time with the times that the first "
+        "one saw (`--replay`): losses, metrics, bits, ages and weights must be equal to the bit. Two ranks of "
+        "one job load parts, build a model (by turns one of this package and one of PyG's that is "
+        "distributed), train two epochs and drop all, 200 times. Meanwhile every rank is looked at from "
+        "outside: memory that no other process has, open files, threads, files of shared memory; and a "
+        "library that stands before MPI's own counts requests, communicators, datatypes, windows and groups, "
+        "and what malloc has given out. Behind the first fifth of the samples a line is fitted to a rank's "
+        "memory: it is flat where the interval (95 %) of the slope reaches 0, or where 1,000 epochs (rounds) "
+        "at this slope add less than 1 % of the rank's memory (8 % in the short form, of 200 epochs on 2 "
+        "ranks, in which buffers are still taken). Counts may not be higher in the last quarter than in the "
+        "first, no request may be under way at the end, and no file of shared memory and no temporary file "
+        "may be left."
+    ),
+    run=_run,
+    share=1.5,
+)

@@ -1,0 +1,68 @@
+"""Whether what was sampled stays as it is: the rules by which a soak passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+WARM_UP = 0.2
+"""Share of the samples that are not looked at: memory is taken where it is needed first."""
+SCALE = 1000
+"""Epochs over which memory may not grow by more than a share of it."""
+_FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Of a line through samples: bytes an epoch, and its interval of 95 %. level: the mean, in bytes."""
+
+    value: float
+    half_width: float
+    level: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """From, to."""
+        return self.value - self.half_width, self.value + self.half_width
+
+    def problem(self, share: float) -> str:
+        """Why memory is not flat; empty where the interval reaches 0, or ``SCALE`` epochs add less than ``share`` of
+        the level."""
+        low, high = self.interval
+        if low <= 0 or self.value * SCALE < share * self.level:
+            return ""
+        return (
+            f"grows by {self.value:,.0f} bytes an epoch (95 %: {low:,.0f} to {high:,.0f}), which is "
+            f"{self.value * SCALE / self.level:.1%} of {self.level / 2**20:,.0f} MiB in {SCALE} epochs"
+        )
+
+
+def after_warm_up(values: Sequence[float]) -> Sequence[float]:
+    """Those that count."""
+    return values[int(np.ceil(WARM_UP * len(values))) :]
+
+
+def slope(epochs: Sequence[float], values: Sequence[float]) -> Slope:
+    """By least squares, behind the warm-up.
+
+    Raises:
+        ValueError: with too few samples to tell.
+    """
+    x, y = (np.asarray(after_warm_up(each), np.float64) for each in (epochs, values))
+    if x.size < _FEWEST:
+        raise ValueError(f"{x.size} samples are too few to fit a line to")
+    fit = stats.linregress(x, y)
+    half = float(stats.t.ppf(0.975, x.size - 2)) * float(fit.stderr)
+    return Slope(float(fit.slope), half, float(y.mean()))
+
+
+def rises(counts: Sequence[int]) -> str:
+    """How a count has risen: its least value in the last quarter against the median of the first, behind the warm-up. What is
+    there for a moment, as the file of a checkpoint, does not count, nor what a few early epochs still make."""
+    kept = after_warm_up(counts)
+    quarter = max(len(kept) // 4, 1)
+    before, now = float(np.median(kept[:quarter])), min(kept[-quarter:])
+    return f"rose from {before:g} to {now}" if now > before else ""

@@ -1,0 +1,87 @@
+"""What a running job takes, looked at from outside: a sample of every rank each time that it has come some epochs
+further."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rank_pool import ranks_of
+
+from hpcgnn.footprint import private_memory_bytes
+
+_PAUSE_SECONDS = 0.1
+_SHARED_MEMORY = "/dev/shm/"  # looked for among what ranks map
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of one rank. epoch: how far the job had come. memory: bytes that no other process has. files, threads: how many
+    are open, and
+    run."""
+
+    epoch: int
+    memory: int
+    files: int
+    threads: int
+
+
+@dataclass
+class Watched:
+    """samples: by process id. shared: files of shared memory that ranks mapped. last_epoch: how far the job came."""
+
+    samples: dict[int, list[Sample]] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
+    last_epoch: int = 0
+
+
+def watch(
+    process: subprocess.Popen[str], ranks: int, epochs_done: Callable[[], int], every: int, seconds: float
+) -> Watched:
+    """Sample all ranks of a launcher every so many epochs until it ends, or for so many seconds."""
+    found, ends = Watched(), time.monotonic() + seconds
+    pids: list[int] = []
+    while process.poll() is None and time.monotonic() < ends:
+        time.sleep(_PAUSE_SECONDS)
+        epoch = epochs_done()
+        if epoch < found.last_epoch + every:
+            continue
+        found.last_epoch = epoch
+        if len(pids) < ranks:
+            pids = list(ranks_of(process.pid).values())
+        for pid in pids:
+            sample = _sample(pid, epoch)
+            if sample is not None:
+                found.samples.setdefault(pid, []).append(sample)
+                found.shared |= _mapped_in_shared_memory(pid)
+    return found
+
+
+def _sample(pid: int, epoch: int) -> Sample | None:
+    """None where the process has ended."""
+    try:
+        files, threads = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("fd", "task"))
+    except OSError:
+        return None
+    memory = private_memory_bytes(pid)
+    return Sample(epoch, memory, files, threads) if memory else None
+
+
+def _mapped_in_shared_memory(pid: int) -> set[str]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = {line.split(maxsplit=5)[5] for line in lines if line.count(_SHARED_MEMORY)}
+    return {path for path in paths if not path.endswith(" (deleted)")}
+
+
+def lines_of(path: Path) -> int:
+    """Lines that a file has so far: 0 where it is not there yet."""
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0

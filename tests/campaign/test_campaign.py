@@ -1,0 +1,148 @@
+"""The campaign's own program: what counts as a good end, its records and its page, and the defects that it has found."""
+
+from __future__ import annotations
+
+import ast
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from campaign import command, report
+from campaign.processes import Ended, wrong_end
+from campaign.run import ROOT, run_section, write_record
+from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
+from campaign.sections import NAMES, section
+
+DOCUMENTS = ROOT / "docs" / "reliability"
+SENTENCE = "hpcgnn: error: g.h5 is damaged\n"
+RULE = "-" * 70 + "\n"
+CONNECTING = (
+    f"{RULE}WARNING: Open MPI failed to TCP connect to a peer MPI process.  This\nshould not happen.\n\n"
+    f"  PID:        6637\n{SENTENCE}  Error:      Operation now in progress (115)\n{RULE}"
+)
+OPEN_MPI = f"{RULE}MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\n{RULE}"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stderr", "ranks", "wrong"),
+    [
+        (0, "", 0, ""),
+        (1, SENTENCE, 0, ""),
+        (2, "Usage: hpcgnn\nTry --help\n\nError: g.h5 has no such setting\n", 0, ""),
+        (1, SENTENCE.replace("g.h5", "it"), 0, "names none of"),
+        (1, SENTENCE + "more\n", 0, "2 lines where one"),
+        (1, SENTENCE + SENTENCE, 0, "2 lines where one"),
+        (1, SENTENCE + SENTENCE, 2, ""),
+        (1, OPEN_MPI + SENTENCE, 1, ""),
+        (1, CONNECTING + OPEN_MPI, 1, ""),
+        (1, CONNECTING + "more\n" + OPEN_MPI, 1, "2 lines where one"),
+        (1, f"{RULE}more\n{RULE}{SENTENCE}", 1, "2 lines where one"),
+        (1, CONNECTING, 0, "7 lines where one"),
+        (1, "", 0, "0 lines where one"),
+        (3, SENTENCE, 0, "exit code 3"),
+        (-11, "", 0, "by a signal"),
+        (139, "", 2, "by a signal"),
+        (None, "", 0, "hangs"),
+        (1, "Traceback (most recent call last):\nKeyError: 'g.h5'\n" + SENTENCE, 0, "a traceback"),
+    ],
+)
+def test_what_a_good_end_is(exit_code: int | None, stderr: str, ranks: int, wrong: str) -> None:
+    found = wrong_end(Ended(exit_code, "", stderr, 1.0), names=["g.h5"], ranks=ranks)
+    assert bool(found) == bool(wrong)
+    assert wrong in found
+
+
+def made_up(name: str = "kills") -> Section:
+    def run(session: Session):
+        assert session.folder.is_dir()
+        session.add_fact("draw", float(session.generator("draw").random()))
+        yield Case("group", "one", RIGHT)
+        yield Case("group", "two", FAILED, "a traceback | of two lines")
+        yield Case("other", "three", LEFT_OUT, "no such thing here")
+
+    return Section(name, "Made up", "About it.", run)
+
+
+def test_a_record_has_counts_failures_and_facts(tmp_path: Path) -> None:
+    quiet = Console(quiet=True)
+    one, two = (run_section(made_up(), seed=3, seconds=1.0, short=False, only=(), console=quiet) for _ in range(2))
+    assert one["groups"] == {"group": {"right": 1, "failed": 1}, "other": {"left out": 1}}
+    assert [case["name"] for case in one["listed"]] == ["two", "three"]
+    assert one["facts"] == two["facts"], "choices by chance follow from the seed"
+    assert json.loads(write_record(one, tmp_path).read_text())["seed"] == 3
+    page = report.page(tmp_path)
+    assert "- group, two: a traceback | of two lines" in page
+    assert "no such thing here (1)" in page
+
+
+def test_what_failed_is_run_again_when_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mended = [FAILED]
+
+    def run(session: Session):
+        for name in ("one", "two"):
+            if session.wants(name):
+                yield Case("group", name, RIGHT if name == "one" else mended[-1], "a traceback")
+
+    this = Section("kills", "Made up", "About it.", run)
+    monkeypatch.setattr(command, "section", lambda name: this)
+    monkeypatch.setattr(report, "section", lambda name: this)
+    invoke = partial(CliRunner().invoke, command.campaign)
+    assert invoke(["kills", "--out", str(tmp_path)]).exit_code == 1
+    for end, code in ((FAILED, 1), (REFUSED, 0)):
+        mended.append(end)
+        assert invoke(["kills", "--again", "--out", str(tmp_path)]).exit_code == code
+        (record,) = report.records(tmp_path)
+        assert report.totals(record) == {RIGHT: 1, REFUSED: 0, FAILED: 1, LEFT_OUT: 0}, "the run stays as it was"
+        assert record["again"]["groups"] == {"group": {end: 1}}, "no case but the one that failed"
+        assert report.failing(record) == code
+    assert "0 end right, 1 are refused, and 0 fail" in report.page(tmp_path)
+    monkeypatch.setattr(command, "section", lambda name: Section("kills", "Made up", "", lambda session: iter(())))
+    assert invoke(["kills", "--again", "--out", str(tmp_path)]).exit_code == 1, (
+        "a case that is not run again is not mended"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_section_says_what_it_does(name: str) -> None:
+    found = section(name)
+    assert len(found.about) > 100
+    assert found.share > 0
+
+
+# -- what is committed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_defect_found_has_a_test_or_a_reason(name: str) -> None:
+    for defect in report.defects(name):
+        assert set(defect) in ({"what", "test"}, {"what", "left"}), defect
+        if "test" in defect:
+            path, _, function = defect["test"].partition("::")
+            defined = {
+                node.name
+                for node in ast.walk(ast.parse((ROOT / path).read_text()))
+                if isinstance(node, ast.FunctionDef)
+            }
+            assert function.partition("[")[0] in defined, defect["test"]
+
+
+def test_the_page_follows_from_the_records() -> None:
+    assert report.page(DOCUMENTS) == DOCUMENTS.with_suffix(".md").read_text()
+
+
+def test_every_section_has_a_record() -> None:
+    assert [record["section"] for record in report.records(DOCUMENTS)] == list(NAMES)
+
+
+@pytest.mark.parametrize("record", report.records(DOCUMENTS), ids=lambda record: record["section"])
+def test_what_is_recorded_is_a_long_form_without_failures(record: dict) -> None:
+    assert not record["short"]
+    assert not record["only"]
+    ends = report.totals(record)
+    assert ends[RIGHT] + ends["refused"] > 0
+    left = sum("left" in defect for defect in report.defects(record["section"]))
+    assert report.failing(record) <= left, "a failure is mended or explained"

@@ -1,0 +1,64 @@
+"""What the section on sanitizers calls a failure."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.requirements import Requirement
+
+from campaign import sanitizers
+from campaign.processes import Ended
+from campaign.section import FAILED, LEFT_OUT, RIGHT
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "==3==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x1\nall passed",
+        "WARNING: ThreadSanitizer: data race (pid=3)\nall passed",
+        "native/rows.h:3:4: runtime error: null pointer passed as argument 2\nall passed",
+    ],
+)
+def test_a_report_is_a_failure_whatever_the_exit_code(said):
+    assert sanitizers.verdict(said, 0, wanted="all passed")[0] == FAILED
+
+
+def test_ends_of_programs():
+    assert sanitizers.verdict("usable avx2\nall passed", 0, wanted="all passed") == (RIGHT, "")
+    assert sanitizers.verdict("usable avx2", 0, wanted="all passed")[0] == FAILED
+    assert sanitizers.verdict("all passed", -11)[0] == FAILED
+    assert sanitizers.verdict("all passed", None)[0] == FAILED
+
+
+def test_tests_that_did_not_run_have_not_passed():
+    assert sanitizers.passed(Ended(0, "12 passed, 3 deselected in 1.0s", "", 1.0))[0] == RIGHT
+    assert sanitizers.passed(Ended(0, "12 skipped in 1.0s", "", 1.0))[0] == FAILED
+    assert sanitizers.passed(Ended(1, "1 failed, 12 passed in 1.0s", "", 1.0))[0] == FAILED
+
+
+PINS = sanitizers.pinned("# versions\nNumPy==2.0.1  # why\nno_such_thing==1.0\nrich==99.0.0\n")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "end"),
+    [
+        ("numpy>=3", FAILED),  # outside of the range
+        ("scipy", FAILED),  # no version
+        ("no-such.thing>=1", LEFT_OUT),
+        ("rich", FAILED),  # another one is installed
+    ],
+)
+def test_versions(wanted, end):
+    assert sanitizers.is_pinned(Requirement(wanted), PINS)[0] == end
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("[vm:27513] WARNING: MPI_Win still allocated in MPI_Finalize", True),
+        ("WARNING: 1 unnamed MPI_File handles still allocated at MPI_FINALIZE", True),
+        ("not freed via MPI_FREE_MEM before invoking MPI_FINALIZE:", True),
+        ("note: run: 4 ranks", False),
+    ],
+)
+def test_what_mpi_says_of_what_is_left(line, is_one):
+    assert bool(sanitizers._LEFT_OPEN.search(line)) == is_one

@@ -1,0 +1,94 @@
+"""Every version of every format that hpcgnn writes has a file among these tests' data, as that version wrote it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+
+from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.data import whole_check
+from hpcgnn.data.graph_file import GRAPH_VERSION, GraphFile
+from hpcgnn.data.parts_file import PARTS_VERSION, PartsFile, reader_of
+from hpcgnn.data.stored_plan import PLAN_VERSION
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.train import archive, checkpoint, predict, rank_state
+
+HERE = Path(__file__).parent
+# What is written now. Who raises one keeps a file of the new version here, as its command writes it, and leaves the old ones.
+NOW = {
+    "graph-version-{}.h5": GRAPH_VERSION,
+    "parts-version-{}.h5": PARTS_VERSION,
+    "checkpoint-version-{}.pt": checkpoint.CHECKPOINT_VERSION,
+    "messages-version-{}.pt": checkpoint.CHECKPOINT_VERSION,
+    "predictions-version-{}.h5": predict.PREDICTIONS_VERSION,
+}
+KEPT = [name.format(version) for name, newest in NOW.items() for version in range(1, newest + 1)]
+
+
+def looked_at(path: Path) -> dict:
+    """What a file of any format holds, after all of it was verified."""
+    if ".pt" in path.name:
+        return checkpoint.look_at(path)
+    if path.name.startswith("predictions"):
+        return predict.look_at_predictions(path)
+    with reader_of(path)(path) as reader:
+        return whole_check.verify(reader)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_files_of_every_version_are_kept_and_read(name: str) -> None:
+    found = looked_at(HERE / name)
+    if "rows" not in found:  # what ranks keep beside a checkpoint, whose files are as the checkpoint's
+        assert found["version"] == int(name.split("-")[-1].split(".")[0])
+
+
+def test_versions_that_are_read_are_those_that_are_kept() -> None:
+    assert tuple(range(1, GRAPH_VERSION + 1)) == GraphFile.VERSIONS
+    assert tuple(range(1, PARTS_VERSION + 1)) == PartsFile.VERSIONS
+
+
+def test_the_newest_parts_file_has_a_plan_of_the_version_of_now() -> None:
+    """Plans have a version of their own."""
+    with h5py.File(HERE / f"parts-version-{PARTS_VERSION}.h5") as file:
+        assert int(file["plan/hybrid"].attrs["plan_version"]) == PLAN_VERSION
+    with PartsFile(HERE / f"parts-version-{PARTS_VERSION}.h5") as parts:
+        assert whole_check.verify(parts)["plans"] == ["hybrid"]
+
+
+def test_the_newest_messages_have_the_format_of_now() -> None:
+    path = HERE / f"messages-version-{checkpoint.CHECKPOINT_VERSION}.pt"
+    assert looked_at(path)["format"] == rank_state._FORMAT
+
+
+def of_version(version: int, path: Path) -> Path:
+    if path.suffix == ".h5":
+        with h5py.File(path, "r+") as file:
+            file.attrs["version"] = version
+        return path
+    content = torch.load(path, weights_only=True) | {"version": version}
+    content.pop("digest", None)
+    torch.save(content | {"digest": archive.digest_of(content)}, path)
+    return path
+
+
+@pytest.mark.parametrize("name", [name.format(newest) for name, newest in NOW.items() if "messages" not in name])
+def test_files_of_a_later_version_say_to_update(name: str, tmp_path: Path) -> None:
+    path = of_version(99, Path(shutil.copy(HERE / name, tmp_path)))
+    with pytest.raises(HpcgnnError, match=r"version 99.*update hpcgnn"):
+        looked_at(path)
+    of_version(0, path)
+    with pytest.raises(HpcgnnError, match="version 0, this hpcgnn reads") as error:
+        looked_at(path)
+    assert "update" not in str(error.value)
+
+
+def test_old_checkpoints_are_read_by_all_ranks() -> None:
+
+    for version in range(1, checkpoint.CHECKPOINT_VERSION + 1):
+        path = HERE / f"checkpoint-version-{version}.pt"
+        contents = on_threads(2, lambda world, path=path: checkpoint.read(world, path, None, checkpoint.Last))
+        assert [content["next_epoch"] for content in contents] == [2, 2]

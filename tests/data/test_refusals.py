@@ -1,0 +1,155 @@
+"""What the system refuses while an HDF5 file is read or written is one sentence with the system's reason, not damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import h5py
+import pytest
+import small_graphs
+
+from hpcgnn.byte_sink import LocalFile, naming
+from hpcgnn.comm.files import open_for_writing
+from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.data import h5, plan_store
+from hpcgnn.data.stored import ByteSource
+from hpcgnn.errors import HpcgnnError
+
+FULL = "Can't decrement id ref count (file write failed: time = now\n, errno = 28, error message = 'No space left on device')"
+DISK = "Unable to synchronously open file (file read failed: time = now\n, errno = 5, error message = 'Input/output error')"
+# The file may not become larger than its datasets, whose addresses HDF5 keeps until it is closed.
+LARGE = """
+import resource, signal, sys
+import numpy as np
+from hpcgnn.data import h5
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+try:
+    h5.create(sys.argv[1], {"x": ((4096,), np.dtype(np.int64))}, {})
+except OSError as error:
+    print(error.errno, error.filename)
+"""
+# The checksums' values stay in memory until their dataset is closed.
+CHECKSUMS = """
+import os, resource, signal, sys
+import h5py, numpy as np
+from hpcgnn.data import checksums, h5
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = h5py.File(sys.argv[1], "w", libver=("v108", "v108"))
+file.flush()
+size = os.path.getsize(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+try:
+    with h5.writing(sys.argv[1], "checksums"):
+        checksums.store(file, {"x": np.ones(64, np.uint64)}, {})
+except OSError as error:
+    print(error.errno, error.filename, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_file_that_cannot_be_closed_is_an_error_of_the_system(tmp_path):
+    path = tmp_path / "f.h5"
+    ended = subprocess.run([sys.executable, "-c", LARGE, path], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.returncode) == (f"{errno.EFBIG} {path}\n", 0), ended.stderr
+
+
+def test_checksums_that_cannot_be_written_are_an_error_of_the_system(tmp_path):
+    path = tmp_path / "f.h5"
+    ended = subprocess.run([sys.executable, "-c", CHECKSUMS, path], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == (f"{errno.EFBIG} {path}\n", "", 0)
+
+
+def test_what_cannot_be_added_for_want_of_room_is_no_damage():
+    with pytest.raises(OSError, match="No space left on device") as told, h5.writing("f.h5", "a plan"):
+        raise RuntimeError(FULL)
+    assert (told.value.errno, told.value.filename) == (errno.ENOSPC, "f.h5")
+
+
+def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch):
+    with pytest.raises(HpcgnnError, match=r"^cannot read f\.h5: Input/output error$"), h5.reading("f.h5", "x"):
+        raise OSError(DISK)
+    path = tmp_path / "f.h5"
+    path.touch()
+
+    def refused(*_: object, **how: object) -> None:
+        raise OSError(DISK)
+
+    monkeypatch.setattr(h5py, "File", refused)
+    with pytest.raises(HpcgnnError, match=r"/f\.h5: Input/output error$"):
+        h5.open_checked(path, "hpcgnn-graph", (1,))
+
+
+def test_a_file_that_cannot_be_closed_after_that_has_the_first_reason():
+    def refuse_twice() -> None:
+        try:
+            raise OSError(FULL)
+        finally:
+            raise RuntimeError("Slist already enabled? (slist already enabled?)")
+
+    with pytest.raises(OSError, match="No space left on device"), h5.telling_refusals("f.h5"):
+        refuse_twice()
+
+
+def test_a_wrong_offset_is_damage():
+    with pytest.raises(HpcgnnError, match="is damaged"), h5.reading("f.h5", "x"):
+        raise OSError(DISK.replace("errno = 5", "errno = 22"))
+
+
+def test_bytes_that_cannot_be_read_are_one_sentence(tmp_path):
+    with pytest.raises(HpcgnnError, match=r"^cannot read .*/no: No such file"):
+        ByteSource(tmp_path / "no")
+
+
+def test_an_open_file_is_named(tmp_path):
+    (tmp_path / "f").touch()
+    file = LocalFile(tmp_path / "f")
+    os.close(file._descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor") as told:
+        file.close()
+    assert told.value.filename == str(tmp_path / "f")
+    with pytest.raises(OSError, match="other") as kept, naming("f"):
+        raise OSError(errno.EIO, "other", "g")
+    assert kept.value.filename == "g"
+
+
+def test_a_file_of_all_ranks_that_cannot_be_closed_is_one_sentence_on_each(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.touch()
+    close = LocalFile.close
+
+    def failing(self):
+        close(self)
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(LocalFile, "close", failing)
+
+    def written(world):
+        with pytest.raises(HpcgnnError) as told, open_for_writing(world, str(path)):
+            pass
+        return str(told.value)
+
+    said = on_threads(2, written)
+    assert len(set(said)) == 1
+    assert "Input/output error" in said[0]
+
+
+def test_a_plan_that_cannot_be_flushed_is_an_error_of_the_system(tmp_path, monkeypatch):
+    path = tmp_path / "parts.h5"
+    graph = small_graphs.random_multigraph()
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
+    flush, calls = h5py.File.flush, []
+
+    def failing(self):
+        calls.append(self)
+        if len(calls) == 2:
+            raise RuntimeError(FULL)
+        flush(self)
+
+    monkeypatch.setattr(h5py.File, "flush", failing)
+    with pytest.raises(HpcgnnError, match=f"cannot write {path}: No space left on device"):
+        plan_store.store_plans(path, ["hybrid"])
+    assert len(calls) == 2

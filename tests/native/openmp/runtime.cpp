@@ -1,0 +1,165 @@
+// What the kernels need of OpenMP, on threads, mutexes and condition variables of C++.
+//
+// ThreadSanitizer sees every synchronisation here. It sees none of libgomp's own, which is made of system calls, and
+// would report each barrier as a race. The test program exports these functions, so that a library that it loads takes
+// them instead of libgomp's. Nothing here is fast.
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace {
+
+// A loop whose iterations threads take as they come. A team may be in several: `nowait` lets threads run ahead.
+struct Loop {
+    long next, end, step, chunk;
+    long next_ordered;  // whose turn it is in an ordered loop
+    int left = 0;       // threads that have left it
+};
+
+struct Team {
+    explicit Team(const int threads) : size(threads) {}
+
+    const int size;
+    std::mutex mutex;
+    std::condition_variable changed;
+    int waiting = 0;
+    long meetings = 0;
+    std::map<long, Loop> loops;    // by their place among the team's loops
+    std::map<long, bool> singles;  // whether a thread has taken it
+};
+
+// What a thread is in.
+struct Place {
+    Team* team;
+    int number;
+    long loops = 0, singles = 0;  // that it has entered
+    long ordered = 0;             // the first of its iterations
+};
+
+Team alone(1);
+thread_local Place place{&alone, 0};
+
+const bool kWithoutBarriers = std::getenv("WITHOUT_BARRIERS") != nullptr;  // which makes races, for a test
+
+void meet() {
+    if (kWithoutBarriers) return;
+    Team& team = *place.team;
+    std::unique_lock<std::mutex> lock(team.mutex);
+    const long meeting = team.meetings;
+    if (++team.waiting == team.size) {
+        team.waiting = 0;
+        ++team.meetings;
+        team.changed.notify_all();
+    } else {
+        team.changed.wait(lock, [&] { return team.meetings != meeting; });
+    }
+}
+
+bool take(Loop& loop, long* first, long* last) {
+    if (loop.step > 0 ? loop.next >= loop.end : loop.next <= loop.end) return false;
+    *first = loop.next;
+    loop.next += loop.chunk * loop.step;
+    *last = loop.step > 0 ? std::min(loop.next, loop.end) : std::max(loop.next, loop.end);
+    place.ordered = *first;
+    return true;
+}
+
+bool enter(const long start, const long end, const long step, const long chunk, long* first, long* last) {
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    Loop& loop = place.team->loops.try_emplace(place.loops, Loop{start, end, step, chunk, start}).first->second;
+    return take(loop, first, last);
+}
+
+void leave() {
+    Team& team = *place.team;
+    const std::lock_guard<std::mutex> lock(team.mutex);
+    const auto loop = team.loops.find(place.loops++);
+    if (++loop->second.left == team.size) team.loops.erase(loop);
+}
+
+}  // namespace
+
+extern "C" {
+
+int omp_get_num_threads() {
+    return place.team->size;
+}
+int omp_get_thread_num() {
+    return place.number;
+}
+void GOMP_barrier() {
+    meet();
+}
+
+void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsigned) {
+    Team team(threads == 0 ? 1 : static_cast<int>(threads));
+    const Place before = place;
+    const auto work = [&](const int number) {
+        place = Place{&team, number};
+        function(data);
+        meet();
+    };
+    std::vector<std::thread> others;
+    for (int number = 1; number < team.size; ++number) others.emplace_back(work, number);
+    work(0);
+    for (std::thread& other : others) other.join();
+    place = before;
+}
+
+bool GOMP_loop_nonmonotonic_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
+    return enter(start, end, step, chunk, first, last);
+}
+
+bool GOMP_loop_nonmonotonic_dynamic_next(long* first, long* last) {
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    return take(place.team->loops.at(place.loops), first, last);
+}
+
+bool GOMP_loop_ordered_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
+    if (chunk != 1) {
+        std::fprintf(stderr, "an ordered loop takes one iteration at a time here, not %ld\n", chunk);
+        std::abort();
+    }
+    return enter(start, end, step, chunk, first, last);
+}
+
+bool GOMP_loop_ordered_dynamic_next(long* first, long* last) {
+    return GOMP_loop_nonmonotonic_dynamic_next(first, last);
+}
+
+void GOMP_ordered_start() {
+    Team& team = *place.team;
+    std::unique_lock<std::mutex> lock(team.mutex);
+    Loop& loop = team.loops.at(place.loops);
+    team.changed.wait(lock, [&] { return loop.next_ordered == place.ordered; });
+}
+
+void GOMP_ordered_end() {
+    Team& team = *place.team;
+    const std::lock_guard<std::mutex> lock(team.mutex);
+    Loop& loop = team.loops.at(place.loops);
+    loop.next_ordered += loop.step;
+    team.changed.notify_all();
+}
+
+void GOMP_loop_end_nowait() {
+    leave();
+}
+
+void GOMP_loop_end() {
+    leave();
+    meet();
+}
+
+bool GOMP_single_start() {
+    Team& team = *place.team;
+    const std::lock_guard<std::mutex> lock(team.mutex);
+    return team.singles.try_emplace(place.singles++, true).second;
+}
+}
