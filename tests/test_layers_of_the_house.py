@@ -25,7 +25,7 @@ FLOORS = [
     {"train"},
     {"bench"},
     {"launch"},
-    {"study"},
+    {"doctor", "study"},
     {"cost_model"},
     {"report"},
     {"cli"},

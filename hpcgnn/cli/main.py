@@ -24,6 +24,7 @@ from hpcgnn.version import __version__
 
 _COMMANDS = {
     "info": "what this installation found: versions, MPI, kernels, partitioners, threads",
+    "doctor": "checks of MPI, cores, kernels, GPUs, links and folders on this cluster, with the changes to make",
     "convert": "any source to graph.h5",
     "partition": "graph.h5 to parts.h5, one part a rank",
     "plan": "rows and bytes that each strategy sends, without training",

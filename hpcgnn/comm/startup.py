@@ -21,10 +21,15 @@ _ALONE = "HPCGNN_ALONE"
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
+def told_sizes() -> dict[str, int]:
+    """How many ranks there are, by each variable of a launcher that tells it; empty outside of any."""
+    return {name: int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()}
+
+
 def check_not_alone(size: int, library: str) -> None:
     """Raise HpcgnnError for a process that MPI says is alone, though its launcher has started several: P jobs of one rank each
     would write the same files. Not collective."""
-    told = {name: int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()}
+    told = told_sizes()
     if size > 1 or not told or min(told.values()) == 1 or os.environ.get(_ALONE):
         return
     name, ranks = next(iter(told.items()))

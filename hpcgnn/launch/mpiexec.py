@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,7 @@ def command(
         if crowded:
             _LOG.warning("%d ranks of %d threads on %d cores: not binding", here, threads, cores)
     launcher = find_launcher(program)
-    version = _version_of(launcher)
+    version = version_of(launcher)
     if any(name in version for name in _OPEN_MPI):
         flags = open_mpi_flags(placing, threads, crowded, is_root=os.geteuid() == 0, variables=os.environ)
     elif placing.virtual:
@@ -93,13 +94,16 @@ def of_this_installation(words: Sequence[str]) -> list[str]:
 
 def usable_cores() -> int:
     """How many physical cores have a CPU that this process may use: two threads of one would share what it computes with."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        try:
-            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-        except OSError:
-            cores.add(str(cpu))
-    return len(cores)
+    return len({core_of(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def core_of(cpu: int) -> int:
+    """The physical core of a logical CPU, by the lowest number of its CPUs."""
+    try:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        return int(re.split("[,-]", siblings.strip())[0])
+    except (OSError, ValueError):
+        return cpu
 
 
 def find_launcher(program: str) -> str:
@@ -146,7 +150,8 @@ def _threads_of_environment() -> int | None:
     return int(text) if text else None
 
 
-def _version_of(launcher: str) -> str:
+def version_of(launcher: str) -> str:
+    """The lines with which a launcher tells its version. Raises HpcgnnError where it does not start."""
     try:
         asked = subprocess.run([launcher, "--version"], capture_output=True, check=False)
     except OSError as error:

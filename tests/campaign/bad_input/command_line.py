@@ -124,6 +124,7 @@ _NO_CLUSTER = ("--name", "no.such.cluster")  # the name is refused: these cases 
 _TINY = ("--rounds", "1", "--threads", "1")
 BASES = {
     "info": Base(),
+    "doctor": Base((), ("--no-launch",)),
     "check": Base(("graph.h5",), (), (_GRAPH,)),
     "show": Base(("graph.h5",), (), (_GRAPH,)),
     "convert": Base(("sbm:nodes=60,blocks=3,degree=4,features=4", "out.h5"), ("--quiet",)),

