@@ -1,4 +1,4 @@
-"""Ranks and what moves between them: worlds, and the boundary exchange."""
+"""Ranks and the messages between them: worlds, and the boundary exchange."""
 
 from __future__ import annotations
 

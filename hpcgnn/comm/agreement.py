@@ -12,7 +12,7 @@ from hpcgnn.errors import HpcgnnError, again
 
 
 class Agreeing(Protocol):
-    """What it takes of a :class:`hpcgnn.comm.world.World`."""
+    """The part of :class:`hpcgnn.comm.world.World` that ranks need in order to agree."""
 
     rank: int
     size: int
@@ -28,10 +28,10 @@ class Agreeing(Protocol):
 
 @contextlib.contextmanager
 def together(world: Agreeing, doing: str) -> Iterator[None]:
-    """Run a body without collectives; if it raises :class:`HpcgnnError` anywhere, raise the same error everywhere. Collective.
+    """Run a body that has no collectives; if it raises :class:`HpcgnnError` on any rank, raise the same error on all. Collective.
 
-    The error of the lowest failing rank is the one shown, and an ``OSError`` becomes "cannot <doing>: ...". Any other exception
-    is a bug: it keeps its traceback on its own rank, and the rank's abort ends the job.
+    The error of the lowest failing rank is the one that is raised, and an ``OSError`` becomes "cannot <doing>: ...". Any other
+    exception is a bug: it keeps its traceback on its own rank, and that rank's abort ends the job.
     """
     error: HpcgnnError | None = None
     try:
@@ -49,7 +49,7 @@ def together(world: Agreeing, doing: str) -> Iterator[None]:
 
 
 def same_everywhere(world: Agreeing, values: Sequence[int], problem: str) -> None:
-    """Raise :class:`HpcgnnError` with ``problem`` on every rank unless all have the same ``values``, 0 to 2**64 - 1.
+    """Raise :class:`HpcgnnError` with ``problem`` on every rank unless all ranks have the same ``values``, each below 2**64.
 
     Collective."""
     mine = np.array(list(values), dtype=np.uint64).view(np.int64)

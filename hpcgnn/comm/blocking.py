@@ -1,5 +1,5 @@
-"""Waiting in vain: the error of it, and an end for calls of MPI that can only be waited for, because they have no form to test:
-those that make communicators, windows and files."""
+"""The error of a wait in vain, and a time limit for MPI calls that block because they have no nonblocking form: those that make
+communicators, windows and files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from hpcgnn.errors import StalledError, printable
 
-# Ranks come to what they wait for in vain as far apart as they compute, and so do their deadlines.
+# Ranks reach a wait at different times, by as much as their computing times differ; so their deadlines differ as much.
 _LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 2.0, 60.0
 
 
 def stalled(who: str, seconds: float, what: str) -> StalledError:
-    """The error of a wait in vain."""
+    """The error of a process ``who`` that waited ``seconds`` in vain for ``what``."""
     return StalledError(
         f"{who} waited {seconds:.0f} s for {what}: a peer or a link has stopped (raise --timeout if the step can really take "
         "that long)",
@@ -26,11 +26,12 @@ def stalled(who: str, seconds: float, what: str) -> StalledError:
 
 @contextlib.contextmanager
 def limited(seconds: float, error: StalledError, rank: int) -> Iterator[None]:
-    """Run a body that may stand still inside of a call; ``seconds`` later this process says ``error``, and leaves if it does not
-    go on.
+    """Run a body that may hang inside a call. If it still runs after ``seconds``, print ``error``, and end the process unless
+    the body ends within the error's grace time.
 
-    Nothing can be raised in a thread that is inside of C, and MPI may not be called beside it. So another thread speaks, gives
-    the others time to say what they wait for, and ends the process, upon which the launcher ends the job. rank: of the process.
+    No exception can be raised in a thread that is inside C code, and MPI may not be called beside it. So another thread prints
+    the error, gives other ranks time to report their own waits, and ends the process; the launcher then ends the job.
+    rank: rank of this process.
     """
     is_over = threading.Event()
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), _leave, (error, rank, is_over))
@@ -44,7 +45,7 @@ def limited(seconds: float, error: StalledError, rank: int) -> Iterator[None]:
 
 
 def _leave(error: StalledError, rank: int, is_over: threading.Event) -> None:
-    """Unless the call ends after all, while the others are given time."""
+    """Print ``error``, and end the process unless the body ends within the grace time."""
     sys.stderr.write(f"hpcgnn: error on rank {rank}: {printable(str(error))}\n")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Memory that ranks exchange: an address, a size and a device. MPI, and whatever else moves bytes, is given nothing else."""
+"""Memory that ranks exchange: an address, a size and a device. MPI and other means of moving bytes get nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     Values = TypeVar("Values", torch.Tensor, np.ndarray)
-else:  # programs that have no tensors, such as `hpcgnn partition`, do without the memory that torch takes
+else:  # programs without tensors, such as `hpcgnn partition`, never import torch, and save the memory that it takes
     Values = TypeVar("Values")
 
 
@@ -23,8 +23,9 @@ else:  # programs that have no tensors, such as `hpcgnn partition`, do without t
 class Buffer:
     """Contiguous rows of bytes.
 
-    address: of the first byte. rows, row_bytes: how many, and the size of each. dtype: numpy's name of an element's type, for
-    reductions. device: as torch writes it ("cpu", "cuda:0"). owner: what holds the memory, which lives as long as this does.
+    address: address of the first byte. rows, row_bytes: number of rows, and bytes of each. dtype: numpy's name of an element's
+    type, for reductions. device: torch's name of the device ("cpu", "cuda:0"). owner: the tensor or array that holds the memory;
+    this reference keeps it alive.
     """
 
     address: int
@@ -39,7 +40,7 @@ class Buffer:
         """The memory of a contiguous tensor or array; its rows are those of the first dimension.
 
         Raises:
-            ValueError: where it is not contiguous: a copy would move, and nobody would see what arrives in it.
+            ValueError: where it is not contiguous: rows would arrive in a copy that the caller never sees.
         """
         shape = tuple(values.shape) or (1,)
         if is_tensor(values):
@@ -54,14 +55,14 @@ class Buffer:
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows."""
+        """Bytes of all rows."""
         return self.rows * self.row_bytes
 
     def on_host(self) -> np.ndarray:
         """(rows, row_bytes) uint8 view of the memory.
 
         Raises:
-            ValueError: where it is a device's.
+            ValueError: where it is the memory of a device.
         """
         if self.device != "cpu":
             raise ValueError(f"memory of {self.device} cannot be read here: copy it to the host first")
@@ -72,13 +73,13 @@ class Buffer:
 
 
 def is_tensor(values: object) -> TypeIs[torch.Tensor]:
-    """Whether it is one of torch's: there is none before torch is imported."""
+    """Whether ``values`` is a torch tensor; this never imports torch, as no tensor exists before."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(values, torch.Tensor)
 
 
 def on_host(values: Values) -> Values:
-    """``values``, copied where they are a device's: small collectives go through the host."""
+    """``values`` in memory of the host, copied if they are on a device: small collectives go through the host."""
     return values.cpu() if is_tensor(values) else values
 
 
@@ -95,5 +96,5 @@ def contiguous(values: Values) -> Values:
 
 
 def empty(values: Values, *shape: int) -> Values:
-    """Uninitialised memory of this shape for what is of the type, and on the device, of ``values``."""
+    """Uninitialised memory of this shape, with the type and on the device of ``values``."""
     return values.new_empty(shape) if is_tensor(values) else np.empty(shape, values.dtype)

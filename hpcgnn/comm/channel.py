@@ -1,8 +1,8 @@
-"""Exchanges whose bytes are not ready when they are asked for: each starts in its turn, as soon as it can.
+"""A queue of exchanges whose bytes are not ready yet when the exchange is requested: each starts in its turn, once it can.
 
-A nonblocking collective is matched with those of other ranks by the order in which each rank starts them. Bytes of a device are
-ready at some time later, which no rank knows of another. So such exchanges stand in a queue, the same on all ranks, and travel
-over a communicator of their own: whichever thread looks at one of them starts what is first and ready.
+MPI matches nonblocking collectives of different ranks by the order in which each rank starts them. The bytes of a device become
+ready later, at a time that other ranks do not know. So such exchanges wait in a queue, which has the same order on all ranks, and
+travel over a communicator of their own. Any thread that tests one of them starts the first ones in the queue that are ready.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from hpcgnn.comm.segments import Neighbours, Segments
 if TYPE_CHECKING:
     from hpcgnn.devices import Event
 
-_MOST_UNDER_WAY = 8  # pieces of a transfer: more would only be looked at in vain
+_MOST_UNDER_WAY = 8  # pieces of a transfer: testing more of them would cost time, and gain nothing
 
 
 class Starts(Protocol):
-    """Starts to move whole rows, at once: :meth:`hpcgnn.comm.world.World.start_alltoallv` over other communicators. Not for two
-    threads at a time."""
+    """A function that starts to move whole rows, as :meth:`hpcgnn.comm.world.World.start_alltoallv` does, over a communicator of
+    its own. Two threads must not call it at the same time."""
 
     def __call__(self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None) -> Pending:
-        """See there."""
+        """See :meth:`hpcgnn.comm.world.World.start_alltoallv`."""
         ...
 
 
 @dataclass(eq=False)
 class Piece:
-    """One collective of a transfer. ready: when the bytes of ``send`` are there. pending: once it has started."""
+    """One collective of a transfer. ready: event that is over when the bytes of ``send`` are complete. pending: the started
+    collective; None before."""
 
     ready: Event
     send: Segments
@@ -39,19 +40,19 @@ class Piece:
     pending: Pending | None = None
 
     def is_over(self) -> bool:
-        """Whether its bytes have come."""
+        """Whether its bytes have arrived."""
         return self.pending is not None and self.pending.test()
 
 
 class Transfer(Protocol):
-    """What stands in the queue. pieces: to be started one after the other."""
+    """An entry of the queue. pieces: its collectives, which start one after the other."""
 
     what: str
     neighbours: Neighbours | None
     pieces: list[Piece]
 
     def land(self) -> bool:
-        """Take what has come; true once all has, and has been taken."""
+        """Take the pieces that have arrived; true once all pieces have arrived and were taken."""
         ...
 
 
@@ -63,12 +64,12 @@ class Channel:
         self._queue: deque[Transfer] = deque()
 
     def put(self, transfer: Transfer) -> Transfer:
-        """``transfer`` starts when all before it have: collective, in the order of calls."""
+        """Append ``transfer``, which starts when all before it have started. Collective: all ranks call in the same order."""
         self._queue.append(transfer)
         return transfer
 
     def advance(self) -> None:
-        """Start what is first and ready, and take what has come."""
+        """Start the first transfers that are ready, and take the pieces that have arrived."""
         may_start = True
         for transfer in tuple(self._queue):
             may_start = may_start and self._all_started(transfer)
@@ -76,7 +77,10 @@ class Channel:
                 self._queue.remove(transfer)
 
     def _all_started(self, transfer: Transfer) -> bool:
-        """At most some pieces are under way at a time, of which each rank decides alone: their order is the same."""
+        """Start the pieces of ``transfer`` that are ready; true if all have started.
+
+        The number of pieces under way is limited. Each rank may apply the limit by itself, because the order stays the same.
+        """
         under_way = sum(piece.pending is not None and not piece.pending.seconds for piece in transfer.pieces)
         for piece in transfer.pieces:
             if piece.pending is None:

@@ -1,4 +1,4 @@
-"""What every world makes of a few collectives that it starts itself."""
+"""Blocking collectives, made from a few nonblocking ones that each world starts in its own way."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hpcgnn.errors import HpcgnnError
 
 
 class Collectives(ABC):
-    """The blocking half of :class:`hpcgnn.comm.world.World`, from the half that is started and waited for."""
+    """The blocking half of :class:`hpcgnn.comm.world.World`, made from the nonblocking half, which subclasses provide."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
 
     @abstractmethod
     def wait(self, pending: Pending) -> None:
-        """See :meth:`hpcgnn.comm.world.World.wait`, and so on."""
+        """See :meth:`hpcgnn.comm.world.World.wait`; the other methods are documented there as well."""
 
     @abstractmethod
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
@@ -36,28 +36,28 @@ class Collectives(ABC):
 
     @abstractmethod
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Start bringing every rank's ``mine`` into ``result``, in rank order."""
+        """Start to gather every rank's ``mine`` into ``result``, in rank order."""
 
     @abstractmethod
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Start giving row d of ``mine`` to rank d, for each of them."""
+        """Start to send row d of ``mine`` to rank d, for every rank d."""
 
     @abstractmethod
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
-        """Start overwriting ``values``, of less than 2 GiB, with rank ``root``'s."""
+        """Start to overwrite ``values``, of less than 2 GiB, with the values of rank ``root``."""
 
     @abstractmethod
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """Start moving whole rows."""
+        """Start to move whole rows."""
 
-    # -- what follows from these --------------------------------------------------------------------------------------
+    # -- collectives made from those above ----------------------------------------------------------------------------
 
     _MOST_BROADCAST_BYTES = 1 << 30  # counts are C ints
 
     def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:
-        """See :meth:`hpcgnn.comm.world.World.allreduce`, and so on."""
+        """See :meth:`hpcgnn.comm.world.World.allreduce`; the other methods are documented there as well."""
         mine = contiguous(on_host(values))
         result = empty(mine, *mine.shape)
         self.wait(self.start_allreduce(Buffer.of(mine), Buffer.of(result), op, what))
@@ -79,7 +79,7 @@ class Collectives(ABC):
         return beside(values, result)
 
     def broadcast_into(self, values: Values, root: int = 0, what: str = "a broadcast") -> Values:
-        """Overwrite values with rank ``root``'s."""
+        """Overwrite ``values`` with the values of rank ``root``."""
         mine = on_host(values)
         flat = mine.reshape(-1)
         step = max(self._MOST_BROADCAST_BYTES // mine.itemsize, 1)
@@ -90,16 +90,16 @@ class Collectives(ABC):
         return values
 
     def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
-        """Rank ``root``'s picklable value."""
+        """The picklable value of rank ``root``."""
         payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy() if self.rank == root else None
         length = np.array([0 if payload is None else payload.size], dtype=np.int64)
         self.broadcast_into(length, root, what)
         if payload is None:
             payload = np.empty(int(length[0]), dtype=np.uint8)
-        return pickle.loads(self.broadcast_into(payload, root, what).tobytes())  # noqa: S301 - of a rank of this very job
+        return pickle.loads(self.broadcast_into(payload, root, what).tobytes())  # noqa: S301 - a rank of this same job pickled it
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
-        """Raise on every rank where a rank's rows are more than can be counted."""
+        """Raise HpcgnnError on every rank where a rank has more rows than MPI can count."""
         with together(self, f"count {what}"):
             most = max(int(send_rows.sum()), int(received_rows.sum()))
             if most > MOST_ROWS:

@@ -1,4 +1,4 @@
-"""Which device a rank computes on: one GPU a rank of a node, or the host."""
+"""The choice of the device that each rank computes on: a GPU of its node, or the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.kernels import backend
 
 AUTO, HOST = "auto", "cpu"
-_NONE = -1  # in place of a GPU's identity
+_NONE = -1  # stands for the identity of a GPU where a rank has none
 _NAMED = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 _LOG = logging.getLogger("hpcgnn")
 
@@ -33,12 +33,17 @@ def check_device(asked: str) -> None:
 def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus: Gpus | None = None) -> Device:
     """The device of this rank, which torch and Triton use from now on. Collective; ranks may ask for different ones.
 
-    asked: ``cuda``: the GPU whose number is this rank's among those of its node, or the one that the launcher lets it see;
-    ``cuda:N``: that one; ``auto``: as ``cuda`` where every rank that is not to compute on the host has one then, else ``cpu``.
-    ranks_per_gpu: so many may share one.
+    Args:
+        world: all ranks.
+        asked: ``cpu``: the host. ``cuda``: the GPU whose number is this rank's number on its node, or the only one that the
+            launcher lets this rank see. ``cuda:N``: GPU number N. ``auto``: as ``cuda`` if each rank that does not ask for the
+            host gets a GPU that way; else the host.
+        ranks_per_gpu: number of ranks that may share one GPU.
+        gpus: the GPUs of this machine; None looks for them.
 
     Raises:
-        HpcgnnError: on every rank, for ``cuda`` where a rank has none, or shares one with more others.
+        HpcgnnError: on every rank, where a rank asks for ``cuda`` or ``cuda:N`` and there is no such GPU, or more than
+            ``ranks_per_gpu`` ranks would share it.
     """
     gpus = Gpus() if gpus is None else gpus
     with together(world, "choose a device"):
@@ -66,10 +71,10 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
 
 
 def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
-    """The number of this rank's GPU, and why it can have none, to follow "but". Collective."""
+    """The number of this rank's GPU, and the reason why it can have none, a clause to follow "but". Collective."""
     problem = None if asked == HOST else gpus.problem() or backend.problem_on("cuda")
     count = 0 if asked == HOST or problem is not None else gpus.count()
-    # Ranks of a node that see the same GPUs take them in turn; a launcher may have given each rank some of its own.
+    # Ranks of a node that see the same GPUs divide them; a launcher may also have given each rank GPUs of its own.
     seen = _number_of(" ".join(sorted(gpus.identity(number) for number in range(count)))) if count else 0
     wants, sees = world.allgather(np.array([asked != HOST, seen], np.int64)).T
     beside = (wants > 0) & (nodes == nodes[world.rank]) & (sees == seen)
@@ -80,7 +85,7 @@ def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus
         number = int(asked.removeprefix("cuda:"))
         there = "is cuda:0 only" if count == 1 else f"are {count} here, cuda:0 to cuda:{count - 1}"
         return number, None if number < count else f"there {there}"
-    if count == 1:  # the launcher gave each rank its own, or there is one for all
+    if count == 1:  # the launcher gave each rank its own GPU, or all ranks of the node share the only one
         return 0, None
     if count * ranks_per_gpu < on_node:
         return 0, (
@@ -91,7 +96,7 @@ def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus
 
 
 def _most_shared(nodes: np.ndarray, identities: np.ndarray) -> np.ndarray:
-    """The largest group of ranks of one node with the same GPU; of (P,) nodes and identities."""
+    """The largest group of ranks of one node with the same GPU, given the (P,) nodes and identities of GPUs of all ranks."""
     ranks = np.flatnonzero(identities != _NONE)
     if not ranks.size:
         return ranks
@@ -102,7 +107,7 @@ def _most_shared(nodes: np.ndarray, identities: np.ndarray) -> np.ndarray:
 
 
 def _number_of(identity: str) -> int:
-    """63 bits that tell identities apart."""
+    """A hash of 63 bits that tells identities apart."""
     return xxhash.xxh3_64_intdigest(identity.encode()) >> 1
 
 

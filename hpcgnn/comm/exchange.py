@@ -1,4 +1,4 @@
-"""Moving boundary rows between ranks: one nonblocking alltoallv for a layer and direction."""
+"""The exchange of boundary rows between ranks: one nonblocking alltoallv for each layer and direction."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ from hpcgnn.kernels.packing import MESSAGE_BITS
 class Exchange:
     """The exchange of one layer in one direction, forward or backward.
 
-    messages: what it shares with the model's other exchanges. send_counts, receive_counts: (P,) int64 rows to and from
-    each rank. layer: number of the exchange within a pass. is_backward: gradients travel, by the reversed plan. links: the
-    graph of ranks to exchange over; None: all ranks. boundary_nodes: to how many nodes received rows are added.
+    Args:
+        messages: settings, memory and counters that all exchanges of a model share.
+        send_counts, receive_counts: (P,) int64 number of rows that go to, and come from, each rank.
+        layer: number of the exchange within a pass.
+        is_backward: whether gradients travel, by the reversed plan.
+        backend: backend of the kernels.
+        links: graph of the ranks that exchange rows; None: all ranks take part.
+
+    Attribute ``boundary_nodes``: number of owned nodes to which received rows are added.
     """
 
     def __init__(
@@ -63,11 +69,11 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """As people are told of it."""
+        """Name of the exchange in messages to users."""
         return self.id.name
 
     def reverse(self) -> Exchange:
-        """The exchange of the backward pass: what was received is sent back."""
+        """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
         return Exchange(
             self.messages,
             self.receive_counts,
@@ -79,15 +85,15 @@ class Exchange:
         )
 
     def for_layer(self, layer: int) -> Exchange:
-        """The same exchange of another layer."""
+        """The same exchange for another layer."""
         counts = (self.send_counts, self.receive_counts)
         return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links)
 
-    # -- what policies decide -----------------------------------------------------------------------------------------
+    # -- decisions of policies ----------------------------------------------------------------------------------------
 
     @property
     def bits(self) -> RowBits | None:
-        """Of each row, in passes that are rounded; None: the setting's."""
+        """Bit-width of each row in passes that round messages; None: all rows have the bit-width of the settings."""
         return self._bits
 
     @bits.setter
@@ -99,7 +105,13 @@ class Exchange:
         self._sent = {codec: self._sent[codec] for codec in self._codecs.values()}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
-        """Give each row to send, (send rows,) uint8, its own bits in training; the receivers are told. Collective."""
+        """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
+
+        Collective.
+
+        Raises:
+            HpcgnnError: on every rank, where ``bits`` has another shape or holds an unknown bit-width.
+        """
         with together(self.messages.world, "assign bits"):
             rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
             if bits.shape != (rows,):
@@ -111,51 +123,51 @@ class Exchange:
         return self.bits
 
     def uniform_bits(self, bits: int) -> RowBits:
-        """The same bits for all rows."""
+        """The same bit-width for all rows."""
         if bits not in self._uniform:
             counts = int(self.send_counts.sum()), int(self.receive_counts.sum())
             self._uniform[bits] = RowBits.uniform(bits, *counts)
         return self._uniform[bits]
 
     def trace_ranges(self) -> RowRanges:
-        """From now on, look at the ranges of the rows that are sent in training."""
+        """Record the ranges of values of the rows that are sent in training from now on."""
         self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.where)
         return self.ranges
 
     def rows_that_travel(self) -> torch.Tensor:
-        """(2, P) int64 rows to and from each rank: what is kept between epochs is of these."""
+        """(2, P) int64 number of rows to and from each rank; rows that are kept between epochs have these counts."""
         return torch.from_numpy(np.stack((self.send_counts, self.receive_counts)))
 
-    # -- what policies ask --------------------------------------------------------------------------------------------
+    # -- answers to policies ------------------------------------------------------------------------------------------
 
     def mailboxes(self) -> list[Mailbox]:
-        """What is kept of this exchange between epochs: nothing before it was first started."""
+        """The mailboxes in which rows of this exchange are kept between epochs; none before it first starts."""
         return self.messages.kept.mailboxes_of(self.id)
 
     def is_late(self) -> bool:
-        """Whether rows that were sent to this rank in an epoch before are still on their way."""
+        """Whether rows that were sent to this rank in an earlier epoch are still on their way."""
         pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
     def holds_rows_of(self, epochs: int, *, in_flight: bool = False) -> bool:
-        """Whether the rows in use are there, and were sent at most so many epochs ago. in_flight: those that are on their way
-        count as well."""
+        """Whether this rank holds rows for every mailbox that were sent at most ``epochs`` epochs ago. in_flight: rows that are
+        still on their way count as well."""
         now, boxes = self.messages.present.epoch, self.mailboxes()
         messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
         return all(message is not None and now - message.epoch <= epochs for message in messages)
 
     def take_drift(self) -> np.ndarray:
-        """(3,) sum of :meth:`Mailbox.take_drift` of this exchange, which starts again from zero."""
+        """(3,) float64 sum of :meth:`Mailbox.take_drift` over the mailboxes of this exchange; their drifts are reset to zero."""
         return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
 
     def epochs_apart(self) -> int:
-        """Between the two messages that the last drift compares."""
+        """Number of epochs between the two messages that the last drift compares."""
         return max(box.apart for box in self.mailboxes())
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
     def reused(self, width: int) -> Message | None:
-        """The rows of an epoch before where nothing is to be sent in this one, in place of :meth:`start`'s message."""
+        """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
         box = self._mailbox(self._slot(width))
         if self.freshness not in (REUSED, SKIPPED) or box is None or box.arrived is None:
             return None
@@ -165,18 +177,19 @@ class Exchange:
         return box.arrived
 
     def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """(send rows, width) memory to aggregate into, for :meth:`start`; of the next exchange as well."""
+        """(send rows, width) memory to aggregate into, to be given to :meth:`start`; the next exchange may use it again."""
         slot = self._slot(width)
         box, place = self._mailbox(slot), Place(Use.ROWS_TO_SEND)
         if box is not None and self._codec(width, dtype).sends_rows_as_they_are:
-            self._settle(box)  # what is sent from there must have left
+            self._settle(box)  # the last message is sent from this very memory, and must have left
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
     def takes(self, width: int) -> tuple[bool, bool]:
-        """In the present pass: whether some rows can be sent as 8-bit integers that they are, and whether some cannot.
+        """Two answers for the present pass: whether some rows travel as 8-bit integers, so that rows which are such integers
+        already can be sent unchanged, and whether some rows travel in another form.
 
-        Collective where :meth:`start` is.
+        Collective under the same conditions as :meth:`start`.
         """
         codec = self._codec(width, torch.float32)
         return codec.takes_codes, codec.takes_rows
@@ -184,8 +197,8 @@ class Exchange:
     def start(self, rows: torch.Tensor, given: Codes | None = None) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
 
-        given: those that are 8-bit integers already. Returns what to wait for and to add: where stale rows are to be used, the
-        message of an epoch before.
+        given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the
+        message of an earlier epoch.
         """
         messages, slot = self.messages, self._slot(rows.shape[1])
         box = self._mailbox(slot)
@@ -209,7 +222,7 @@ class Exchange:
         return message
 
     def wait(self, message: Message) -> None:
-        """Wait until the received rows are there."""
+        """Wait until the rows of ``message`` have arrived."""
         box, epoch = message.mailbox, self.messages.present.epoch
         if message.pending is not None:
             self.messages.wait(message)
@@ -221,8 +234,8 @@ class Exchange:
             self.messages.traffic.ages[self.id] = epoch - message.epoch
 
     def keep_sums(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
-        """Keep ``sums``, this epoch's, with what was sent in it; return those that were kept with ``message``, where it is of an
-        epoch before."""
+        """Keep ``sums`` (b, F) of this epoch beside the message that was sent in it. Return the sums that were kept beside
+        ``message`` if that is of an earlier epoch, else None."""
         epoch, box = self.messages.present.epoch, message.mailbox
         assert box is not None
         sent = box.in_flight or box.arrived
@@ -231,21 +244,21 @@ class Exchange:
         return message.sums if message.epoch < epoch else None
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
-        """``z`` (n, F) += ``matrix`` (n, received rows) times what has come."""
+        """``z`` (n, F) += ``matrix`` (n, received rows) times the received rows of ``message``."""
         message.codec.add_received(message.received, message.differences, matrix, z)
 
-    # -- what a message is made of ------------------------------------------------------------------------------------
+    # -- parts of a message -------------------------------------------------------------------------------------------
 
     def _slot(self, width: int) -> Slot:
         return Slot(self.id, self.messages.traffic.next_call(self.id), width)
 
     def _mailbox(self, slot: Slot) -> Mailbox | None:
-        """Where rows of ``slot`` are kept; None in evaluations, and where they are used at once."""
+        """The mailbox that keeps rows of ``slot``; None in evaluations, and where rows are used in their own epoch."""
         messages = self.messages
         return messages.kept.mailbox(slot, self._tools) if messages.present.is_training else None
 
     def _settle(self, box: Mailbox) -> None:
-        """What is in flight comes into use."""
+        """Wait for the message in flight, if there is one, and use its rows from now on."""
         message, box.in_flight = box.in_flight, None
         if message is None:
             return
@@ -254,7 +267,7 @@ class Exchange:
         box.accept(message, self.messages.present.epoch)
 
     def _new_message(self, rows: torch.Tensor, slot: Slot, box: Mailbox | None) -> Message:
-        """With memory: the slot's own where messages outlive their step, else what all exchanges share."""
+        """A message with its memory: the slot has its own where messages outlive their step; else all exchanges share it."""
         messages, scratch = self.messages, self.messages.scratch
         codec = self._codec(slot.width, rows.dtype)
         own, turn = (None, 0) if box is None else (slot, box.next_turn())
@@ -268,7 +281,7 @@ class Exchange:
         return Message(codec, sent, received, messages.present.epoch, differences, box)
 
     def _codec(self, width: int, dtype: torch.dtype) -> Codec:
-        """Of the present pass; made once for as long as bits and settings stay, which is collective."""
+        """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""
         messages, bits = self.messages, self._present_bits()
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
@@ -285,7 +298,7 @@ class Exchange:
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:
-        """Bits of a row in the present pass, as assigned or as set; None: rows travel as they are."""
+        """Bit-widths of rows in the present pass: those assigned, or those of the settings; None: rows travel unchanged."""
         if not self.messages.is_rounded:
             return None
         if self.bits is not None:

@@ -14,14 +14,14 @@ from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm.agreement import together
 from hpcgnn.comm.world import World
 
-_MOST_BYTES = 1 << 30  # of one call: MPI-IO's counts are C ints
+_MOST_BYTES = 1 << 30  # written by one call: MPI-IO's counts are C ints
 
 
 @contextlib.contextmanager
 def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
     """Open an existing file for disjoint writes by all ranks. Collective.
 
-    Closing is collective and blocks, so a rank that raises leaves it undone: its abort must not wait for the others.
+    Closing is collective and blocks. So a rank that raises does not close the file: its abort must not wait for the others.
     """
     with together(world, f"write {path}"):
         sink = world.open_shared(path)
@@ -34,10 +34,12 @@ def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
 class MpiFile:
     """An open MPI file; ``write(byte_offset, array)`` is independent, so ranks may write different numbers of slabs.
 
-    Open MPI's 4 takes a write for done where the system has written a part of it, or nothing because the disk is full: so what
-    it says of how much was written is looked at, and the rest is written without it, which goes on or tells why not.
+    Open MPI 4 reports success even if the system has written a part of the bytes only, or none because the disk is full. So
+    each write compares the number of bytes that MPI reports with the number asked for, and writes the rest without MPI, which
+    either succeeds or raises the reason.
 
-    status: of mpi4py's, for what it says. blocking: what is to be around calls that wait for other ranks.
+    status: an ``MPI.Status`` of mpi4py, which holds the number of bytes written. blocking: makes the context of calls that wait
+    for other ranks.
     """
 
     path: str
@@ -56,7 +58,7 @@ class MpiFile:
                     file.write(byte_offset + start + written, piece[written:])
 
     def _written(self, byte_offset: int, piece: np.ndarray) -> int:
-        """How many bytes of ``piece`` MPI has written."""
+        """Number of bytes of ``piece`` that MPI has written."""
         try:
             self.handle.Write_at(byte_offset, piece, self.status)
         except RuntimeError:  # mpi4py's MPI.Exception

@@ -1,4 +1,4 @@
-"""Whether an MPI library reads and writes a GPU's memory ("GPU-aware" MPI): asked of it, and then proved."""
+"""Tells whether an MPI library reads and writes a GPU's memory ("GPU-aware" MPI): by the library's own answer, and by a trial."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 
 CHOICES = ("auto", "on", "off")
-# MPICH's numbers of MPIX_GPU_query_support.
+# MPICH's numbers for MPIX_GPU_query_support.
 _MPICH_CUDA, _MPICH_HIP = 0, 2
 _PROOF_ROWS, _PROOF_BYTES, _PROOF_SECONDS = 1 << 14, 64, 0.01  # a MiB: more than libraries send at once
 
 
 def says_yes(mpi: Any, kind: str) -> bool:
-    """What the MPI library says of memory of devices of this type; no where it has nothing to say. mpi: mpi4py's module."""
+    """Whether the MPI library says that it takes memory of devices of this type; False if it has no answer. mpi: mpi4py's
+    module."""
     if kind != "cuda":
         return False
     is_amd = torch.version.hip is not None
@@ -49,13 +50,14 @@ def _function(library: ctypes.CDLL, name: str) -> Callable[..., int] | None:
 
 
 def make_transport(world: World, device: Device, choice: str = "auto") -> Transport:
-    """How this rank's messages travel, from memory of ``device``. Collective; ranks may have different devices.
+    """The transport of this rank's messages from memory of ``device``. Collective; ranks may have different devices.
 
-    choice: ``on``: MPI is given the device's memory, or all ranks end; ``off``: it never is; ``auto``: where the library says
-    that it takes it and an exchange of some KiB, which is looked at, comes right.
+    choice: ``on``: MPI is given the device's memory, and it is an error if it cannot take it. ``off``: messages go through
+    memory of the host. ``auto``: MPI is given the device's memory if the library says that it takes it and a trial exchange of
+    1 MiB a rank arrives unchanged; else messages go through memory of the host.
 
     Raises:
-        HpcgnnError: on every rank, for ``on`` where one cannot.
+        HpcgnnError: on every rank, where ``choice`` is ``on`` and MPI cannot take the memory of a rank's device.
     """
     kind = device.where.type
     takes = choice != "off" and world.takes_memory_of(kind)
@@ -83,14 +85,14 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
 
 
 def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bool:
-    """Whether some rows of bytes come to the next rank as they were sent, on all ranks. Collective."""
+    """Whether a trial message arrives unchanged at the next rank, from every rank. Collective."""
     there, back = (np.zeros(world.size, np.int64) for _ in range(2))
     there[(world.rank + 1) % world.size] = back[(world.rank - 1) % world.size] = _PROOF_ROWS
     sent = _pattern(world.rank).to(device.where)
     received = torch.zeros_like(sent)
     pending = transport.start(sent, received, transport.route(there, back, _PROOF_BYTES), "a trial of --gpu-mpi", None)
     world.watch(pending)
-    time.sleep(_PROOF_SECONDS)  # from the thread that makes progress, as in training
+    time.sleep(_PROOF_SECONDS)  # meanwhile the progress thread calls MPI, as in training
     world.wait(pending)
     transport.arrive(pending)
     is_right = torch.equal(received.cpu(), _pattern((world.rank - 1) % world.size))
@@ -98,6 +100,6 @@ def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bo
 
 
 def _pattern(rank: int) -> torch.Tensor:
-    """(rows, bytes) uint8 that no other rank of the next 251 has."""
+    """(rows, bytes) uint8 that differs among any 251 consecutive ranks."""
     numbers = torch.arange(_PROOF_ROWS * _PROOF_BYTES, dtype=torch.int64)
     return (numbers * 31 + rank).remainder(251).to(torch.uint8).view(_PROOF_ROWS, _PROOF_BYTES)

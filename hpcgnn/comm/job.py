@@ -1,4 +1,4 @@
-"""This process's place in its job, as far as it is known without starting MPI; and the end of the whole job."""
+"""This process's place in its job, as far as it is known without starting MPI, and the abort of the whole job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def is_parallel() -> bool:
 
 
 def mpi_problem(error: BaseException) -> str:
-    """MPI's words for an error that it has raised; nothing for any other."""
+    """MPI's description of an error that it has raised; an empty string for any other error."""
     mpi = sys.modules.get("mpi4py.MPI")
     return error.Get_error_string() if mpi is not None and isinstance(error, mpi.Exception) else ""
 
 
 def abort_if_parallel(exit_code: int) -> None:
-    """End every rank of the job at once when there is more than one and MPI runs; return otherwise."""
+    """End all ranks of the job at once if MPI runs with more than one rank; return otherwise."""
     if is_parallel():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""What exchanges keep from one epoch to the next, and its place in checkpoints: rows that are still used (staleness), and what
-receivers have been sent (delta coding)."""
+"""Rows that exchanges keep from one epoch to the next, and in checkpoints: received rows that are used later (staleness), and the
+rows that receivers hold (delta coding)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpcgnn.comm.mailbox import Keeping, Mailbox
 from hpcgnn.comm.passes import ExchangeId, Slot
 from hpcgnn.comm.pending import Pending
 
-_PlainSlot = tuple[int, bool, int, int]  # as in a file
+_PlainSlot = tuple[int, bool, int, int]  # a slot in a checkpoint: layer, is_backward, call, width
 
 
 class Kept:
-    """By :class:`Slot`.
+    """The kept rows of one model's exchanges, by :class:`Slot`.
 
-    keeping: how received rows are kept for later epochs; None: they are used in their own.
-    mailboxes: with messages that are in flight or in use. differences: of delta coding.
+    keeping: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
+    mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Kept:
         self.differences: dict[Slot, Differences] = {}
 
     def begin(self, keeping: Keeping | None) -> None:
-        """Keep rows like this from now on; those that another trainer of the model kept are forgotten."""
+        """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
         self.keeping, self.mailboxes = keeping, {}
 
     def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
-        """The one of ``slot``, made when it is first asked for; None where rows are used in their own epoch."""
+        """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
         if self.keeping is None:
             return None
         if slot not in self.mailboxes:
@@ -40,7 +40,7 @@ class Kept:
         return self.mailboxes[slot]
 
     def differences_of(self, slot: Slot, codec: Codec) -> Differences | None:
-        """What ``codec`` keeps of ``slot``, which begins with zeros; None if it keeps nothing."""
+        """The rows that ``codec`` keeps for ``slot``, zeros at first; None if it keeps none."""
         if slot not in self.differences:
             new = codec.new_differences()
             if new is None:
@@ -49,18 +49,18 @@ class Kept:
         return self.differences[slot]
 
     def mailboxes_of(self, exchange: ExchangeId) -> list[Mailbox]:
-        """Of one exchange: none before it was first started, more than one in layers that are used twice."""
+        """The mailboxes of one exchange: none before it first starts, several if a pass uses its layer more than once."""
         return [box for slot, box in self.mailboxes.items() if slot.exchange == exchange]
 
     def in_flight(self) -> list[Pending]:
-        """Of messages that nobody has waited for."""
+        """The started collectives of messages that nobody has waited for."""
         messages = [box.in_flight for box in self.mailboxes.values()]
         return [message.pending for message in messages if message is not None and message.pending is not None]
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """This rank's, as tensors and plain values. What is in flight must have come (:meth:`Messages.drain`)."""
+        """This rank's kept rows as tensors and plain values. Messages in flight must have arrived (:meth:`Messages.drain`)."""
         return {
             "mailboxes": {_plain(slot): box.state() for slot, box in self.mailboxes.items()},
             "differences": {
@@ -69,7 +69,7 @@ class Kept:
         }
 
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
-        """Go on from :meth:`state`, as far as the present settings keep the same."""
+        """Restore the rows of :meth:`state` that the present settings keep as well."""
         found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
         where = tools.scratch.where
         self.differences = {_slot(slot): Differences(*(r.to(where) for r in rows)) for slot, rows in found.items()}

@@ -1,4 +1,5 @@
-"""What :meth:`hpcgnn.comm.kept.Kept.state` says, held to the rows that travel now. Shapes: s rows sent, r received, F columns."""
+"""Checks of a checkpoint's :meth:`hpcgnn.comm.kept.Kept.state` against the rows that travel now. Shapes: s rows sent, r received,
+F columns."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width
 
 
 class _Box(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a mailbox: messages with the epoch in which they were sent, sums of that epoch, and rows."""
+    """State of a mailbox: messages, each with the epoch in which it was sent, the sums of that epoch, and rows."""
 
     arrived: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
     in_flight: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
@@ -30,13 +31,13 @@ class _Box(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Rows(msgspec.Struct, forbid_unknown_fields=True):
-    """Of :class:`hpcgnn.comm.codecs.plain.PlainCodec`."""
+    """A message of :class:`hpcgnn.comm.codecs.plain.PlainCodec`."""
 
     rows: torch.Tensor
 
 
 class _Packed(msgspec.Struct, forbid_unknown_fields=True):
-    """Of :class:`hpcgnn.comm.codecs.packed.PackedCodec`."""
+    """A message of :class:`hpcgnn.comm.codecs.packed.PackedCodec`."""
 
     bytes: torch.Tensor
     groups: list[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -44,14 +45,14 @@ class _Packed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeptState(msgspec.Struct):
-    """All of it."""
+    """The whole state of :class:`hpcgnn.comm.kept.Kept`."""
 
     mailboxes: dict[_PlainSlot, _Box]
     differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
 
 
 class RowCounts(NamedTuple):
-    """Of an exchange."""
+    """Numbers of rows that an exchange sends and receives, and of nodes to which it adds received rows."""
 
     sent: int
     received: int
@@ -59,7 +60,7 @@ class RowCounts(NamedTuple):
 
 
 def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -> None:
-    """Raise HpcgnnError unless ``state`` is of exchanges with these counts of rows. where: its file."""
+    """Raise HpcgnnError unless ``state`` fits exchanges with these counts of rows. where: name of the file, for the error."""
     kept = typed.checked(state, KeptState, where)
     for slot, box in kept.mailboxes.items():
         (_, received, boundary), name = _rows_of(slot, counts, where)
@@ -79,7 +80,7 @@ def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -
 
 
 def shape_of(state: dict[str, Any]) -> int:
-    """A number of 64 bits of which exchanges what is kept, and of the epochs in which it was sent: the same on all ranks."""
+    """A 64-bit hash of the slots that have kept rows and of the epochs in which these were sent; the same on all ranks."""
     boxes = {
         slot: {name: value[1] if isinstance(value, tuple) else None for name, value in box.items()}
         for slot, box in state["mailboxes"].items()

@@ -1,8 +1,8 @@
-"""Where each row of a message lies in the bytes that travel (SuperGCN §4, AdaQP §3).
+"""The place of each row of a message in the bytes that travel (SuperGCN §4, AdaQP §3).
 
-A buffer holds one segment for each peer, in rank order, padded to :data:`BLOCK_BYTES`. In a segment the rows' payloads
-come first, ordered by bit-width and then as the plan orders the rows, and then 4 bytes of parameters for each row of 8
-bits or fewer. MPI counts blocks, so that 2**31 of them, 128 GiB, is the limit and not 2**31 bytes.
+A buffer holds one segment for each peer, in rank order, padded to a multiple of :data:`BLOCK_BYTES`. A segment begins with the
+payloads of its rows, ordered by bit-width and then as the plan orders the rows; 4 bytes of parameters follow for each row of 8
+bits or fewer. MPI counts blocks, so its limit of 2**31 items is 128 GiB, not 2 GiB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ BLOCK_BYTES = 64
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one bit-width in a buffer: (n,) int64 each. rows: numbers of rows, ascending. payload_at, params_at: bytes."""
+    """The rows of one bit-width in a buffer; (n,) int64 each. rows: numbers of the rows, ascending. payload_at, params_at: byte
+    offsets of their payloads and parameters."""
 
     bits: int
     rows: torch.Tensor
@@ -27,7 +28,7 @@ class Group:
     params_at: torch.Tensor
 
     def of(self, chosen: torch.Tensor) -> Group:
-        """Those of the rows for which ``chosen`` (n,) bool is set."""
+        """The part of this group whose rows are set in ``chosen`` (n,) bool."""
         return Group(self.bits, self.rows[chosen], self.payload_at[chosen], self.params_at[chosen])
 
 
@@ -35,8 +36,8 @@ class Group:
 class Layout:
     """One rank's buffer in one direction.
 
-    blocks: (P,) int64 per peer. groups: one for each bit-width that occurs. padding: (n,) int64, the bytes of no row: as
-    they travel too, senders clear them.
+    blocks: (P,) int64 number of blocks of each peer. groups: one for each bit-width that occurs. padding: (n,) int64 offsets of
+    the bytes that belong to no row; senders clear them, as they travel too.
     """
 
     blocks: np.ndarray
@@ -45,11 +46,11 @@ class Layout:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the buffer."""
+        """Size of the buffer in bytes."""
         return int(self.blocks.sum()) * BLOCK_BYTES
 
     def to(self, where: torch.device) -> Layout:
-        """The same with its tensors on a device."""
+        """The same layout with its tensors on a device."""
         groups = (Group(g.bits, g.rows.to(where), g.payload_at.to(where), g.params_at.to(where)) for g in self.groups)
         return Layout(self.blocks, tuple(groups), self.padding.to(where))
 
@@ -60,7 +61,7 @@ def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
     order = np.lexsort((bits, peer))  # stable: rows of one peer and bit-width keep their order
     sizes = np.array([payload_bytes(width, int(b)) for b in range(max(MESSAGE_BITS) + 1)])[bits[order]]
     has_params = bits[order] <= max(QUANTIZED_BITS)
-    # From here on rows are in the buffer's order, which has the same peers.
+    # From here on, arrays are in the order of rows in the buffer; `peer` is the same in both orders.
     unpadded = np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64)
     payload = _padded(unpadded, PARAMS_BYTES)
     params = np.bincount(peer[has_params], minlength=counts.size) * PARAMS_BYTES
@@ -88,13 +89,13 @@ def _starts(sizes: np.ndarray) -> np.ndarray:
 
 
 def _ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """All numbers from ``first`` (n,) to before ``last`` (n,)."""
+    """The numbers of all ranges from ``first`` (n,) up to, and without, ``last`` (n,), one range after the other."""
     lengths = last - first
     return np.repeat(first - _starts(lengths), lengths) + np.arange(lengths.sum())
 
 
 def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(rows,) offset of each row from the start of its peer's rows."""
+    """(rows,) offset of each row from the first row of its peer, given the sizes of rows and the peers' counts of rows."""
     ends = np.concatenate(([0], np.cumsum(sizes)))
     firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
     return ends[:-1] - np.repeat(ends[firsts], counts)

@@ -1,7 +1,9 @@
-"""Which collective moves an exchange's rows: over all ranks, or over the graph of those that have rows for each other.
+"""The choice of the collective that moves an exchange's rows: over all ranks, or over the graph of ranks that have rows for each
+other.
 
-With P ranks, of which each talks to k, MPI's ``Ialltoallv`` may look at P counts in each call and its neighbourhood form at
-k. Which is faster depends on the library as well: it is measured, with the rows of the plan, before training starts.
+With P ranks, each of which exchanges rows with k others, MPI's ``Ialltoallv`` may read P counts in each call, and its
+neighbourhood form reads k. Which one is faster also depends on the library: so both are measured, with the rows of the plan,
+before training starts.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class Links:
-    """Who sends to whom in an exchange and, reversed, in the one of the backward pass."""
+    """The graph of ranks of an exchange (``there``) and that of the backward pass's exchange (``back``)."""
 
     there: Neighbours
     back: Neighbours
 
     def reverse(self) -> Links:
-        """Of the exchange in the other direction."""
+        """The links of the exchange in the other direction."""
         return Links(self.back, self.there)
 
 
@@ -56,7 +58,7 @@ def choose_links(
 def _is_faster(
     world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
 ) -> bool:
-    """Whether the neighbourhood's exchange takes less time on the slowest rank: the same answer everywhere."""
+    """Whether the neighbourhood collective takes less time on the slowest rank; the same answer on all ranks. Collective."""
     world.check_counts(send_counts, receive_counts, "a trial exchange")
     send, received = (
         Segments(Buffer.of(torch.zeros(int(counts.sum()), row_bytes, dtype=torch.uint8)), counts)

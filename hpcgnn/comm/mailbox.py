@@ -1,7 +1,7 @@
-"""What an exchange keeps from epoch to epoch, where rows of an epoch before may be used (PipeGCN's schedule, PipeQS §3.4).
+"""The messages that an exchange keeps between epochs where stale rows may be used (PipeGCN's schedule, PipeQS §3.4).
 
-Rows that were sent in one epoch may be waited for, and used, in a later one. There is one message in flight at a time, and
-memory for two: for the rows in use, and for those to come. Shapes: r rows received, F columns.
+Rows that were sent in one epoch may be waited for, and used, in a later one. At most one message is in flight at a time, and
+there is memory for two: for the rows in use, and for the rows in flight. Shapes: r rows received, F columns.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hpcgnn.comm.pending import Pending
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
 
-# Of an exchange in an epoch. FRESH: a message is sent and waited for. STALE: one is sent, and that of an epoch before is used.
-# REUSED: none is sent, and the last one is used. SKIPPED: none is sent, and the last one that had come is used, whether or not
-# a later one is on its way.
+# Freshness of an exchange in an epoch. FRESH: a message is sent and waited for. STALE: a message is sent, and that of an earlier
+# epoch is used. REUSED: no message is sent, and the last one sent is used. SKIPPED: no message is sent, and the last one that
+# has arrived is used, even if a later one is on its way.
 FRESH, STALE, REUSED, SKIPPED = "fresh", "stale", "reused", "skipped"
 
 
 @dataclass(eq=False)
 class Message:
-    """The rows of all peers, to and from this rank.
+    """The rows that this rank sends to, and receives from, all peers in one exchange.
 
-    sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: when they were sent. differences: what delta coding
-    keeps of these rows. mailbox: where they are kept; None: they are used at once. pending: None once they have come.
-    sums: (b, F) what this rank's nodes at the boundary had of their neighbours here when the rows were sent, where stale rows
-    are corrected by what that has changed (:mod:`hpcgnn.nn.correction`).
+    sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: the epoch in which the rows were sent. differences: the
+    rows that delta coding keeps. mailbox: the mailbox that keeps the message; None: its rows are used at once. pending: the
+    started collective; None once the rows have arrived. sums: (b, F) sums over local neighbours of this rank's b boundary nodes
+    when the rows were sent; stale rows are corrected by the change of these sums since (:mod:`hpcgnn.nn.correction`).
     """
 
     codec: Codec
@@ -45,19 +45,22 @@ class Message:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether its rows are, where they are used late."""
+        """Whether its rows are corrected if they are used in a later epoch."""
         return self.mailbox is not None and self.mailbox.corrects
 
     def become(self, rows: torch.Tensor, tools: CodecTools) -> None:
-        """(r, F) numbers take the place of what has come."""
+        """Replace the received bytes with ``rows`` (r, F)."""
         self.codec, self.received = plain_rows(rows, tools)
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """How received rows are kept. smooths_features, smooths_gradients: use a moving average of stale rows, of which ``decay``
-    is from before (PipeGCN's smoothing). compares: sum up how far each message is from the one before (PipeQS' Eq. 6).
-    corrects: correct stale rows by what changed here (:mod:`hpcgnn.nn.correction`), where they are no average."""
+    """How received rows are kept.
+
+    smooths_features, smooths_gradients: use a moving average of stale rows, ``decay * average + (1 - decay) * rows`` (PipeGCN's
+    smoothing). compares: compute the drift of each message from the one before (PipeQS Eq. 6). corrects: correct stale rows by
+    the change of local sums (:mod:`hpcgnn.nn.correction`), unless they are averaged.
+    """
 
     smooths_features: bool = False
     smooths_gradients: bool = False
@@ -67,10 +70,10 @@ class Keeping:
 
 
 class Mailbox:
-    """Of one exchange and width. in_flight: to be waited for in a later epoch. arrived: the rows in use.
+    """The kept messages of one slot.
 
-    apart: how many epochs apart the two messages were sent that :meth:`take_drift` compares. corrects: whether rows that are
-    used late are corrected.
+    in_flight: the message to wait for in a later epoch. arrived: the message whose rows are in use. apart: number of epochs
+    between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
     """
 
     def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
@@ -87,12 +90,12 @@ class Mailbox:
         self._turn = 0
 
     def next_turn(self) -> int:
-        """0 or 1: which half of the memory the next message may come to. The other one holds the rows in use."""
+        """0 or 1: the half of the memory into which the next message is received. The other half holds the rows in use."""
         self._turn = 1 - self._turn
         return self._turn
 
     def accept(self, message: Message, epoch: int) -> None:
-        """``message`` has come, and is what is used from now on. epoch: the present one."""
+        """Use ``message``, which has arrived, from now on. epoch: the present epoch."""
         before, self.arrived = self.arrived, message
         if not (self._smooths or self._keeping.compares):
             return
@@ -102,7 +105,7 @@ class Mailbox:
                 if last is not None and before is not None:
                     self._drift = torch.stack([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
                     self.apart = message.epoch - before.epoch
-                self._last = rows  # in the other half of the memory than what comes next
+                self._last = rows  # stays valid: the next message is received into the other half of the memory
             if self._smooths:
                 if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
@@ -110,19 +113,21 @@ class Mailbox:
         message.become(rows, self._tools)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The sum of a·b over rows: the same for any number of threads, as decisions follow from it."""
+        """The sum of the rows' dot products a·b. It is the same for any number of threads, because policies decide by it."""
         if self._diagonal is None:
             rows, where = a.shape[0], a.device
             columns = torch.arange(rows, dtype=torch.int32, device=where)
             self._diagonal = Csr(torch.arange(rows + 1, device=where), columns, rows, check=False)
         products = sddmm(self._diagonal, a, b, backend=self._tools.backend).double()
         # On the host in numpy's order, which is the same for any number of threads; torch's is not.
-        with np.errstate(invalid="ignore"):  # of products that overflow in both directions
+        with np.errstate(invalid="ignore"):  # some products may overflow to +inf and others to -inf
             return torch.tensor(products.numpy().sum()) if products.is_cpu else products.sum()
 
     def take_drift(self) -> np.ndarray:
-        """(3,) float64, over this rank's received rows o of the message before and n of the new one: the sums of o·n, o·o and
-        n·n; zeros where no message has come since it was last taken."""
+        """(3,) float64 sums of o·n, o·o and n·n over this rank's received rows, o of the message before and n of the new one.
+
+        Zeros if no message has arrived since the drift was last taken.
+        """
         drift, self._drift = self._drift, None
         return np.zeros(3) if drift is None else drift.cpu().numpy()
 
@@ -132,7 +137,7 @@ class Mailbox:
         return None if values is None else values.to(self._tools.scratch.where)
 
     def state(self) -> dict[str, Any]:
-        """What has come, and what is needed for what comes. What is in flight must have come."""
+        """The messages, averages and sums that later epochs need. The message in flight must have arrived."""
         messages = {"arrived": self.arrived, "in_flight": self.in_flight}
         state: dict[str, Any] = {
             name: (message.codec.received_state(message.received), message.epoch)
@@ -144,7 +149,7 @@ class Mailbox:
         return state | {name: values.to("cpu", copy=True) for name, values in rows.items() if values is not None}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore :meth:`state`."""
         for name in ("arrived", "in_flight"):
             if name in state:
                 content, epoch = state[name]

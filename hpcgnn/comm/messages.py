@@ -1,4 +1,4 @@
-"""What the exchanges of one model share."""
+"""The state that all exchanges of one model share."""
 
 from __future__ import annotations
 
@@ -87,14 +87,21 @@ class MessageConfig(Checked):
 
 
 class Messages:
-    """All exchanges of a model, each part with a role of its own.
+    """Settings, memory and counters that all exchanges of a model share.
 
-    Whoever trains calls :meth:`begin_epoch` before each step, and :meth:`begin_pass` before a pass of the other kind; a
-    :class:`hpcgnn.nn.GraphModel` does the latter itself.
+    A training loop calls :meth:`begin_epoch` before each step, and :meth:`begin_pass` whenever training and evaluation
+    alternate; a :class:`hpcgnn.nn.GraphModel` makes the second call itself.
 
-    config: settings. present: the pass under way. scratch: memory. kept: what outlives an epoch. traffic: what was counted.
-    timings: where seconds went. device: whose memory rows and messages are in. transport: that of other messages of this world
-    and device.
+    Args:
+        world: the ranks that exchange rows.
+        config: settings of messages.
+        seed: seed of the rounding noise.
+        timings: seconds of each phase.
+        device: device whose memory holds rows and messages.
+        transport: a transport of the same world and device to share with other messages; None: it is made when needed.
+
+    Attributes: ``present`` is the pass under way, ``scratch`` the memory that exchanges take turns to use, ``kept`` the rows that
+    outlive an epoch, and ``traffic`` the counts of bytes.
     """
 
     def __init__(
@@ -124,18 +131,19 @@ class Messages:
 
     @property
     def placement(self) -> Placement:
-        """The nodes of all ranks. Collective when it is first asked for."""
+        """The node of each rank. The first access is collective."""
         if self._placement is None:
             self._placement = self.world.placement()
         return self._placement
 
     @property
     def is_node_aware(self) -> bool:
-        """Whether ranks of a node share what they exchange with other nodes: where that is asked for or left to choose, some
-        ranks share a node, there are other nodes, and all compute on the host. Collective when it is first asked for.
+        """Whether the ranks of a node share the rows that they exchange with other nodes. They do so unless the settings say
+        ``off``, if some ranks share a node, there are several nodes, and all ranks compute on the host. The first access is
+        collective.
 
         Raises:
-            HpcgnnError: on every rank, where ``on`` is asked for and a rank computes on a GPU.
+            HpcgnnError: on every rank, where the settings say ``on`` and a rank computes on a GPU.
         """
         if self._is_node_aware is None:
             elsewhere = np.array([self.device is not CPU])
@@ -152,45 +160,45 @@ class Messages:
 
     @property
     def transport(self) -> Transport:
-        """How bytes leave the device. Collective when it is first asked for."""
+        """The transport that carries bytes from the device's memory to other ranks. The first access is collective."""
         if self._transport is None:
             self._transport = make_transport(self.world, self.device, self.config.gpu_mpi)
         return self._transport
 
     def tools(self, backend: str) -> CodecTools:
-        """What codecs work with, whose kernels are ``backend``'s."""
+        """Timings, backend of kernels and memory for codecs."""
         return CodecTools(self.timings, backend, self.scratch)
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """A training step starts."""
+        """Begin the training step of ``epoch``."""
         self.present = replace(self.present, epoch=epoch)
         self.traffic.begin_step()
 
     def begin_pass(self, *, is_training: bool) -> None:
-        """What is sent from now on is of a training step, or of an evaluation."""
+        """Messages from now on belong to a training step, or to an evaluation."""
         if is_training != self.present.is_training:
             self.present = replace(self.present, is_training=is_training)
 
     def reseed(self, seed: int) -> None:
-        """Noise is drawn from ``seed`` from now on."""
+        """Draw rounding noise from ``seed`` from now on."""
         self.present = replace(self.present, seed=seed)
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the present pass sends as few bits as training does."""
+        """Whether the present pass rounds its messages to the bit-widths of training."""
         return self.present.is_training or self.config.eval_precision == "training"
 
     @property
     def is_delta(self) -> bool:
-        """Whether the present pass sends differences: an evaluation leaves alone what delta coding keeps."""
+        """Whether the present pass sends differences. Evaluations do not, because delta coding's rows must not change in them."""
         return self.present.is_training and self.config.message_coding == "delta"
 
-    # -- what is under way --------------------------------------------------------------------------------------------
+    # -- messages under way -------------------------------------------------------------------------------------------
 
     def depart(self, pending: Pending) -> None:
-        """``pending`` has started: a thread makes progress with it while this rank computes, or it is waited for at once."""
+        """Let a thread make progress with ``pending``, which has started, while this rank computes. Without overlap, wait."""
         if self.config.overlap:
             self.world.watch(pending)
         else:
@@ -198,7 +206,7 @@ class Messages:
                 self.world.wait(pending)
 
     def wait(self, message: Message) -> None:
-        """Wait until ``message``, which is under way, is there."""
+        """Wait until ``message``, which is under way, has arrived."""
         pending, message.pending = message.pending, None
         assert pending is not None
         with self.timings.measure("communication_wait_seconds"):
@@ -207,26 +215,26 @@ class Messages:
         self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
-        """Wait for all that is in flight, which is used when its time comes. Collective."""
+        """Wait for all messages in flight; their rows are still used only when their epoch comes. Collective."""
         with self.timings.measure("communication_wait_seconds"):
             for pending in self.kept.in_flight():
                 self.world.wait(pending)
                 self.transport.arrive(pending)
 
     def occupy(self, name: str) -> None:
-        """The exchange ``name`` begins, in memory that all exchanges share.
+        """Note that the exchange ``name`` begins to use the memory that all exchanges share.
 
         Raises:
-            RuntimeError: where another one has not been waited for, whose rows would be overwritten.
+            RuntimeError: where another exchange has not been waited for, because its rows would be overwritten.
         """
         if self._under_way is not None:
             raise RuntimeError(f"{name} cannot travel before those under way, {self._under_way}, were waited for")
         self._under_way = name
 
     def vacate(self) -> None:
-        """The exchange under way has ended."""
+        """Note that the exchange under way has ended."""
         self._under_way = None
 
     def raise_if_trouble(self, ranks_in_trouble: float) -> None:
-        """See :meth:`hpcgnn.comm.traffic.Traffic.raise_if_trouble`. Collective if any rank is."""
+        """See :meth:`hpcgnn.comm.traffic.Traffic.raise_if_trouble`. Collective if any rank is in trouble."""
         self.traffic.raise_if_trouble(self.world, self.present.epoch, ranks_in_trouble)

@@ -1,7 +1,7 @@
-"""All the MPI that hpcgnn needs; the only module that imports mpi4py.
+"""All use of MPI in hpcgnn; the only module that imports mpi4py.
 
-Every wait tests with back-off: ranks that share a core do not starve each other, Python's signal handlers get to run, and a peer
-that stopped answering becomes an error that names what was waited for.
+Every wait tests with back-off: ranks that share a core do not starve each other, Python's signal handlers get to run, and if a
+peer stops answering, the wait ends with an error that names the collective it waited for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hpcgnn.errors import HpcgnnError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Large messages move only while MPI is called, so the pauses between calls must be short against a fragment's copy time.
+# Large messages move only while MPI is called, so the pauses between calls must be short compared with the copy of a fragment.
 _EAGER_SECONDS = 0.01
 _PAUSE_SECONDS = 5e-5
 
@@ -54,28 +54,32 @@ def _mpi() -> Any:
 
 
 _NODES = "the ranks of each node to find each other"
-_PAIRS_TAG = 1  # of messages between two ranks, which come in the order in which they were sent
+_PAIRS_TAG = 1  # one tag for all messages between two ranks, as these arrive in the order in which they were sent
 
 
 class _All:
-    """Requests that are complete together."""
+    """Several requests, tested as one."""
 
     def __init__(self, mpi: Any, requests: list[Any]) -> None:
         self._mpi, self._requests = mpi, requests
 
     def Test(self) -> bool:
-        """Whether all are."""
+        """Whether all requests are complete."""
         return self._mpi.Request.Testall(self._requests)
 
 
 def _free(handle: Any) -> None:
-    """A communicator, unless it was freed before."""
+    """Free a communicator unless it was freed before."""
     if handle:
         handle.Free()
 
 
 class MpiWorld(Collectives):
-    """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Starts MPI."""
+    """:class:`hpcgnn.comm.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Initialises MPI.
+
+    Raises:
+        HpcgnnError: for a timeout of 0 s or less, without a usable MPI library, and where the launcher belongs to another MPI.
+    """
 
     def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         if not timeout_seconds > 0:
@@ -90,11 +94,11 @@ class MpiWorld(Collectives):
         self._channel: Channel | None = None
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
-        self._made = contextlib.ExitStack()  # frees what MPI keeps for this world, what was made last first
+        self._made = contextlib.ExitStack()  # frees MPI's objects of this world, the newest first
 
     @property
     def _comm(self) -> Any:
-        """The communicator, for a call from this thread: the progress thread leaves MPI alone from now on."""
+        """The communicator, for a call from this thread; the progress thread does not call MPI from now on."""
         PROGRESS.take_over()
         return self._communicator
 
@@ -105,13 +109,13 @@ class MpiWorld(Collectives):
 
     @property
     def mpi_handle(self) -> MpiHandle:
-        """The communicator's."""
+        """The communicator for C libraries."""
         return MpiHandle(self._mpi._handleof(self._comm), self._mpi._sizeof(self._mpi.Comm))
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def test(self, pending: Pending) -> bool:
-        """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
+        """See :meth:`hpcgnn.comm.world.World.test`; the other methods are documented there as well."""
         PROGRESS.take_over()
         is_complete = self._tested(pending)
         self.watch_on()
@@ -129,8 +133,8 @@ class MpiWorld(Collectives):
             raise self._failed(pending.what, error) from error
 
     def _failed(self, what: str, error: Exception) -> HpcgnnError:
-        """The sentence for what MPI has raised."""
-        problem = " ".join(job.mpi_problem(error).split())  # MPICH's goes over several lines
+        """The error for an exception that MPI has raised in ``what``."""
+        problem = " ".join(job.mpi_problem(error).split())  # MPICH's descriptions have several lines
         return HpcgnnError(
             f"MPI failed on rank {self.rank} of {self.size} in {what}: {problem} (do all ranks read the same files, and run "
             "the same version?)"
@@ -145,7 +149,7 @@ class MpiWorld(Collectives):
 
     @contextlib.contextmanager
     def _blocking(self, what: str) -> Iterator[None]:
-        """Around calls that MPI has no other form of: as :meth:`_starting`, with an end after the time that a wait may take."""
+        """Context of calls that have no nonblocking form: as :meth:`_starting`, and limited to ``timeout_seconds``."""
         with self._starting(what), self._limited(what):
             yield
 
@@ -154,16 +158,16 @@ class MpiWorld(Collectives):
         return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank)
 
     def watch(self, pending: Pending) -> None:
-        """From the thread of :mod:`hpcgnn.comm.progress`."""
+        """Let the thread of :mod:`hpcgnn.comm.progress` test ``pending``."""
         self._watched.append(pending)
         self.watch_on()
 
     def watch_on(self) -> None:
         """Give MPI to the progress thread until this rank calls it again."""
         watched = [pending for pending in self._watched if not pending.seconds]
-        self._watched[:] = watched  # one list for this world and that of its node
+        self._watched[:] = watched  # this world and that of its node share one list
         if watched and self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
-            # a list, so that each is tested, which is what tells when it was complete
+            # all() gets a list, so that each one is tested: the test notes when it was complete
             PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
 
     def wait(self, pending: Pending) -> None:
@@ -171,7 +175,7 @@ class MpiWorld(Collectives):
         started = time.perf_counter()
         PROGRESS.take_over()
         while not self._tested(pending):
-            self._advance(pending.what)  # what is in flight beside it goes on
+            self._advance(pending.what)  # other messages in flight make progress, too
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -181,7 +185,7 @@ class MpiWorld(Collectives):
                 raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
         self.watch_on()
 
-    # -- what is started and waited for -------------------------------------------------------------------------------
+    # -- nonblocking collectives --------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
         """``Iallreduce``."""
@@ -191,7 +195,7 @@ class MpiWorld(Collectives):
         return Pending.started(request, what, mine, result)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """``Iexscan``, which leaves rank 0's result undefined: it is given another one."""
+        """``Iexscan``. It leaves rank 0's result undefined, so it gets other memory there."""
         kept = result if self.rank else Buffer.of(result.on_host().copy())
         spec = [self._memory(kept), self._type(result)]
         with self._starting(what):
@@ -215,8 +219,8 @@ class MpiWorld(Collectives):
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """``Ialltoallv``, or ``Ineighbor_alltoallv``, whose datatype is a row."""
-        return self._moved(self._comm, send, received, what, neighbours)  # self._comm takes MPI back
+        """``Ialltoallv``, or ``Ineighbor_alltoallv``, with a datatype for a row."""
+        return self._moved(self._comm, send, received, what, neighbours)  # self._comm takes MPI back from the thread
 
     def _moved(
         self, comm: Any, send: Segments, received: Segments, what: str, neighbours: Neighbours | None
@@ -248,7 +252,7 @@ class MpiWorld(Collectives):
         return Pending.started(_All(self._mpi, requests), what, send, received)
 
     def channel(self) -> Channel:
-        """Over a communicator of its own, from whichever thread has MPI."""
+        """A queue over a communicator of its own; whichever thread may call MPI starts its exchanges."""
         if self._channel is None:
             with self._blocking("a communicator for messages in flight"):
                 apart = self._comm.Dup()
@@ -257,9 +261,9 @@ class MpiWorld(Collectives):
         return self._channel
 
     def takes_memory_of(self, kind: str) -> bool:
-        """As the library says (:func:`hpcgnn.comm.gpu_mpi.says_yes`), which is asked once."""
+        """The library's answer (:func:`hpcgnn.comm.gpu_mpi.says_yes`), which is looked up once."""
         if kind not in self._takes:
-            from hpcgnn.comm import gpu_mpi  # only here, as it needs torch
+            from hpcgnn.comm import gpu_mpi  # imported here because it needs torch
 
             self._takes[kind] = gpu_mpi.says_yes(self._mpi, kind)
         return self._takes[kind]
@@ -287,10 +291,10 @@ class MpiWorld(Collectives):
             self._made.callback(self._row_types[row_bytes].Free)
         return self._row_types[row_bytes]
 
-    # -- where ranks are ----------------------------------------------------------------------------------------------
+    # -- nodes and files ----------------------------------------------------------------------------------------------
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
-        """As a communicator with a graph."""
+        """The graph of ranks, in a communicator of MPI that has this graph."""
         ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
         with self._blocking("a communicator of neighbours"):
             found = Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
@@ -298,13 +302,13 @@ class MpiWorld(Collectives):
         return found
 
     def free(self, neighbours: Neighbours) -> None:
-        """Its communicator."""
+        """Free the communicator of ``neighbours``."""
         PROGRESS.take_over()
         with self._blocking("the end of a communicator of neighbours"):
             _free(neighbours.handle)
 
     def ranks_on_my_cores(self) -> int:
-        """By what the system lets each of them run on."""
+        """Number of ranks of this host that the system lets run on the same cores as this one."""
         with self._blocking(_NODES):
             host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
             mine = sorted(os.sched_getaffinity(0))
@@ -313,7 +317,7 @@ class MpiWorld(Collectives):
         return count
 
     def nodes(self) -> np.ndarray:
-        """Those that can share memory."""
+        """(size,) int64 lowest rank of each rank's host; ranks of a host are those that can share memory."""
         with self._blocking(_NODES):
             host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
@@ -322,12 +326,12 @@ class MpiWorld(Collectives):
         return self.allgather(lowest)[:, 0]
 
     def placement(self) -> Placement:
-        """By the ranks that :meth:`on_my_node` has."""
+        """The node of each rank; nodes are those of :meth:`on_my_node`."""
         lowest = self.on_my_node().allreduce(np.array([self.rank]), "min", "the ranks of a node")
         return Placement.of(self.allgather(lowest)[:, 0])
 
     def on_my_node(self) -> MpiWorld:
-        """Made once. What this world watches is watched in its waits as well."""
+        """The ranks of this rank's node, made once. Its waits give MPI back to the progress thread for this world's messages."""
         if self._node is None:
             with self._blocking(_NODES):
                 host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -340,27 +344,27 @@ class MpiWorld(Collectives):
         return self._node
 
     def share(self, num_bytes: int) -> SharedWindow:
-        """By ``MPI_Win_allocate_shared``, of which the lowest rank holds all."""
+        """Memory of ``MPI_Win_allocate_shared``, all of which the lowest rank allocates."""
         with self._blocking("the memory that ranks of a node share"):
             window = SharedWindow(self, self._comm, self._mpi, num_bytes)
         self._made.callback(window.free)
         return window
 
     def close(self) -> None:
-        """In an order that all ranks have in common: what was made last goes first."""
+        """Free everything in an order that is the same on all ranks: the newest first."""
         PROGRESS.take_over()
         with self._blocking("the end of what MPI keeps for this job"):
             self._made.close()
         self._node, self._channel, self._row_types = None, None, {}
 
     def poke(self) -> None:
-        """Let MPI make progress with what this rank has sent, where it waits for something else."""
+        """Let MPI make progress with the messages that this rank has sent, while the rank waits for something else."""
         PROGRESS.take_over()
         self._communicator.Iprobe()
         self.watch_on()
 
     def open_shared(self, path: str) -> ByteSink:
-        """By MPI-IO, where there is more than one rank."""
+        """The file, opened by MPI-IO if there is more than one rank."""
         if self.size == 1:
             return LocalFile(path)
         with self._blocking(f"opening {path} for writing"):
@@ -370,6 +374,6 @@ class MpiWorld(Collectives):
 
 @functools.cache
 def whole_job() -> MpiWorld:
-    """The ranks of ``MPI_COMM_WORLD``, for all callers that name no world: what a world makes (communicators of nodes, datatypes
-    of rows) is then made once in a process. Collective."""
+    """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
+    in a process. Collective."""
     return check_alike(MpiWorld())

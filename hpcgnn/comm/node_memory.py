@@ -1,4 +1,4 @@
-"""Memory in which the ranks of a node hand each other rows, without messages."""
+"""Memory that the ranks of a node share, through which they pass rows to each other without messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hpcgnn.comm.world import SharedMemory, World
 from hpcgnn.errors import HpcgnnError
 
 _PAGE_BYTES = 4096
-SHARED_FOLDER = "/dev/shm"  # noqa: S108 - only its size is asked for: where MPI libraries keep what ranks share
+SHARED_FOLDER = "/dev/shm"  # noqa: S108 - MPI libraries keep shared memory there; only its free space is looked up
 
 
 class NodeRows:
-    """Rows of all ranks of a node, one rank's behind the other's. counts: (k,) int64 rows of each.
+    """Rows of all k ranks of a node, rank after rank. counts: (k,) int64 number of rows of each. rank: this rank on its node.
 
-    Memory is taken for the widest rows so far. Whoever reads what others write meets them before (:meth:`NodeMemory.meet`).
+    The memory is as large as the widest rows so far need. A rank calls :meth:`NodeMemory.meet` before it reads rows that others
+    have written.
     """
 
     def __init__(self, counts: np.ndarray, rank: int) -> None:
@@ -27,13 +28,13 @@ class NodeRows:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def use(self, memory: np.ndarray, row_bytes: int) -> None:
-        """Lie in these bytes from now on. Pages of this rank's rows are touched: the system then has them for nobody else, and
-        they are near the rank."""
+        """Keep the rows in these bytes from now on. Touching the pages of its own rows makes the system reserve them, in memory
+        near this rank's cores."""
         memory[self.first * row_bytes : self.last * row_bytes : _PAGE_BYTES] = 0
         self._bytes = torch.from_numpy(memory)
 
     def bytes(self, count: int) -> torch.Tensor:
-        """(count,) uint8, the first of the memory, for what is not rows of numbers."""
+        """(count,) uint8 the first bytes of the memory, for contents other than rows of numbers."""
         return self._bytes[:count]
 
     def all(self, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -41,15 +42,15 @@ class NodeRows:
         return self._bytes[: self.total * width * dtype.itemsize].view(dtype).view(self.total, width)
 
     def own(self, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """(count, width) this rank's, to write to."""
+        """(count, width) rows of this rank, which it may write."""
         return self.all(width, dtype)[self.first : self.last]
 
 
 class NodeMemory:
-    """What the ranks of a node have in common in one direction of an aggregation: the rows that they have written, and those that
-    have come to them from other nodes.
+    """Memory that the ranks of a node share in one direction of an aggregation: for the rows that they write for each other, and
+    for the rows that they receive from other nodes.
 
-    written, arrived: (k,) int64 rows of each rank. node: the ranks of this node, a part of ``world``.
+    world: all ranks. node: the k ranks of this node. written, arrived: (k,) int64 number of each rank's rows of both kinds.
     """
 
     def __init__(self, world: World, node: World, written: np.ndarray, arrived: np.ndarray) -> None:
@@ -59,10 +60,10 @@ class NodeMemory:
         self._memory: SharedMemory | None = None
 
     def prepare(self, row_bytes: int) -> None:
-        """Have room for rows of so many bytes, the same on all ranks. Collective over all nodes.
+        """Make room for rows of ``row_bytes`` bytes, a number that is the same on all ranks. Collective over all nodes.
 
         Raises:
-            HpcgnnError: on every rank, where a node has not enough memory for it.
+            HpcgnnError: on every rank, where a node does not have enough shared memory.
         """
         if row_bytes <= self._row_bytes:
             return
@@ -82,7 +83,7 @@ class NodeMemory:
         memory.meet()
 
     def free(self) -> None:
-        """Give the memory back; rows have none until :meth:`prepare`. Collective on the node."""
+        """Give the memory back; the next :meth:`prepare` takes it anew. Collective on the node."""
         if self._memory is not None:
             self._memory.meet()
             for rows in (self.written, self.arrived):
@@ -91,23 +92,26 @@ class NodeMemory:
             self._row_bytes, self._memory = 0, None
 
     def _bytes_on_this_host(self, needed: int) -> int:
-        """What all nodes of this host take, where ``HPCGNN_RANKS_PER_NODE`` makes several of one. Collective; O(P) memory."""
+        """Bytes that all nodes of this host need together: ``HPCGNN_RANKS_PER_NODE`` may divide a host into several nodes.
+
+        Collective; O(P) memory.
+        """
         mine = np.array([needed if self._node.rank == 0 else 0])
         hosts = self._world.nodes()
         return int(self._world.allgather(mine)[hosts == hosts[self._world.rank], 0].sum())
 
     def meet(self) -> None:
-        """Wait for the ranks of this node: from here on each sees what all have written before. Collective on the node."""
+        """Wait for the ranks of this node; afterwards each sees all rows written before. Collective on the node."""
         assert self._memory is not None, "rows have no memory before prepare()"
         self._memory.meet()
 
 
 def check_room(num_bytes: int, folder: str = SHARED_FOLDER) -> None:
-    """Raise HpcgnnError where ranks of this node cannot share so many bytes more."""
+    """Raise HpcgnnError unless the ranks of this node can share ``num_bytes`` bytes more."""
     try:
         found = os.statvfs(folder)
     except OSError:
-        return  # shared memory is elsewhere here, and MPI says so itself where there is none
+        return  # this system keeps shared memory elsewhere; MPI itself raises an error if there is none
     free = found.f_bavail * found.f_frsize
     if num_bytes > free:
         raise HpcgnnError(

@@ -1,4 +1,4 @@
-"""What the exchanges of one pass over a model's layers have in common."""
+"""Names of exchanges, and the state that all exchanges of one pass over a model's layers share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 from hpcgnn.kernels import keyed
 
-_EVALUATION = 1 << 32  # beside the epoch, so that an evaluation rounds otherwise than the training step before it
+_EVALUATION = 1 << 32  # added to the epoch, so that an evaluation draws other noise than the training step before it
 
 
-# What ExchangeId.name says, in files.
+# ExchangeId.name, as files hold it.
 ExchangeName = Annotated[str, msgspec.Meta(pattern=r"^layer [1-9][0-9]*'s (boundary rows|gradients)$")]
 
 
@@ -25,30 +25,34 @@ class ExchangeId:
 
     @property
     def name(self) -> str:
-        """As people are told of it."""
+        """Name of the exchange in messages to users."""
         return f"layer {self.layer + 1}'s " + ("gradients" if self.is_backward else "boundary rows")
 
 
 @dataclass(frozen=True)
 class Pass:
-    """seed: of the run. epoch: the training step, or the last one before an evaluation. is_training: forward and backward of a
-    step; False for an evaluation."""
+    """A pass over a model's layers.
+
+    seed: seed of the run. epoch: number of the training step, or of the last step before an evaluation. is_training: True for
+    forward and backward of a training step, False for an evaluation.
+    """
 
     seed: int = 0
     epoch: int = 0
     is_training: bool = True
 
     def noise_key(self, exchange: ExchangeId, call: int, rank: int) -> int:
-        """What decides about the rounding noise of one message (:func:`hpcgnn.kernels.messages.encode_rows`)."""
+        """The key of one message's rounding noise (:func:`hpcgnn.kernels.messages.encode_rows`)."""
         epoch = self.epoch + (0 if self.is_training else _EVALUATION)
         return keyed.derive_key(self.seed, epoch, exchange.layer, call, int(exchange.is_backward), rank)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The rows of one exchange in a pass, by which what is kept of them is found again in the next one.
+    """Identifies rows of one exchange across passes, so that a later pass finds the rows that an earlier one kept.
 
-    call: how often the exchange was started before in this step; above 0 only in layers used twice. width: columns of a row.
+    call: number of times the exchange was started before in the same step; above 0 only if a pass uses the layer more than once.
+    width: number of columns.
     """
 
     exchange: ExchangeId

@@ -1,4 +1,4 @@
-"""A collective that was started and is not over."""
+"""A collective that was started and may still be running."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(eq=False)
 class Pending:
-    """The request of a started collective, and what must live until it ends.
+    """The request of a started collective, and the objects that must live until it ends.
 
-    request: has MPI's ``Test()``; None where it was complete when it started. what: the words for it in a sentence. seconds:
-    from the start until a test or wait found it complete; 0 before.
+    request: has MPI's ``Test()``; None if the collective was complete when it started. what: its name in error messages.
+    buffers: objects to keep alive. seconds: time from the start until a test or wait found it complete; 0 before.
     """
 
     request: Any
@@ -24,17 +24,17 @@ class Pending:
 
     @classmethod
     def started(cls, request: Any, what: str, *buffers: Any) -> Pending:
-        """That has just begun."""
+        """A collective that starts now."""
         return cls(request, what, buffers, time.perf_counter())
 
     @classmethod
     def done(cls, what: str) -> Pending:
-        """That was complete as soon as it had begun."""
+        """A collective that was complete as soon as it started."""
         return cls(None, what, (), time.perf_counter(), seconds=1e-9)
 
     def test(self) -> bool:
-        """Give MPI a chance to make progress; true once this is complete. Raises what MPI has raised, each time."""
-        if self.error is not None:  # MPI itself forgets it: a request that failed is none afterwards
+        """Let MPI make progress; true once this is complete. An error that MPI raised is raised again by each later call."""
+        if self.error is not None:  # MPI forgets it: a request that failed is null afterwards
             raise self.error
         if not self.seconds:
             try:

@@ -1,4 +1,4 @@
-"""Which ranks share a node, and which of them carries a row to another node."""
+"""The placement of ranks on nodes, and the choice of the rank that carries a row to another node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ RANKS_PER_NODE = "HPCGNN_RANKS_PER_NODE"
 
 
 def block_on_host(rank: int) -> int:
-    """Which node of its host a rank is on that has number ``rank`` there: 0, unless ``HPCGNN_RANKS_PER_NODE`` divides hosts."""
+    """The number of the node, within its host, that holds the host's rank number ``rank``: 0, unless ``HPCGNN_RANKS_PER_NODE``
+    divides hosts into several nodes."""
     asked = os.environ.get(RANKS_PER_NODE)
     if asked is None:
         return 0
@@ -25,8 +26,8 @@ def block_on_host(rank: int) -> int:
 
 
 class Carriers(NamedTuple):
-    """Of rows between nodes: the rank that sends each, the rank that receives it, and its place among the rows of these two;
-    (rows,) int64 each."""
+    """For each row between nodes, the rank that sends it, the rank that receives it, and its place among the rows of these two
+    ranks; (rows,) int64 each."""
 
     sender: np.ndarray
     receiver: np.ndarray
@@ -41,7 +42,7 @@ class Placement:
 
     @classmethod
     def of(cls, names: np.ndarray) -> Placement:
-        """From (P,) int64 names of nodes, such as their lowest ranks (:meth:`hpcgnn.comm.world.World.nodes`)."""
+        """The placement from (P,) int64 names of nodes, such as their lowest ranks (:meth:`hpcgnn.comm.world.World.nodes`)."""
         return cls(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
     @classmethod
@@ -51,23 +52,22 @@ class Placement:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes that have a rank."""
+        """Number of nodes."""
         return int(self.node_of.max()) + 1
 
     @property
     def is_shared(self) -> bool:
-        """Whether some ranks share a node and others do not: what passes between nodes is then less than what passes between
-        ranks."""
+        """Whether there are several nodes, and some ranks share one. Fewer rows then pass between nodes than between ranks."""
         return 1 < self.num_nodes < self.node_of.size
 
     @cached_property
     def by_node(self) -> np.ndarray:
-        """(P,) int64 ranks, node after node, ascending in each."""
+        """(P,) int64 ranks, node after node, ascending in each node."""
         return np.argsort(self.node_of, kind="stable")
 
     @cached_property
     def first(self) -> np.ndarray:
-        """(nodes + 1,) int64 where a node's ranks begin in :attr:`by_node`."""
+        """(nodes + 1,) int64 index in :attr:`by_node` at which each node's ranks begin."""
         return np.concatenate(([0], np.cumsum(np.bincount(self.node_of, minlength=self.num_nodes))))
 
     def ranks_of(self, node: int) -> np.ndarray:
@@ -75,12 +75,12 @@ class Placement:
         return self.by_node[self.first[node] : self.first[node + 1]]
 
     def carriers(self, sender: np.ndarray, receiver: np.ndarray, row: np.ndarray, rows: np.ndarray) -> Carriers:
-        """Who carries row number ``row`` of the ``rows`` that node ``sender`` has for node ``receiver``; (m,) int64 each.
+        """The ranks that carry row number ``row`` of the ``rows`` from node ``sender`` to node ``receiver``; (m,) int64 each.
 
-        The rows of two nodes are cut into as many runs of equal length as the larger of both has ranks, each of which passes
-        between one rank there and one here. So all ranks of a node send and receive equal shares, and a rank has messages for one
-        or few ranks of each other node. Which run goes to which rank is turned by the numbers of the nodes: short
-        lists do not all begin at the first rank.
+        The rows from one node to another are cut into runs of equal length, as many as the larger node has ranks. One rank of
+        either node carries each run. So all ranks of a node send and receive equal shares, and a rank has messages for one or a
+        few ranks of each other node. The assignment of runs to ranks is rotated by the numbers of the two nodes, so that short
+        lists do not always begin at a node's first rank.
         """
         here, there = np.diff(self.first)[sender], np.diff(self.first)[receiver]
         runs = np.maximum(here, there)

@@ -1,9 +1,10 @@
 """A thread that lets MPI move data while this rank computes.
 
-MPI moves large messages only while it is called, and what a rank does between starting an exchange and waiting for it, local
-aggregation and dense products, calls no MPI. One thread a process tests the exchange under way a few thousand times a
-second instead; computing threads are in native code without Python's lock, so it runs beside them. MPI is initialised as
-``MPI_THREAD_SERIALIZED``: the thread may call it only between :meth:`Progress.watch` and :meth:`Progress.take_over`.
+MPI moves large messages only while it is called, and between starting an exchange and waiting for it a rank computes local
+aggregation and dense products, which do not call MPI. So one thread of each process tests the exchange under way a few thousand
+times a second. It runs beside the computing threads, as these are in native code, which does not hold Python's lock. MPI is
+initialised as ``MPI_THREAD_SERIALIZED``: the thread may call it only between :meth:`Progress.watch` and
+:meth:`Progress.take_over`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import threading
 import time
 from collections.abc import Callable
 
-# An MPI library hands the network some hundred KiB at a call: pauses of this length keep up with 10 Gbit/s over TCP, and
-# calls take about 1 % of a core.
+# An MPI library hands the network some hundred KiB in each call. With pauses of this length it keeps up with 10 Gbit/s over
+# TCP, and the calls take about 1 % of a core.
 _PAUSE_SECONDS = 5e-4
 _SLICE_NANOSECONDS = 100_000
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
 class Progress:
-    """Calls a test again and again, from a thread of its own, until it says that it is complete or it is taken over."""
+    """Calls a test repeatedly from a thread of its own, until the test returns True or :meth:`take_over` is called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held while the test is called
@@ -38,12 +39,12 @@ class Progress:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
             self._thread.start()
-        with self._lock:  # or the end of the test before, which the thread has just seen, would end this one
+        with self._lock:  # otherwise the thread, which has just seen the end of the last test, could end this one
             self._test = test
             self._watching.set()
 
     def take_over(self) -> None:
-        """Return when the thread is not in MPI and will not enter it again."""
+        """Return once the thread is outside MPI and will not call it again before the next :meth:`watch`."""
         if self._test is None:
             return
         with self._lock:
@@ -63,14 +64,15 @@ class Progress:
     def _is_over(test: Callable[[], bool]) -> bool:
         try:
             return test()
-        except Exception:  # whoever waits tests too, and raises it where it can be handled
+        except Exception:  # the waiting thread tests as well, and raises the error where it can be handled
             return True
 
 
 def _ask_for_short_slices() -> None:
-    """Let this thread run soon after it wakes where threads that compute share its core: Linux 6.12 on has short slices first.
+    """Let this thread run soon after it wakes, even if computing threads share its core: since Linux 6.12, threads that ask for
+    short time slices run first.
 
-    Elsewhere nothing happens. Needs no rights: the share of the core stays the same.
+    On other systems nothing happens. The call needs no privileges, because the thread's share of the core stays the same.
     """
     number = _SYS_SCHED_SETATTR.get(platform.machine())
     if number is None or platform.system() != "Linux":
@@ -82,4 +84,4 @@ def _ask_for_short_slices() -> None:
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
-PROGRESS = Progress()  # one a process, as MPI and its rules for threads are
+PROGRESS = Progress()  # one for each process, like MPI and its rules for threads

@@ -1,4 +1,4 @@
-"""Memory for rows and messages, allocated once and used by one exchange after the other."""
+"""Memory for rows and messages, allocated once and used by all exchanges in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcgnn.kernels import buffers
 
 
 class Use(Enum):
-    """What memory is for."""
+    """The use of a piece of memory."""
 
     ROWS_TO_SEND = auto()
     SENT_BYTES = auto()
@@ -21,8 +21,8 @@ class Use(Enum):
 
 
 class Place(NamedTuple):
-    """One piece of memory. slot: whose alone it is; None: all exchanges', one after the other. turn: 0 or 1 where messages come
-    to two pieces by turns."""
+    """Key of one piece of memory. slot: the only slot that uses it; None: all exchanges use it in turn. turn: 0 or 1 where
+    messages are received into two pieces alternately."""
 
     use: Use
     slot: Slot | None = None
@@ -30,19 +30,19 @@ class Place(NamedTuple):
 
 
 class Scratch:
-    """Uninitialised memory of a device by place; a piece grows when more is asked for."""
+    """Uninitialised memory of one device, by place; a piece grows when a larger one is requested."""
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
         self._pieces: dict[Place, torch.Tensor] = {}
 
     def bytes(self, place: Place, items: int, item_bytes: int) -> torch.Tensor:
-        """(items, item_bytes) uint8."""
+        """The memory of ``place`` as (items, item_bytes) uint8."""
         num_bytes = items * item_bytes
         if place not in self._pieces or self._pieces[place].numel() < num_bytes:
             self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.where).view(-1)
         return self._pieces[place][:num_bytes].view(items, item_bytes)
 
     def rows(self, place: Place, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """(rows, width) of ``dtype``."""
+        """The memory of ``place`` as (rows, width) of ``dtype``."""
         return self.bytes(place, rows, width * dtype.itemsize).view(-1).view(dtype).view(rows, width)

@@ -1,4 +1,4 @@
-"""What an exchange of rows is given: memory with a segment for each rank, and who has rows for whom."""
+"""Arguments of an exchange of rows: memory with a segment for each rank, and the graph of ranks that have rows for each other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hpcgnn.comm.buffer import Buffer
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A graph of ranks that knows who sends to whom. handle: of the world that made it. sources, destinations: (k,) ranks that
-    send to this one, and get from it."""
+    """The ranks that exchange rows with this one. handle: private to the world that made it. sources, destinations: (k,) ranks
+    that send rows to this rank, and that receive rows from it."""
 
     handle: Any
     sources: np.ndarray
@@ -22,13 +22,13 @@ class Neighbours:
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """A buffer whose rows are those for, or from, one rank after the other. counts: (size,) int64 rows of each. starts: (size,)
-    int64 row at which each begins; None: they lie one behind the other."""
+    """A buffer with the rows for, or from, each rank. counts: (size,) int64 number of rows of each rank. starts: (size,) int64
+    row at which each rank's segment begins; None: the segments are contiguous, in rank order."""
 
     buffer: Buffer
     counts: np.ndarray
     starts: np.ndarray | None = None
 
     def begins(self) -> np.ndarray:
-        """(size,) int64, :attr:`starts` or what they are by default."""
+        """(size,) int64 :attr:`starts`, or their values for contiguous segments."""
         return np.cumsum(self.counts) - self.counts if self.starts is None else self.starts

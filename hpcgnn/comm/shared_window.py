@@ -1,4 +1,4 @@
-"""Memory that ranks of one node share, by MPI."""
+"""Memory that the ranks of one node share, as a window of MPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CACHE_LINE_BYTES = 64
 
 
 class _MpiRanks(World, Protocol):
-    """What is asked of a world of MPI beside what all worlds do."""
+    """The methods of a world over MPI that a window needs beside those of every world."""
 
     def poke(self) -> None:
         """Let MPI make progress with what this rank has sent."""
@@ -31,10 +31,11 @@ class _MpiRanks(World, Protocol):
 class SharedWindow:
     """:class:`hpcgnn.comm.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
 
-    Ranks meet through numbers in the memory itself, a cache line for each: a rank that comes writes how often it has come, and
-    looks at the others'. Where ranks share cores this takes one turn of each, where a collective of MPI takes several.
+    Ranks meet through counters in the memory itself, one cache line for each rank: a rank that arrives writes how often it has
+    arrived, and reads the counters of the others. If ranks share cores, each must be scheduled once for this; a collective of MPI
+    needs several turns of each.
 
-    world: those ranks. comm, mpi: their communicator, and the module it is of.
+    world: the ranks of the node. comm, mpi: their communicator, and mpi4py's module. num_bytes: size of the memory.
     """
 
     def __init__(self, world: _MpiRanks, comm: Any, mpi: Any, num_bytes: int) -> None:
@@ -50,7 +51,7 @@ class SharedWindow:
         world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
 
     def meet(self) -> None:
-        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`. Messages go on meanwhile."""
+        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`. Messages under way make progress meanwhile."""
         self._fence()
         self._meetings += 1
         self._mine[0] = self._meetings
@@ -68,7 +69,8 @@ class SharedWindow:
         self._fence()
 
     def free(self) -> None:
-        """Behind a meeting, as others may still read. Once: later calls do nothing."""
+        """See :meth:`hpcgnn.comm.world.SharedMemory.free`. Call it after a meeting, as others may still read; later calls do
+        nothing."""
         if not self._window:
             return
         self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
@@ -76,7 +78,7 @@ class SharedWindow:
         self._window.Free()
 
     def _fence(self) -> None:
-        """What was written before can be seen, and what others wrote is seen: x86 keeps that order by itself."""
+        """Make this rank's earlier writes visible to others, and theirs to this rank; x86 keeps that order without a fence."""
         if platform.machine() not in ("x86_64", "AMD64"):
             PROGRESS.take_over()
             self._window.Sync()

@@ -1,4 +1,4 @@
-"""What is looked at when a job starts: whether its ranks know of each other, and run one version on one MPI."""
+"""Checks at the start of a job: that its ranks know of each other, and that all run one version of hpcgnn on one MPI library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from hpcgnn.comm.world import World
 
 W = TypeVar("W", bound="World")
-# Where Open MPI, MPICH, MVAPICH and Slurm's steps tell a rank how many there are. A batch script is in no step.
+# Variables in which Open MPI, MPICH, MVAPICH and Slurm's steps give a rank the number of ranks. A batch script is in no step.
 _ALONE = "HPCGNN_ALONE"
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def told_sizes() -> dict[str, int]:
-    """How many ranks there are, by each variable of a launcher that tells it; empty outside of any."""
+    """The number of ranks according to each variable of a launcher that is set; empty outside a launcher."""
     return {name: int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()}
 
 
@@ -41,14 +41,14 @@ def check_not_alone(size: int, library: str) -> None:
 
 
 def check_alike(world: W) -> W:
-    """The world, of ranks that all run one version on one MPI library. Collective, one small one.
+    """Return ``world`` if all its ranks run one version of hpcgnn on one MPI library. Collective: one small reduction.
 
-    It comes first in a job: what comes later need not be the same in two versions.
+    It is the first collective of a job, because later ones may differ between versions.
 
     Raises:
-        HpcgnnError: on all ranks, where one runs something else than rank 0.
+        HpcgnnError: on all ranks, where a rank runs another version or library than rank 0.
     """
-    # Behind the first comma, Open MPI tells who has built it, and where: that may differ from node to node.
+    # After the first comma, Open MPI names the person and the host that built it, which may differ from node to node.
     mine = f"hpcgnn {__version__} on {world.library.partition(',')[0]}"
     digest = np.array([xxhash.xxh3_64_intdigest(mine.encode())], np.uint64).view(np.int64)
     most = world.allreduce(np.concatenate((digest, ~digest)), "max", "the other ranks to start")

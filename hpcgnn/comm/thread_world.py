@@ -1,4 +1,5 @@
-"""Ranks that are threads of one process, for tests and for rehearsals on tiny graphs: no MPI, and no rank left waiting."""
+"""Ranks that are threads of one process, for tests and for rehearsals on tiny graphs: without MPI, and an error of one rank ends
+all."""
 
 from __future__ import annotations
 
@@ -24,37 +25,37 @@ _LONGEST_SECONDS = 60.0
 
 
 class Meeting:
-    """Where the threads of a job meet, each with something for the others."""
+    """The meeting point of a job's threads, to which each brings a value for the others."""
 
     def __init__(self, size: int, timeout_seconds: float) -> None:
         self.size, self.timeout_seconds = size, timeout_seconds
         self.barrier = threading.Barrier(size, timeout=timeout_seconds)
         self.brought: list[Any] = [None] * size
-        self.parts: list[Meeting] = []  # of the ranks of a node
+        self.parts: list[Meeting] = []  # meetings of the ranks of one node each
 
     def abort(self) -> None:
-        """Nobody comes any more: those who wait leave."""
+        """End the job: threads that wait here, or in a part, get BrokenBarrierError."""
         self.barrier.abort()
         for part in self.parts:
             part.abort()
 
 
 class ThreadMemory:
-    """:class:`hpcgnn.comm.world.SharedMemory` of threads."""
+    """:class:`hpcgnn.comm.world.SharedMemory` among threads."""
 
     def __init__(self, values: np.ndarray, meeting: Meeting) -> None:
         self.values, self._meeting = values, meeting
 
     def meet(self) -> None:
-        """At the barrier of all meetings."""
+        """See :meth:`hpcgnn.comm.world.SharedMemory.meet`."""
         self._meeting.barrier.wait()
 
     def free(self) -> None:
-        """Where nobody holds it."""
+        """Do nothing: the memory is freed with the last reference to it."""
 
 
 class ThreadWorld(Collectives):
-    """:class:`hpcgnn.comm.world.World` whose ranks meet in each collective, and whose messages have come when they start."""
+    """:class:`hpcgnn.comm.world.World` whose ranks meet in each collective, which is therefore complete as soon as it starts."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         super().__init__(rank, meeting.size, meeting.timeout_seconds)
@@ -63,7 +64,7 @@ class ThreadWorld(Collectives):
         self._node: ThreadWorld | None = None
 
     def _shared(self, mine: Any, use: Callable[[list[Any]], T]) -> T:
-        """What ``use`` makes of what all have brought, which stays as it is meanwhile."""
+        """The result of ``use`` on the values that all ranks bring; no rank changes its value before all have used it."""
         meeting = self._meeting
         meeting.brought[self.rank] = mine
         meeting.barrier.wait()
@@ -73,61 +74,61 @@ class ThreadWorld(Collectives):
 
     @property
     def library(self) -> str:
-        """None of MPI's."""
+        """A description of this world, which uses no MPI library."""
         return f"{self.size} threads of one process"
 
     @property
     def mpi_handle(self) -> MpiHandle | None:
-        """There is none."""
+        """None: there is no communicator."""
         return None
 
-    # -- waiting: all that has started is complete --------------------------------------------------------------------
+    # -- waiting: every started collective is complete ----------------------------------------------------------------
 
     def test(self, pending: Pending) -> bool:
-        """See :meth:`hpcgnn.comm.world.World.test`, and so on."""
+        """See :meth:`hpcgnn.comm.world.World.test`; the other methods are documented there as well."""
         return pending.test()
 
     def watch(self, pending: Pending) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: a started collective is complete."""
 
     def wait(self, pending: Pending) -> None:
-        """What has started is complete; what starts in its turn does so here."""
+        """Test until complete: a started collective is complete, and one in the queue of a channel starts here."""
         while not pending.test():
             time.sleep(0)
 
-    # -- what starts, and ends ----------------------------------------------------------------------------------------
+    # -- collectives --------------------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
-        """In the order of ranks."""
+        """Reduce the values of all ranks, in rank order."""
         _typed(result)[...] = self._shared(_typed(mine), lambda all_: getattr(np.stack(all_), op)(0))
         return Pending.done(what)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """In the order of ranks."""
+        """Add the values of the ranks below this one, in rank order."""
         below = self._shared(_typed(mine), lambda all_: np.stack(all_)[: self.rank].sum(0, dtype=mine.dtype))
         _typed(result)[...] = below
         return Pending.done(what)
 
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Copy everyone's."""
+        """Copy the values of all ranks."""
         gathered = self._shared(mine.on_host(), lambda all_: np.stack(all_).reshape(-1))
         result.on_host().reshape(-1)[...] = gathered
         return Pending.done(what)
 
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Copy this rank's row of everyone's."""
+        """Copy the row for this rank from each rank."""
         result.on_host()[...] = self._shared(mine.on_host(), lambda all_: np.stack([each[self.rank] for each in all_]))
         return Pending.done(what)
 
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
-        """Copy the root's."""
+        """Copy the values of rank ``root``."""
         values.on_host()[...] = self._shared(values.on_host(), lambda all_: all_[root].copy())
         return Pending.done(what)
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """Copy this rank's pieces of everyone's."""
+        """Copy the rows for this rank from each rank."""
         rows, begins = send.buffer.on_host(), send.begins()
         pieces = [rows[begin : begin + count] for begin, count in zip(begins, send.counts, strict=True)]
         theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
@@ -138,41 +139,41 @@ class ThreadWorld(Collectives):
         return Pending.done(what)
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
-        """Nothing has to be made: every rank sees every other."""
+        """The graph of ranks; no communicator has to be made for it, as every thread sees all others."""
         return Neighbours(None, np.flatnonzero(sources), np.flatnonzero(destinations))
 
     def free(self, neighbours: Neighbours) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no communicator to give back."""
 
     def close(self) -> None:
-        """Nothing either."""
+        """Do nothing: there are no communicators to give back."""
 
     def channel(self) -> Channel:
-        """The same meetings."""
+        """The queue of this world; its exchanges use the same meetings."""
         if self._channel is None:
             self._channel = Channel(self.start_alltoallv)
         return self._channel
 
     def takes_memory_of(self, kind: str) -> bool:
-        """Threads read memory of the host."""
+        """False: threads exchange memory of the host only."""
         return False
 
     # -- where ranks are ----------------------------------------------------------------------------------------------
 
     def ranks_on_my_cores(self) -> int:
-        """All of them."""
+        """All ranks."""
         return self.size
 
     def nodes(self) -> np.ndarray:
-        """All on one."""
+        """Zeros: all ranks are on one node."""
         return np.zeros(self.size, np.int64)
 
     def placement(self) -> Placement:
-        """All on one, unless the environment divides them."""
+        """All ranks on one node, unless ``HPCGNN_RANKS_PER_NODE`` divides them."""
         return Placement.of(np.array([block_on_host(rank) for rank in range(self.size)]))
 
     def on_my_node(self) -> ThreadWorld:
-        """With meetings of their own, which the lowest rank makes."""
+        """The ranks of this rank's node; their lowest rank makes the meeting that they share."""
         if self._node is None:
             mates = self.placement().ranks_of(int(self.placement().node_of[self.rank]))
             lowest = int(mates[0])
@@ -182,17 +183,17 @@ class ThreadWorld(Collectives):
         return self._node
 
     def share(self, num_bytes: int) -> ThreadMemory:
-        """An array that rank 0 makes."""
+        """Memory in an array that rank 0 makes."""
         mine = np.zeros(num_bytes, np.uint8) if self.rank == 0 else None
         return ThreadMemory(self._shared(mine, lambda all_: all_[0]), self._meeting)
 
     def open_shared(self, path: str) -> ByteSink:
-        """Each rank has a descriptor of its own."""
+        """The file, opened by each rank for itself."""
         return LocalFile(path)
 
 
 def on_threads(size: int, program: Callable[[ThreadWorld], T], *, timeout_seconds: float = _LONGEST_SECONDS) -> list[T]:
-    """What ``program`` returns on each of ``size`` ranks. The first error of any rank ends all of them, and is raised.
+    """Run ``program`` on ``size`` ranks, and return the result of each. The first error of any rank ends all, and is raised.
 
     Raises:
         TimeoutError: where a rank waits for the others in a collective for longer than ``timeout_seconds``.
@@ -204,7 +205,7 @@ def on_threads(size: int, program: Callable[[ThreadWorld], T], *, timeout_second
         try:
             return program(ThreadWorld(rank, meeting))
         except threading.BrokenBarrierError:
-            return None  # another rank's error, or one that waits for a rank that has ended
+            return None  # another rank has raised an error, or some rank waits for one that has ended
         except BaseException as error:
             errors.append(error)
             meeting.abort()
@@ -225,5 +226,5 @@ def one_rank() -> ThreadWorld:
 
 
 def _typed(buffer: Buffer) -> np.ndarray:
-    """(elements,) the buffer's memory as what it holds."""
+    """(elements,) view of the buffer's memory in the type that it holds."""
     return buffer.on_host().reshape(-1).view(buffer.dtype)

@@ -1,4 +1,4 @@
-"""How many threads a rank uses: what its launcher bound it to, shared fairly where it bound nothing."""
+"""The number of threads of a rank: one for each core that the launcher bound it to, or a fair share of cores without binding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcgnn.comm.world import World
 def use_threads(world: World) -> int:
     """Set torch's (and with it the kernels') threads for this rank; returns the number. Collective.
 
-    ``OMP_NUM_THREADS`` wins. Else a rank takes the cores that it may run on, shared with the ranks that may run on the same
-    ones: a launcher's binding and a container's limit are both respected.
+    ``OMP_NUM_THREADS`` wins. Without it, a rank divides the cores that it may run on by the number of ranks that may run on the
+    same cores. So both a launcher's binding and a container's set of cores are respected.
     """
     sharing = world.ranks_on_my_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")

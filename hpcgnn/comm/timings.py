@@ -1,4 +1,4 @@
-"""Where the seconds of an epoch went, on one rank."""
+"""The seconds that one rank spent in each phase of an epoch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ PHASES = (
 class Timings:
     """Seconds per phase since the last :meth:`take`; ``wire_seconds`` overlaps with the others.
 
-    device: whose time it is. A GPU's phases are between two marks in what it does, while the host goes on: what it waits for
-    the host, which waits for messages, is ``communication_wait_seconds``.
+    device: the device whose time is measured. A phase of a GPU lies between two marks in its stream of work, and the host does
+    not wait for them. While the host waits for messages, the GPU waits for the host: this time counts as
+    ``communication_wait_seconds``.
     """
 
     def __init__(self, device: Device = CPU) -> None:
@@ -42,7 +43,7 @@ class Timings:
         self._spans.append((phase, first, self.device.mark()))
 
     def take(self) -> list[float]:
-        """The seconds in the order of :data:`PHASES`; starts again from zero. Waits for what was measured."""
+        """The seconds in the order of :data:`PHASES`; starts again from zero. Waits for the end of the measured work."""
         for phase, first, last in self._spans:
             self._seconds[phase] += self.device.seconds_between(first, last)
         values = list(self._seconds.values())

@@ -1,4 +1,4 @@
-"""What the exchanges of a model counted and noticed."""
+"""Counts of the bytes that a model's exchanges move, and of rows with a NaN or an infinity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ BYTES = ("bytes_sent", "bytes_between_nodes", "bytes_shared_on_nodes")
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """Bytes of a message. to_ranks: (P,) int64, for each rank. total: for all. between_nodes: for those on other nodes."""
+    """Bytes of a message. to_ranks: (P,) int64 bytes for each rank. total: their sum. between_nodes: the sum over ranks on other
+    nodes."""
 
     to_ranks: np.ndarray
     total: int
@@ -26,12 +27,12 @@ class Sent:
 
 
 class Traffic:
-    """Counts of all passes, and what a training step so far has shown; among P ranks.
+    """Bytes of all passes, and the observations of the present training step; among P ranks.
 
-    bytes_sent: bytes that left this rank so far in messages, by exchange; parameters included. bytes_between_nodes:
-    those of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank read where other ranks of its node
-    had written them. bytes_to: (P,) int64, ``bytes_sent`` of all exchanges by the rank that gets them.
-    ages: epochs since the rows that each exchange last used in this step were sent.
+    bytes_sent: bytes that this rank has sent in messages, by exchange; quantization parameters are included. bytes_between_nodes:
+    the part of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank has read from memory which it
+    shares with other ranks of its node. bytes_to: (P,) int64 ``bytes_sent`` of all exchanges, by receiving rank. ages: number of
+    epochs since the rows that each exchange last used in this step were sent.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -45,11 +46,11 @@ class Traffic:
         self._troubles: list[Count] = []
 
     def bytes(self) -> dict[str, int]:
-        """All of them so far, by what :data:`BYTES` names."""
+        """Totals over all exchanges so far, by the names in :data:`BYTES`."""
         return {name: getattr(self, name).total() for name in BYTES}
 
     def take_bytes(self, other: Traffic) -> None:
-        """What ``other`` has counted counts here, and there no more."""
+        """Move the bytes that ``other`` has counted to this object."""
         for name in BYTES:
             getattr(self, name).update(getattr(other, name))
             getattr(other, name).clear()
@@ -57,7 +58,7 @@ class Traffic:
         other.bytes_to[:] = 0
 
     def begin_step(self) -> None:
-        """A training step starts."""
+        """Begin a training step."""
         self._started, self._troubles = [], []
         self._calls.clear()
         self.ages.clear()
@@ -65,25 +66,25 @@ class Traffic:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def next_call(self, exchange: ExchangeId) -> int:
-        """How often ``exchange`` was started before in this step: more than once only by layers used twice."""
+        """Number of times ``exchange`` was started before in this step; above 0 only if a pass uses its layer more than once."""
         return self._calls[exchange]
 
     def count_call(self, exchange: ExchangeId) -> int:
-        """:meth:`next_call`, for an exchange that starts now."""
+        """:meth:`next_call`, and count the start of ``exchange``."""
         self._calls[exchange] += 1
         return self._calls[exchange] - 1
 
     @property
     def exchanges_started(self) -> set[ExchangeId]:
-        """Those of this step so far, the same on all ranks."""
+        """The exchanges that this step has started so far; the same on all ranks."""
         return set(self._started)
 
     def shared(self, exchange: ExchangeId, num_bytes: int) -> None:
-        """So many bytes are read where other ranks of this node have written them."""
+        """Count ``num_bytes`` that ``exchange`` reads from memory which ranks of this node share."""
         self.bytes_shared_on_nodes[exchange] += num_bytes
 
     def started(self, exchange: ExchangeId, sent: Sent, trouble: Count) -> None:
-        """An exchange has started, of so many bytes; so many of its rows held a NaN or an infinity."""
+        """Count the start of an exchange, its bytes, and the number of its rows that held a NaN or an infinity (``trouble``)."""
         self.bytes_to += sent.to_ranks
         self.bytes_sent[exchange] += sent.total
         self.bytes_between_nodes[exchange] += sent.between_nodes
@@ -93,15 +94,16 @@ class Traffic:
     # -- trouble ------------------------------------------------------------------------------------------------------
 
     def rows_in_trouble(self) -> Count:
-        """How many rows with a NaN or an infinity this rank has sent in this step: a number, or one on the device."""
+        """Number of rows with a NaN or an infinity that this rank has sent in this step: an int, or a tensor on the device."""
         on_device = [trouble for trouble in self._troubles if isinstance(trouble, torch.Tensor)]
         on_host = sum(trouble for trouble in self._troubles if not isinstance(trouble, torch.Tensor))
         return torch.stack(on_device).sum() + on_host if on_device else on_host
 
     def raise_if_trouble(self, world: World, epoch: int, ranks_in_trouble: float) -> None:
-        """Say which rank sent the first NaN or infinity of this step, and where. Collective if any rank did.
+        """Raise HpcgnnError if a rank has sent a NaN or an infinity in this step. Collective if any rank has.
 
-        ``ranks_in_trouble`` is the sum of :meth:`rows_in_trouble` over ranks: the same number everywhere.
+        The error names the first exchange that sent one, and its rank. ``ranks_in_trouble``: sum of :meth:`rows_in_trouble` over
+        ranks, the same number on each.
         """
         if not ranks_in_trouble:
             return

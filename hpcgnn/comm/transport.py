@@ -1,12 +1,12 @@
-"""How the bytes of a message get from a device's memory to MPI, and back.
+"""The ways of a message's bytes from a device's memory to MPI, and back.
 
-- On the host, as they are: one collective.
-- From a device, as they are, where MPI takes its memory: one collective, when the device has made the bytes.
-- From a device through memory of the host, in pieces of some MiB: while one piece travels, the next is copied down and the one
-  before is copied up. A piece has a share of every segment, so that both sides cut alike; rows are put in the order of pieces
-  on the device, where that costs next to nothing, and each piece is one copy.
+- Memory of the host is given to MPI as it is, in one collective.
+- Memory of a device is given to MPI as it is, if MPI takes it, in one collective once the device has made the bytes.
+- Else the bytes of a device go through memory of the host, in pieces of some MiB: while one piece travels, the next is copied
+  down from the device, and the one before is copied up. A piece has a share of every segment, so that sender and receiver cut
+  alike. The device puts its rows in the order of pieces, which costs next to nothing there, so that each piece is one copy.
 
-Ranks may differ in this, but not in the number of collectives: that is agreed upon. What travels is the same, bit for bit.
+Ranks may take different ways, but agree on the number of collectives. The bytes that travel are the same either way.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Shares:
-    """How rows in P segments are cut into K pieces. counts: (K, P) int64 rows of each segment in each piece. order: (rows,) int64
-    of the device, the rows of the first piece, then those of the second, ...; None for one piece."""
+    """The division of rows in P segments into K pieces. counts: (K, P) int64 number of rows of each segment in each piece. order:
+    (rows,) int64 on the device, the numbers of the rows of the first piece, then of the second, ...; None for one piece."""
 
     counts: np.ndarray
     order: torch.Tensor | None
 
     @classmethod
     def cut(cls, counts: np.ndarray, pieces: int, device: Device) -> Shares:
-        """Of segments with (P,) int64 rows."""
+        """Cut segments with ``counts`` (P,) int64 rows into ``pieces`` pieces."""
         ends = np.arange(pieces + 1)[:, None] * counts // pieces
         shares = np.diff(ends, axis=0)
         if pieces == 1:
@@ -49,66 +49,69 @@ class Shares:
         return cls(shares, torch.from_numpy(order).to(device.where))
 
     def spans(self) -> list[tuple[int, int]]:
-        """Of each piece, the first row and that behind the last, in the order of pieces."""
+        """The first row of each piece and the row after its last one, counted in the order of pieces."""
         ends = np.concatenate(([0], np.cumsum(self.counts.sum(1))))
         return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Route:
-    """Of an exchange whose counts stay. sent, received: how the rows to and from each rank are cut."""
+    """The division of an exchange's rows into pieces, kept while its counts stay. sent, received: rows to and from each rank."""
 
     sent: Shares
     received: Shares
 
 
 class Transport(Protocol):
-    """From a device's memory to that of other ranks' devices."""
+    """Moves rows from this rank's device to the devices of other ranks."""
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
-        """That of exchanges with (P,) int64 rows to and from each rank. Collective."""
+        """The route of exchanges with (P,) int64 rows of ``item_bytes`` bytes to and from each rank. Collective."""
         ...
 
     def start(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
     ) -> Pending:
-        """Start moving the rows of ``sent`` to other ranks, and of theirs to ``received``; (items, item_bytes) uint8. Collective.
+        """Start to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes) uint8. Collective.
 
-        Both stay where they are until the result was waited for.
+        Both tensors must live, and ``sent`` must not change, until the result was waited for.
         """
         ...
 
     def arrive(self, pending: Pending) -> None:
-        """What is done with the rows of ``pending``, which was waited for, from now on finds them there. Twice is once."""
+        """Make sure that work which is started from now on sees the received rows of ``pending``, which was waited for. A second
+        call does nothing."""
         ...
 
 
 class HostTransport:
-    """Where every rank's messages are in memory of the host."""
+    """The transport of jobs in which the messages of all ranks are in memory of the host."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
-        """Of one piece."""
+        """A route of one piece."""
         return Route(Shares(send_counts[None], None), Shares(receive_counts[None], None))
 
     def start(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
     ) -> Pending:
-        """Both are read and written from now on."""
+        """Start the collective at once, on the memory of both tensors."""
         there = Segments(Buffer.of(sent), route.sent.counts[0])
         back = Segments(Buffer.of(received), route.received.counts[0])
         return self._world.start_alltoallv(there, back, what, neighbours)
 
     def arrive(self, pending: Pending) -> None:
-        """They are there."""
+        """Do nothing: MPI has written the rows to their place."""
 
 
 class DeviceTransport:
-    """Where some rank's messages are in a device's memory, and by turns, as ranks' are ready at different times.
+    """The transport of jobs in which some rank's messages are in memory of a device. Exchanges start from a queue, because the
+    bytes of different ranks become ready at different times.
 
-    stages: whether this rank's go through memory of the host. pieces_of: bytes of a piece; None where no rank's do.
+    stages: whether this rank's messages go through memory of the host. pieces_of: bytes of a piece; None if no rank's messages go
+    through memory of the host.
     """
 
     def __init__(self, world: World, device: Device, channel: Channel, *, stages: bool, pieces_of: int | None) -> None:
@@ -117,7 +120,7 @@ class DeviceTransport:
         self._memory = HostMemory(device)
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
-        """As many pieces as the rank with the most bytes needs. Collective."""
+        """A route with as many pieces as the rank with the most bytes needs. Collective."""
         pieces = 1
         if self._piece_bytes is not None:
             most = np.array([max(int(send_counts.sum()), int(receive_counts.sum())) * item_bytes])
@@ -127,7 +130,7 @@ class DeviceTransport:
     def start(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
     ) -> Pending:
-        """The rows are read when the device has made them."""
+        """Queue the exchange, which reads the rows once the device has made them."""
         if self._world.size == 1:
             return Pending.done(what)
         transfer: Staged | Direct
@@ -139,14 +142,14 @@ class DeviceTransport:
         return Pending.started(self._channel.put(transfer), what, transfer)
 
     def arrive(self, pending: Pending) -> None:
-        """The device waits for copies, and the host goes on. The time on the wire was that from the first piece's start."""
+        """Let the device, but not the host, wait for the copies; set the seconds on the wire, from the first piece's start."""
         if pending.request is not None:
             pending.request.arrive()
             pending.seconds = _wire_seconds(pending.request.pieces)
 
 
 class Direct:
-    """A transfer of bytes that MPI reads and writes where they are. Pieces are shares of the segments, where these lie."""
+    """A transfer whose bytes MPI reads and writes in place. A piece is a share of every segment, in place as well."""
 
     def __init__(
         self,
@@ -158,26 +161,26 @@ class Direct:
         neighbours: Neighbours | None,
     ) -> None:
         self._device, self._channel, self.what, self.neighbours = device, channel, what, neighbours
-        made = device.record()  # also before what MPI writes to: it may still be read
+        made = device.record()  # MPI writes after it as well, as the device may still read that memory
         there, back = (_shared_segments(wire, s) for wire, s in zip(wires, (route.sent, route.received), strict=True))
         self.pieces = [Piece(made, *both) for both in zip(there, back, strict=True)]
 
     def Test(self) -> bool:
-        """Whether all has come. MPI is called from whichever thread looks, on whose device the memory must be."""
+        """Whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls MPI."""
         self._device.use()
         self._channel.advance()
         return self.land()
 
     def land(self) -> bool:
-        """There is nothing to take."""
+        """Whether all pieces have arrived; there is nothing to copy."""
         return all([piece.is_over() for piece in self.pieces])  # noqa: C419 - a list, so that each is tested
 
     def arrive(self) -> None:
-        """The bytes are where they belong."""
+        """Do nothing: the bytes are in their place."""
 
 
 class Staged:
-    """A transfer through memory of the host: down, over the wire, and up again."""
+    """A transfer through memory of the host: copied down from the device, moved by MPI, and copied up again."""
 
     def __init__(
         self,
@@ -195,11 +198,11 @@ class Staged:
         ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
         self._landing = self._received if self._order is None else torch.empty_like(self._received)
         taken = memory.take(sent.numel()), memory.take(self._received.numel())
-        self._host: tuple[torch.Tensor, torch.Tensor] | None = taken  # until all has arrived
+        self._host: tuple[torch.Tensor, torch.Tensor] | None = taken  # None once all has arrived
         host_sent, self._host_received = (
             host[: wire.numel()].view(wire.shape) for host, wire in zip(taken, wires, strict=True)
         )
-        self._kept = ordered  # until it has been copied
+        self._kept = ordered  # keeps the memory until it has been copied
         self._spans = route.received.spans()
         self._ups: list[Event | None] = [None] * len(self._spans)
         made = device.record()
@@ -213,13 +216,13 @@ class Staged:
         self._made = made
 
     def Test(self) -> bool:
-        """Whether all has come, and the last copy up was asked for; copies are made from whichever thread looks."""
+        """Whether all pieces have arrived, and the last copy up was started. The thread that calls this starts the copies."""
         self._device.use()
         self._channel.advance()
         return self.land()
 
     def land(self) -> bool:
-        """Ask for the copies up of what has come."""
+        """Start the copies up of the pieces that have arrived; true once all were started."""
         for number, (piece, (first, last)) in enumerate(zip(self.pieces, self._spans, strict=True)):
             if self._ups[number] is None and piece.is_over():
                 landed = self._landing[first:last], self._host_received[first:last]
@@ -227,7 +230,7 @@ class Staged:
         return None not in self._ups
 
     def arrive(self) -> None:
-        """Behind the copies up, the rows are put where they belong; the host's memory is free when the copies are over."""
+        """Let the device put the rows in their place after the copies up; the host's memory is free when the copies are over."""
         if self._host is None:
             return
         for up, (first, last) in zip(self._ups, self._spans, strict=True):
@@ -242,15 +245,15 @@ class Staged:
 
 
 class HostMemory:
-    """Memory of the host that a device copies to and from: made once, and used by one transfer after the other."""
+    """Memory of the host that a device copies to and from: allocated once, and used by one transfer after the other."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._pieces: list[tuple[torch.Tensor, list[Event]]] = []
 
     def take(self, num_bytes: int) -> torch.Tensor:
-        """(at least num_bytes,) uint8: the smallest that is free and large enough, or new, in place of all smaller ones that are
-        free."""
+        """(at least num_bytes,) uint8: the smallest free piece that is large enough. If there is none, a new piece takes the
+        place of all free ones."""
         free = [all(event.is_over() for event in events) for _, events in self._pieces]
         fitting = [
             place for place, (memory, _) in enumerate(self._pieces) if memory.numel() >= num_bytes and free[place]
@@ -261,24 +264,24 @@ class HostMemory:
         return self._pieces.pop(min(fitting, key=lambda place: self._pieces[place][0].numel()))[0]
 
     def give_back(self, memory: torch.Tensor, events: list[Event]) -> None:
-        """It is free when ``events`` are over."""
+        """Keep ``memory`` for later transfers; it is free when ``events`` are over."""
         self._pieces.append((memory, events))
 
 
 def _words(wire: torch.Tensor) -> torch.Tensor:
-    """(items, item_bytes) uint8 as the widest words that fill an item: rows are moved as fast as words are wide."""
+    """(items, item_bytes) uint8 as a tensor of the widest words that divide an item: wider words move rows faster."""
     size = next(size for size in (8, 4, 2, 1) if wire.shape[1] % size == 0)
     return wire.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[size])
 
 
 def _wire_seconds(pieces: list[Piece]) -> float:
-    """From the first one's start until the last one has come."""
+    """Seconds from the start of the first piece until the arrival of the last."""
     known = [piece.pending for piece in pieces if piece.pending is not None]
     return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
 
 
 def _shared_segments(wire: torch.Tensor, shares: Shares) -> list[Segments]:
-    """The pieces of a wire whose segments stay where they are, rank after rank."""
+    """The segments of each piece of a wire, in place, where the wire holds rank after rank."""
     buffer, totals = Buffer.of(wire), shares.counts.sum(0)
     starts = np.cumsum(totals) - totals
     before = np.cumsum(shares.counts, axis=0) - shares.counts

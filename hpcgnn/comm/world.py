@@ -1,9 +1,9 @@
-"""Ranks, as everything above ``comm/`` knows them: a few collectives, and nothing of MPI.
+"""The interface to ranks for all code outside ``comm/``: a few collectives, without MPI's types.
 
-:class:`hpcgnn.comm.mpi_world.MpiWorld` has them over MPI; :class:`hpcgnn.comm.thread_world.ThreadWorld` among the threads of one
-process, for tests and rehearsals. Two rules hold for both. Every wait goes through :meth:`World.wait`. And a rank that finds a
-problem says so through :func:`hpcgnn.comm.agreement.together` before the next collective, because one rank that raises alone
-leaves the others hanging.
+:class:`hpcgnn.comm.mpi_world.MpiWorld` implements it over MPI, and :class:`hpcgnn.comm.thread_world.ThreadWorld` among the
+threads of one process, for tests and rehearsals. Two rules hold for both. Every wait goes through :meth:`World.wait`. And a rank
+that finds a problem raises it through :func:`hpcgnn.comm.agreement.together` before the next collective, because a rank that
+raises alone leaves the others waiting for it.
 """
 
 from __future__ import annotations
@@ -21,42 +21,43 @@ from hpcgnn.comm.placement import Placement
 from hpcgnn.comm.segments import Neighbours, Segments
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-MOST_ROWS = 2**31 - 1  # of one rank in one exchange: counts and displacements are C ints in MPI
+MOST_ROWS = 2**31 - 1  # rows of one rank in one exchange: counts and displacements are C ints in MPI
 
 
 @dataclass(frozen=True)
 class MpiHandle:
-    """A communicator for a C library: a pointer (Open MPI) or an int (MPICH). num_bytes: of ``MPI_Comm``."""
+    """A communicator for a C library: a pointer (Open MPI) or an int (MPICH). num_bytes: size of ``MPI_Comm``."""
 
     value: int
     num_bytes: int
 
 
 class SharedMemory(Protocol):
-    """Memory that all ranks of a node read and write. values: (num_bytes,) uint8, of all ranks."""
+    """Memory that all ranks of a node read and write. values: (num_bytes,) uint8, the whole of it."""
 
     values: np.ndarray
 
     def meet(self) -> None:
-        """Wait until all ranks of the node are here: each sees what all have written before. Collective on the node.
+        """Wait until all ranks of the node are here; afterwards each sees all that was written before. Collective on the node.
 
-        Raises StalledError as :meth:`World.wait` does.
+        Raises:
+            StalledError: as :meth:`World.wait`.
         """
         ...
 
     def free(self) -> None:
-        """Give the memory back, of which nobody may hold a view any more. Collective on the node."""
+        """Give the memory back; nobody may hold a view of it any more. Collective on the node."""
         ...
 
 
 class World(Protocol):
     """The ranks of a job.
 
-    rank, size: this one of so many. timeout_seconds: how long a wait may take.
+    rank: number of this rank. size: number of ranks. timeout_seconds: longest time that a wait may take.
 
-    Every method but :meth:`test` and :meth:`watch` is collective: all ranks call it, in the same order, with values of the same
-    shape and type unless stated otherwise. Values are tensors or arrays in, and the same out; what is exchanged in an epoch is
-    given as :class:`Buffer` instead, whose memory its owner keeps.
+    Every method is collective unless its docstring says otherwise: all ranks call it, in the same order, with values of the same
+    shape and type unless stated otherwise. Methods that take tensors return tensors, and those that take arrays return arrays.
+    The exchanges of an epoch take a :class:`Buffer` instead, whose owner keeps the memory.
     """
 
     rank: int
@@ -65,12 +66,12 @@ class World(Protocol):
 
     @property
     def library(self) -> str:
-        """Name and version of what moves the bytes, one line. Not collective."""
+        """Name and version of the library that moves the bytes, in one line. Not collective."""
         ...
 
     @property
     def mpi_handle(self) -> MpiHandle | None:
-        """For C libraries that take a communicator; None without MPI. Not collective."""
+        """The communicator for C libraries that take one; None without MPI. Not collective."""
         ...
 
     # -- waiting ------------------------------------------------------------------------------------------------------
@@ -82,63 +83,71 @@ class World(Protocol):
     def watch(self, pending: Pending) -> None:
         """Let ``pending`` make progress whenever this rank does not wait, until it is complete. Not collective.
 
-        Its buffers live at least as long.
+        Its buffers must live at least as long.
         """
         ...
 
     def wait(self, pending: Pending) -> None:
-        """Wait until ``pending`` is complete, yielding the core; raises StalledError after ``timeout_seconds`` without an end."""
+        """Wait until ``pending`` is complete, and yield the core meanwhile.
+
+        Raises:
+            StalledError: if it is not complete after ``timeout_seconds``.
+        """
         ...
 
-    # -- what an epoch is made of -------------------------------------------------------------------------------------
+    # -- collectives of an epoch --------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
-        """Start the element-wise ``sum``, ``max`` or ``min`` over ranks of ``mine`` into ``result``, which must differ."""
+        """Start the element-wise ``sum``, ``max`` or ``min`` of ``mine`` over ranks, into other memory, ``result``."""
         ...
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """Start moving whole rows: the first segment of ``send`` goes to rank 0, the next to rank 1, ...
+        """Start to move whole rows: the first segment of ``send`` goes to rank 0, the next to rank 1, ...
 
-        ``send`` and ``received`` have the same size of a row. Counts and displacements are in rows, so 2**31 rows, not bytes, is
-        the limit, which :meth:`check_counts` checks: here it would be found by one rank alone. With ``neighbours``, only ranks
-        that are linked there look at each other; all others' segments must be empty.
+        Rows of ``send`` and ``received`` have the same size. Counts and displacements are in rows, so the limit is 2**31 rows,
+        not bytes. :meth:`check_counts` checks it beforehand, because here one rank alone might find it exceeded. With
+        ``neighbours``, only ranks that are linked in this graph take notice of each other; all other segments must be empty.
         """
         ...
 
     def channel(self) -> Channel:
-        """For exchanges that start in their turn: one for all of this world. Collective when it is first asked for."""
+        """The queue of exchanges that start once their bytes are ready; one for the whole world. The first call is collective."""
         ...
 
     def takes_memory_of(self, kind: str) -> bool:
-        """Whether what moves the bytes says that it reads and writes memory of devices of this type. Not collective."""
+        """Whether the library that moves the bytes says that it takes memory of devices of this type. Not collective."""
         ...
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
-        """Raise on every rank where a rank's rows are more than can be counted, before they are moved as ``what``.
+        """Check that MPI can count the rows of an exchange ``what`` before it starts.
 
-        ``send_rows``, ``received_rows``: ``(size,)`` of whatever :meth:`start_alltoallv` is to be given.
+        ``send_rows``, ``received_rows``: (size,) counts that :meth:`start_alltoallv` is to be given.
+
+        Raises:
+            HpcgnnError: on every rank, where a rank has more rows than can be counted.
         """
         ...
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
-        """The graph of ranks that move rows: (P,) bools, which ranks send to this one and which get rows from it."""
+        """The graph of ranks that exchange rows; ``sources`` and ``destinations``, (P,) bool, mark the ranks that send rows to
+        this rank, and those that receive rows from it."""
         ...
 
     def free(self, neighbours: Neighbours) -> None:
-        """Give back what :meth:`neighbours` made: a process may have some thousand of them."""
+        """Give back the communicator of ``neighbours``: MPI lets a process have some thousand communicators only."""
         ...
 
     def close(self) -> None:
-        """Give back all that this world has made and that is left: graphs of ranks, memory that ranks share, and worlds of nodes.
-        Nothing that uses them may be used any more. Not after an error, where ranks may wait for something else."""
+        """Give back everything that this world has made: graphs of ranks, shared memory, and worlds of nodes. Objects that use
+        them must not be used any more. Do not call it after an error, when other ranks may wait for something else."""
         ...
 
     # -- small collectives --------------------------------------------------------------------------------------------
 
     def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:
-        """Element-wise ``sum``, ``max`` or ``min`` over ranks, as new values on every rank."""
+        """Element-wise ``sum``, ``max`` or ``min`` over ranks, in new memory on every rank."""
         ...
 
     def exscan(self, values: Values) -> Values:
@@ -158,26 +167,26 @@ class World(Protocol):
         ...
 
     def broadcast_into(self, values: Values, root: int = 0, what: str = "a broadcast") -> Values:
-        """Overwrite ``values`` (contiguous) with rank ``root``'s."""
+        """Overwrite ``values`` (contiguous) with the values of rank ``root``."""
         ...
 
     def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
         """Rank ``root``'s picklable ``value`` on every rank; for the setup phase."""
         ...
 
-    # -- where ranks are ----------------------------------------------------------------------------------------------
+    # -- nodes and files ----------------------------------------------------------------------------------------------
 
     def ranks_on_my_cores(self) -> int:
-        """How many ranks of this host may run on exactly the cores that this one may run on, itself included."""
+        """Number of ranks of this host that may run on exactly the same cores as this one, itself included."""
         ...
 
     def nodes(self) -> np.ndarray:
-        """(size,) int64: the lowest rank of the node of each rank. O(size) memory."""
+        """(size,) int64 lowest rank of each rank's host. O(size) memory."""
         ...
 
     def placement(self) -> Placement:
-        """The nodes of all ranks, which share memory. ``HPCGNN_RANKS_PER_NODE=K`` divides each host into nodes of K ranks, for
-        instance one for each socket. O(size) memory."""
+        """The node of each rank. Ranks of a node share memory; ``HPCGNN_RANKS_PER_NODE=K`` divides each host into nodes of K
+        ranks, for instance one for each socket. O(size) memory."""
         ...
 
     def on_my_node(self) -> World:
@@ -185,10 +194,10 @@ class World(Protocol):
         ...
 
     def share(self, num_bytes: int) -> SharedMemory:
-        """So many bytes, 0 to begin with, for all ranks of this world, which must be on one node.
+        """``num_bytes`` bytes of shared memory for all ranks of this world, which must be on one node; 0 at first.
 
         Raises:
-            HpcgnnError: perhaps on some ranks only.
+            HpcgnnError: possibly on some ranks only.
         """
         ...
 

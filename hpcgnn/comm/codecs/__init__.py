@@ -1,4 +1,4 @@
-"""Rows of floats as the bytes that travel, and back: a module for each way, one factory that chooses."""
+"""Codecs, which turn rows of floats into the bytes that travel, and back: a module for each codec, and a factory that chooses."""
 
 from hpcgnn.comm.codecs.base import Codec, Codes, Differences
 from hpcgnn.comm.codecs.choice import CodecTools, make_codec, restored

@@ -1,7 +1,7 @@
-"""What an exchange needs to know of a codec. Shapes: s rows sent, r rows received, F columns, n owned nodes.
+"""The interface between an exchange and its codec. Shapes: s rows sent, r rows received, F columns, n owned nodes.
 
-A codec holds nothing of a message: its bytes, a *wire* of (items, item_bytes) uint8, and what delta coding keeps are given to
-each call. So one codec serves all messages of an exchange, fresh and stale, until its bits change.
+A codec holds no data of a message. Each call is given the message's bytes, a *wire* of (items, item_bytes) uint8, and the rows
+that delta coding keeps. So one codec serves all messages of an exchange, fresh and stale, until its bit-widths change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hpcgnn.kernels.int8 import Int8Rows
 
 @dataclass(eq=False)
 class Differences:
-    """What both sides know of an exchange's rows with delta coding. sent: (s, F) float32, what the receivers hold. received:
-    (r, F) float32, what this rank holds."""
+    """The rows to which delta coding adds differences. sent: (s, F) float32 this rank's copy of the rows that the receivers hold.
+    received: (r, F) float32 the rows that this rank holds."""
 
     sent: torch.Tensor
     received: torch.Tensor
@@ -31,7 +31,8 @@ class Differences:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64, which of them a row to send is; -1: a sum."""
+    """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64 number in ``rows`` of each row to send; -1 for a
+    row that is a sum of several."""
 
     rows: Int8Rows
     sources: torch.Tensor
@@ -39,7 +40,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class CodecTools:
-    """What codecs work with. timings: where their seconds go. backend: of kernels. scratch: memory for decoded rows."""
+    """Tools of codecs. timings: seconds of each phase. backend: backend of the kernels. scratch: memory for decoded rows."""
 
     timings: Timings
     backend: str
@@ -47,10 +48,11 @@ class CodecTools:
 
 
 class Codec(Protocol):
-    """One way from rows to wires.
+    """One encoding of rows as bytes.
 
-    sends_rows_as_they_are: the wire is the memory of the rows themselves, which are aggregated into it.
-    send_counts, receive_counts: (P,) int64 items to and from each rank, which is what MPI counts; each of ``item_bytes``.
+    sends_rows_as_they_are: whether the wire is the memory of the rows themselves, so that rows are aggregated into the wire.
+    send_counts, receive_counts: (P,) int64 number of items to and from each rank; an item has ``item_bytes`` bytes, and MPI
+    counts items.
     """
 
     sends_rows_as_they_are: bool
@@ -60,12 +62,12 @@ class Codec(Protocol):
 
     @property
     def takes_codes(self) -> bool:
-        """Whether some rows can be sent as they are where they are 8-bit integers."""
+        """Whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent unchanged."""
         ...
 
     @property
     def takes_rows(self) -> bool:
-        """Whether some rows are sent as other than 8-bit integers."""
+        """Whether some rows travel in another form than 8-bit integers."""
         ...
 
     def encode(
@@ -76,14 +78,15 @@ class Codec(Protocol):
         differences: Differences | None,
         given: Codes | None = None,
     ) -> Count:
-        """Fill ``wire`` from ``rows`` (s, F), rounded under ``key``; returns how many rows hold a NaN or an infinity.
+        """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return the number of rows with a NaN or an
+        infinity.
 
-        given: rows that go as they are where a codec takes such.
+        given: rows that are 8-bit integers already; a codec with :attr:`takes_codes` sends them unchanged.
         """
         ...
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
-        """Write the rows in ``wire`` to ``out`` (r, F); False if some have another form than its rows."""
+        """Write the rows in ``wire`` to ``out`` (r, F); False if some of them are not 8-bit integers of this form."""
         ...
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
@@ -91,17 +94,17 @@ class Codec(Protocol):
         ...
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
-        """(r, F) what has come, as numbers: the wire's own memory where it is made of them, else memory of its own."""
+        """(r, F) the received rows as numbers: in the wire's own memory if that holds numbers, else in new memory."""
         ...
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
-        """What has come, as it came, for a checkpoint; in memory of its own. Later sums over it have the same bits."""
+        """The received bytes for a checkpoint, in new memory. Rows restored from them give the same bits in later sums."""
         ...
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
-        """Note the ranges of values of the rows in a wire that was encoded, where it tells them."""
+        """Add the ranges of the rows in an encoded wire to ``ranges``, if the wire has them."""
         ...
 
     def new_differences(self) -> Differences | None:
-        """What delta coding begins with; None for codecs that keep nothing."""
+        """The rows with which delta coding begins; None for codecs that keep no rows."""
         ...

@@ -1,4 +1,4 @@
-"""Which codec: the one place that decides. Shapes: s rows sent, r rows received, F columns."""
+"""The choice of an exchange's codec. Shapes: s rows sent, r rows received, F columns."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ def make_codec(
     *,
     is_delta: bool,
 ) -> Codec:
-    """The codec of the exchange ``name``, for as long as its bits stay. Collective.
+    """The codec of the exchange ``name``, valid while its bit-widths stay. Collective.
 
     Args:
-        counts: (P,) int64 rows to and from each rank.
-        bits: of each row; None: rows travel as they are.
-        is_delta: differences to what the receiver has travel in their place.
+        counts: (P,) int64 rows to each rank, and from each rank.
+        bits: bit-width of each row; None: rows travel unchanged.
+        width: number of columns F.
+        dtype: type of the values, for rows that travel unchanged.
+        is_delta: whether differences to the rows that the receiver holds travel in place of rows; only with ``bits``.
 
     Raises:
-        HpcgnnError: on every rank, where a rank has more rows or bytes than can be counted.
+        HpcgnnError: on every rank, where a rank has more rows or blocks of bytes than MPI can count.
     """
     if bits is None:
         world.check_counts(*counts, name)
@@ -50,7 +52,7 @@ def make_codec(
 
 
 def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
-    """A codec and a wire that has come, from :meth:`Codec.received_state`; it sends no more."""
+    """The codec and the received wire of a :meth:`Codec.received_state`; this codec can only decode."""
     if "rows" in state:
         return plain_rows(state["rows"].to(tools.scratch.where), tools)
     none = np.zeros(0, np.int64)
@@ -60,6 +62,6 @@ def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Ten
 
 
 def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:
-    """(r, F) rows that have come, as a codec and a wire; it sends no more."""
+    """Received rows (r, F) as a codec and its wire; this codec can only decode."""
     none = np.zeros(0, np.int64)
     return PlainCodec((none, none), rows.shape[1], rows.dtype, tools), rows.view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Differences to what the receiver has."""
+"""The codec that sends differences to the rows that the receiver holds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcgnn.kernels.int8 import Int8Rows
 
 
 class DeltaCodec:
-    """Packed differences to what the receiver has already (error-compensated messages).
+    """Packed differences to the rows that the receiver holds (error feedback).
 
-    Both sides keep the sum of all that was sent, so that what rounding lost in one epoch is part of the next one's
-    difference. As training converges differences shrink, and with them the steps of the grid.
+    Both sides keep the sum of all differences sent. So the error of rounding in one epoch is part of the next epoch's
+    difference. As training converges, differences shrink, and with them the steps of the grid.
     """
 
     sends_rows_as_they_are = False
@@ -30,7 +30,7 @@ class DeltaCodec:
         self.item_bytes = packed.item_bytes
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
-        """There are none: what has come is a difference."""
+        """False: the received rows are differences."""
         return False
 
     def encode(
@@ -41,10 +41,11 @@ class DeltaCodec:
         differences: Differences | None,
         given: Codes | None = None,
     ) -> Count:
-        """Overwrites ``rows`` with the differences; then takes them as the receivers will.
+        """Encode the differences of ``rows`` to the rows that the receivers hold, and add the decoded differences to these rows.
 
-        Without noise: at random, a value moves by up to a step of its row's grid, and at 1 bit that is the row's whole
-        range, so that errors would grow. To the nearest cell's centre leaves 2**-bits of the range.
+        Differences are rounded without noise. Stochastic rounding moves a value by up to a step of its row's grid; at 1 bit a
+        step is the row's whole range, so errors would grow. Rounding to the centre of the nearest cell leaves an error of at
+        most 2**-bits of the range.
         """
         assert differences is not None
         packed, measure = self._packed, self._packed.tools.timings.measure
@@ -56,7 +57,7 @@ class DeltaCodec:
         return trouble
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Take the differences, then post-aggregate what is kept."""
+        """Add the received differences to the rows that are kept, and post-aggregate these."""
         assert differences is not None
         packed, measure = self._packed, self._packed.tools.timings.measure
         with measure("quantization_seconds"):
@@ -65,18 +66,18 @@ class DeltaCodec:
             spmm(matrix, differences.received.to(z.dtype), out=z, backend=packed.tools.backend)
 
     def received_rows(self, wire: torch.Tensor) -> NoReturn:
-        """Differences are no rows: settings that need rows are refused with delta coding."""
+        """Never called: a difference is no row, and settings that need received rows are refused with delta coding."""
         raise AssertionError("a difference is no row")
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
-        """See :meth:`received_rows`."""
+        """Never called, as :meth:`received_rows`."""
         self.received_rows(wire)
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
-        """The ranges of differences tell nothing of the rows'."""
+        """Do nothing: the ranges of differences are not those of rows."""
 
     def new_differences(self) -> Differences:
-        """Receivers hold zeros."""
+        """Zeros, which the receivers hold at first."""
         packed = self._packed
         where = packed.tools.scratch.where
         sent, received = (

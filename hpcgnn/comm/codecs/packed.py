@@ -1,4 +1,4 @@
-"""Rows in few bits."""
+"""The codec that sends rows in few bits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ INT8_BITS = 8
 
 
 class PackedCodec:
-    """1, 2, 4, 8 or 16 bits a value, or several of these and 32 by turns. An item is a block of 64 bytes.
+    """Rows of 1, 2, 4, 8, 16 or 32 bits a value; each row has its own bit-width. An item is a block of 64 bytes.
 
-    layouts: of the wires to and from this rank. width: F.
+    layouts: layouts of the wires to and from this rank. width: number of columns F.
     """
 
     sends_rows_as_they_are = False
@@ -36,12 +36,12 @@ class PackedCodec:
 
     @property
     def takes_codes(self) -> bool:
-        """Where rows have 8 bits."""
+        """Whether some rows to send have 8 bits."""
         return any(group.bits == INT8_BITS for group in self.layouts[0].groups)
 
     @property
     def takes_rows(self) -> bool:
-        """Where they have fewer bits, or more."""
+        """Whether some rows to send have another bit-width than 8."""
         return any(group.bits != INT8_BITS for group in self.layouts[0].groups)
 
     def encode(
@@ -52,7 +52,10 @@ class PackedCodec:
         differences: Differences | None,
         given: Codes | None = None,
     ) -> Count:
-        """The noise of a row is a function of ``key``, its number among all rows sent, and the column; None: no noise."""
+        """See :meth:`hpcgnn.comm.codecs.base.Codec.encode`.
+
+        The noise is a function of ``key``, the number of the row among all rows sent, and the column. ``key=None``: no noise.
+        """
         flat = wire.view(-1)
         trouble: Count = 0
         with self.tools.timings.measure("quantization_seconds"):
@@ -69,7 +72,10 @@ class PackedCodec:
         return trouble
 
     def _groups(self, given: Codes | None) -> list[tuple[Group, torch.Tensor | None]]:
-        """Those of the rows to send, and (n,) which of the given rows a group's are, where they are. The same ones each time."""
+        """The groups of rows to send, each with the (n,) numbers of its rows in ``given.rows``, or None for rows to encode.
+
+        Groups of 8 bits are split into given rows and others; the split is kept for the next call.
+        """
         groups = self.layouts[0].groups
         if given is None:
             return [(group, None) for group in groups]
@@ -83,7 +89,7 @@ class PackedCodec:
         return self._split[1]
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
-        """Where all rows have 8 bits and were sent as they were."""
+        """Write the rows to ``out`` if all have 8 bits and were sent unchanged; else return False."""
         groups = self.layouts[1].groups
         if any(group.bits != INT8_BITS for group in groups):
             return False
@@ -91,12 +97,12 @@ class PackedCodec:
             places = wire.view(-1), group.payload_at, group.params_at
             with self.tools.timings.measure("quantization_seconds"):
                 others = decode_codes(*places, out, group.rows, backend=self.tools.backend)
-            if isinstance(others, int) and others:  # a GPU would have to be waited for, and nothing else is sent there
+            if isinstance(others, int) and others:  # GPUs send no other rows, and reading a count there would wait
                 return False
         return True
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Decode and post-aggregate: in one go where that is faster."""
+        """Decode and post-aggregate, in one kernel where that is faster."""
         groups = self.layouts[1].groups
         if len(groups) == 1 and z.dtype == torch.float32 and fuses(groups[0].bits, matrix, z.shape[1]):
             group = groups[0]
@@ -122,32 +128,32 @@ class PackedCodec:
 
     @property
     def num_sent(self) -> int:
-        """s."""
+        """Number of rows to send, s."""
         return _rows(self.layouts[0])
 
     @property
     def num_received(self) -> int:
-        """r."""
+        """Number of rows to receive, r."""
         return _rows(self.layouts[1])
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
-        """Decoded, in memory of their own."""
+        """(r, F) float32 decoded rows, in new memory."""
         rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
         self.decode(wire, self.layouts[1], rows)
         return rows
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
-        """The bytes, and where in them each row is."""
+        """The bytes, and the place of each row in them."""
         layout = self.layouts[1].to(torch.device("cpu"))
         groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in layout.groups]
         return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
-        """From the rows' parameters."""
+        """Add the ranges that follow from the rows' parameters."""
         ranges.add(wire, self.layouts[0], self.width)
 
     def new_differences(self) -> Differences | None:
-        """Nothing is kept."""
+        """None: this codec keeps no rows."""
         return None
 
 
@@ -156,11 +162,11 @@ def _rows(layout: Layout) -> int:
 
 
 def fuses(bits: int, matrix: Csr, width: int) -> bool:
-    """Whether adding rows straight from their codes is faster than decoding them to a matrix first.
+    """Whether it is faster to add rows straight from their codes than to decode them to a matrix first.
 
-    Measured with the native kernels on a core with AVX-512: 2 bits and 256 columns take half the time, because a few bits
-    a value are read for each entry instead of 32. Decoding anew for each entry costs more where codes are wide, rows
-    narrow, or the decoded rows would have fitted into a cache.
+    Measured with the native kernels on a core with AVX-512: at 2 bits and 256 columns, adding from codes takes half the time,
+    because each entry of the matrix reads 2 bits a value instead of 32. But a row is decoded again for each entry that names it,
+    which costs more if codes are wide, rows are narrow, or the decoded rows would fit into a cache.
     """
     entries, rows = matrix.num_entries, matrix.num_cols
     if bits <= 4:

@@ -1,4 +1,4 @@
-"""Rows that travel as they are."""
+"""The codec that sends rows unchanged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hpcgnn.kernels.int8 import Int8Rows
 
 
 class PlainCodec:
-    """32 bits a value, or 64 in double precision. An item is a row.
+    """Rows of 32 bits a value, or 64 in double precision. An item is a row.
 
-    counts: (P,) int64 rows to and from each rank. width: F.
+    counts: (P,) int64 rows to each rank, and from each rank. width: number of columns F.
     """
 
     sends_rows_as_they_are = True
@@ -38,7 +38,7 @@ class PlainCodec:
         differences: Differences | None,
         given: Codes | None = None,
     ) -> Count:
-        """Only looks at the rows, which are the wire; 1 stands for any number of rows."""
+        """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
         if rows.numel() == 0:
             return 0
         with self._tools.timings.measure("aggregation_seconds"):
@@ -47,24 +47,24 @@ class PlainCodec:
             return int(trouble) if rows.is_cpu else trouble.long()
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Post-aggregate."""
+        """Post-aggregate the received rows."""
         with self._tools.timings.measure("aggregation_seconds"):
             spmm(matrix, self.received_rows(wire).to(z.dtype), out=z, backend=self._tools.backend)
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
-        """There are none."""
+        """False: the received rows are floats."""
         return False
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
-        """The wire."""
+        """(r, F) the wire's own memory."""
         return wire.view(-1).view(self._dtype).view(wire.shape[0], self._width)
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
-        """The rows."""
+        """The received rows."""
         return {"rows": self.received_rows(wire).to("cpu", copy=True)}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
-        """Rows of 32 bits tell nothing."""
+        """Do nothing: rows that travel unchanged have no parameters to tell their ranges."""
 
     def new_differences(self) -> None:
-        """Nothing is kept."""
+        """None: this codec keeps no rows."""
