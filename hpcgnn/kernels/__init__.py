@@ -1,6 +1,7 @@
-"""Sparse kernels, and dense products, behind one dispatcher: ``native`` (C++), ``jit`` (numba), ``reference`` (torch), others.
+"""Sparse kernels and dense products behind one dispatcher, with the backends ``native`` (C++), ``jit`` (numba), ``triton``
+(GPUs) and ``reference`` (torch); other packages may add more.
 
-:mod:`hpcgnn.kernels.contract` says what a backend is.
+:mod:`hpcgnn.kernels.contract` defines the functions of a backend.
 """
 
 from hpcgnn.kernels.attention import attention_weights

@@ -1,4 +1,4 @@
-"""What lies between two layers, ``dropout(relu(norm(x)))``, without gradients; see :func:`hpcgnn.kernels.activation`."""
+"""The operations between two layers, ``dropout(relu(norm(x)))``, without gradients; see :func:`hpcgnn.kernels.activation`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hpcgnn.kernels.operands import DropoutMask, Norm
 def activate(
     x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, backend: str
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``dropout(relu(norm(x)))`` of (n, F) ``x``, and what the gradient needs beside ``x``.
+    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the tensor, or None, that the gradient needs beside
+    ``x``.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -38,7 +39,7 @@ def activate_backward(
     mask: DropoutMask | None,
     backend: str,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of x, weight and bias from ``dy`` (n, F); ``kept`` is what :func:`activate` said."""
+    """The gradients of x, weight and bias from ``dy`` (n, F); ``kept`` is the second result of :func:`activate`."""
     kernels = _kernels(x, norm, mask, backend)
     dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     dweight = dbias = None

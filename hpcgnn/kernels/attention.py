@@ -1,4 +1,4 @@
-"""Attention's weights in one step, for the sake of memory: an (entries, H) tensor is the largest thing that attention has."""
+"""Attention weights in one autograd step, which saves memory: (entries, H) tensors are the largest ones of attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hpcgnn.kernels.csr import Csr
 def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, backend: str = "auto") -> torch.Tensor:
     """``edge_softmax(csr, leaky_relu(sddmm(csr, a, b, "add"), slope))``, differentiable in ``a`` (R, H) and ``b`` (C, H).
 
-    It keeps the (entries, H) result alone; scores are made again in backward. slope: of negative scores, positive.
+    Only the (entries, H) result is kept for backward, which computes the scores again. slope: positive slope of the leaky ReLU
+    for negative scores.
     """
     check_type("csr", csr, Csr)
     check_given(a=a, b=b)

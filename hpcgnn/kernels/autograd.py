@@ -1,7 +1,7 @@
-"""The kernels with gradients: the functions that :mod:`hpcgnn.kernels` offers.
+"""The kernels with gradients: the functions that :mod:`hpcgnn.kernels` exports.
 
-Each one calls the plain kernel directly where no gradient is asked for. A backward pass is made of the same kernels, on
-the transposed matrix; gradients of gradients are refused by torch.
+Each function calls the plain kernel directly if no gradient is needed. Backward passes use the same kernels on the transposed
+matrix. torch refuses gradients of gradients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def spmm(
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.spmm.spmm`, differentiable in ``x`` and ``weight``.
 
-    ``csr.weight`` is used and is a constant. With gradients, ``out`` and 16- or 8-bit ``x`` are refused.
+    Without ``weight``, ``csr.weight`` is used as a constant. Where a gradient is needed, ``out``, ``scale``, and ``x`` of other
+    types than float32 and float64 are refused.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -100,8 +101,11 @@ def dense(
 ) -> torch.Tensor:
     """``x @ weight + bias + plus`` in one pass, differentiable in all four; see :func:`hpcgnn.kernels.dense.product`.
 
-    ``plus`` (n, H) is added, and its memory may become the result's: its values are not to be used afterwards. torch refuses
-    the gradients of anything that has kept it for them.
+    ``plus`` (n, H) is added, and its memory may become that of the result, so its values must not be used afterwards. If an
+    earlier operation has saved ``plus`` for its backward pass, torch raises an error there.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
     """
     check_given(x=x, weight=weight)
     check_tensors(bias=bias, plus=plus)
@@ -134,9 +138,10 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
 def activation(
     x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
 ) -> torch.Tensor:
-    """``dropout(relu(norm(x)))`` of (n, F) float32 or float64 ``x``, differentiable in ``x`` and in norm's weight and bias.
+    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, differentiable in ``x`` and in the norm's weight and bias.
 
-    Natively it is one pass, and one backward, for which ``x`` is kept. Without ``norm`` or ``mask`` that step is left out.
+    ``native`` needs one pass over ``x`` forward and one backward, for which ``x`` is kept. Without ``norm``, or without ``mask``,
+    that step is left out.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -153,7 +158,7 @@ def activation(
 
 
 def tracked(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd is to know of what is made of these."""
+    """Whether autograd records operations on these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
@@ -163,7 +168,8 @@ def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
 
 
 def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
-    """The transpose, and the weights of its entries: ``weight`` if given, else the stored ones."""
+    """The transpose of ``csr``, and the weights of its entries: ``weight`` in the transpose's order if given, else the stored
+    ones."""
     if weight is None:
         transpose = csr.transpose()
         return transpose, transpose.weight
@@ -171,14 +177,15 @@ def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tupl
 
 
 def _to_transpose(csr: Csr, values: torch.Tensor, backend: str) -> torch.Tensor:
-    """Values of entries in the order of the transpose."""
+    """``values`` (entries, ...) in the order of the transpose's entries."""
     return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
 
 
 def end_sums(
     csr: Csr, values: torch.Tensor, wanted: Sequence[bool], backend: str
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """(R, H) and (C, H): (entries, H) values summed over the rows and over the columns of ``csr``, where they are wanted."""
+    """The sums of ``values`` (entries, H) over each row of ``csr``, (R, H), and over each column, (C, H); None where not
+    wanted."""
     of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
     if not wanted[1]:
         return of_rows, None
@@ -212,7 +219,7 @@ class _Spmm(torch.autograd.Function):
 
 
 class _ScatterRows(torch.autograd.Function):
-    """The gradient of ``src`` is read where its rows went."""
+    """``z[index] = src``; the gradient of row k of ``src`` is row ``index[k]`` of ``dz``."""
 
     @staticmethod
     def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
@@ -271,7 +278,7 @@ class _Sddmm(torch.autograd.Function):
 
 
 class _Dense(torch.autograd.Function):
-    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, which is ``dp``."""
+    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, ``dp = dy``."""
 
     @staticmethod
     def forward(
@@ -303,7 +310,7 @@ class _Dense(torch.autograd.Function):
 
 
 def reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A tensor over the memory of ``plus`` that may be written to, of a copy where someone else reads it."""
+    """A writable tensor over the memory of ``plus``; a copy if ``plus`` is a leaf that needs a gradient, or not contiguous."""
     if plus is None or plus.dtype != dtype:
         return plus
     if not plus.is_contiguous() or (plus.is_leaf and plus.requires_grad):
@@ -340,7 +347,7 @@ class _EdgeSum(torch.autograd.Function):
 
 
 class _Activation(torch.autograd.Function):
-    """ReLU's and dropout's masks are made again in backward instead of being kept."""
+    """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Which backend runs: it follows from where the tensors are and from what was asked for, here and nowhere else."""
+"""The choice of the backend that runs, from the device of the tensors and the name that was asked for; nothing else chooses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from hpcgnn.errors import WrongValueError, told
 
 K = TypeVar("K")
 AUTO = "auto"
-GROUP = "hpcgnn.backends"  # entry points of other packages: a name, and where its Backend is
+GROUP = "hpcgnn.backends"  # entry points of other packages, which map a name to a Backend
 _CPU = torch.device("cpu")
-FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))  # types of features that there are
+FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))  # all types of features
 
 
 @dataclass(frozen=True)
 class Operator(Generic[K]):
-    """An operator as :func:`choose` is asked for it: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
+    """An operator that :func:`choose` looks up: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
 
-    name: of the field. protocol: what the module must have. of_features: a backend must take the type of the features.
+    name: name of the field. protocol: the functions that a backend's module must have. of_features: whether a backend must take
+    the type of the features to be chosen.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Operator(Generic[K]):
     of_features: bool = True
 
     def of(self, backend: Backend) -> K | None:
-        """The backend's module, if it has one."""
+        """The backend's module for this operator, or None."""
         return getattr(backend.operators, self.name)
 
 
@@ -44,12 +45,12 @@ class Operator(Generic[K]):
 class Backend:
     """A set of kernels.
 
-    name: what ``backend=`` asks for.
-    load: imports the kernels, when they are needed first, and gives them as :class:`hpcgnn.kernels.contract.Operators`.
+    name: value of ``backend=`` that asks for it.
+    load: imports the kernels on first use, and returns them as :class:`hpcgnn.kernels.contract.Operators`.
     devices: types of torch devices whose tensors it takes.
     dtypes: types of features that it takes.
-    rank: ``auto`` takes the usable one of the highest rank; None is for those that must be asked for by name.
-    missing: why it cannot run here, to follow "was asked for, but"; None where it can.
+    rank: ``auto`` takes the usable backend of the highest rank; a backend of rank None must be asked for by name.
+    missing: returns the reason why it cannot run here, a clause to follow "was asked for, but"; None if it can.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Backend:
 
     @cached_property
     def operators(self) -> Any:
-        """Its kernels, imported when this is first asked for."""
+        """Its kernels, imported at the first access."""
         return self.load()
 
 
@@ -69,10 +70,10 @@ _registered: dict[str, Backend] = {}
 
 
 def register(backend: Backend) -> None:
-    """Add a backend to those that are found by themselves.
+    """Add a backend to those that are found automatically.
 
     Raises:
-        ValueError: if there is one of that name.
+        ValueError: if a backend of this name exists.
     """
     check_type("backend", backend, Backend)
     if backend.name == AUTO or backend.name in _found():
@@ -83,27 +84,32 @@ def register(backend: Backend) -> None:
 
 
 def backends() -> tuple[str, ...]:
-    """The names of all backends, also of those that cannot run here: those that ``auto`` prefers first."""
+    """The names of all backends, in the order in which ``auto`` prefers them; backends that cannot run here are included."""
     return tuple(_found())
 
 
 def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
-    """The name of the backend that takes tensors of these devices: ``auto`` is the usable one of the highest rank.
+    """The name of the backend that takes these tensors; ``auto`` chooses the usable one of the highest rank.
 
     Raises:
-        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
+        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors on devices that it does not
+            take.
     """
     check_tensors(**tensors)
     return _select(None, backend, tensors).name
 
 
 def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor | None) -> K:
-    """The kernels of an operator for these tensors, by the names of their arguments; the first has the features' type.
+    """The kernels of an operator for these tensors.
 
-    ``auto`` is the backend of the highest rank that can run here, has the operator and takes device and type.
+    ``auto`` chooses the backend of the highest rank that can run here, has the operator, and takes device and type.
+
+    Args:
+        tensors: the operator's tensors under the names of their arguments, for errors; the first has the type of the features.
 
     Raises:
-        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors that it does not take.
+        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors of devices or types that it
+            does not take.
     """
     kernels = operator.of(_select(operator, backend, tensors))
     assert kernels is not None, "only those that have the operator are selected"
@@ -111,7 +117,7 @@ def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor |
 
 
 def problem_on(kind: str) -> str | None:
-    """Why no kernels run on devices of this type, to follow "but"; None where some do."""
+    """The reason why no kernels run on devices of this type, a clause to follow "but"; None if some do."""
     reasons = [backend.missing() for backend in _found().values() if kind in backend.devices]
     if None in reasons:
         return None
@@ -141,7 +147,8 @@ def _dtype_of(tensors: dict[str, torch.Tensor | None]) -> torch.dtype | None:
 
 
 def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
-    """The first one's device; ``_CPU`` itself where there is nothing to check: all are there, or there are none."""
+    """The device of the first tensor. The result is the object ``_CPU`` itself if all are on the CPU, or there are none: the
+    caller then need not compare devices."""
     first = None
     for tensor in tensors.values():
         if tensor is not None:
@@ -152,7 +159,7 @@ def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
 
 
 def _check_together(device: torch.device, tensors: dict[str, torch.Tensor | None]) -> None:
-    """Raise ValueError unless all are on the first one's device."""
+    """Raise ValueError unless all tensors are on ``device``, that of the first."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != device:
             raise WrongValueError(f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}")
@@ -206,7 +213,7 @@ def _wrong_device(
 
 @functools.cache
 def _ranked() -> tuple[Backend, ...]:
-    """Those that ``auto`` may choose, the preferred one first."""
+    """The backends that ``auto`` may choose, the preferred one first."""
     return tuple(backend for backend in _found().values() if backend.rank is not None)
 
 
@@ -220,14 +227,15 @@ def _found() -> dict[str, Backend]:
 
 
 def _built_in() -> Iterator[Backend]:
-    """Every package in this folder is one."""
+    """The backends of this folder: every package in it is one."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
             yield importlib.import_module(f"{__package__}.{module.name}").BACKEND
 
 
 def _installed() -> Iterator[Backend]:
-    """Those of other packages; one that cannot be imported must not stop who never asks for it."""
+    """The backends of other packages. One that cannot be imported becomes a backend that cannot run: it must not be an error for
+    users who never ask for it."""
     for entry in entry_points(group=GROUP):
         try:
             yield entry.load()

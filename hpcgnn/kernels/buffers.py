@@ -1,8 +1,8 @@
-"""Memory for results that is kept and used again, in huge pages where the system gives them.
+"""Memory for results that is kept and reused, in huge pages where the system provides them.
 
-A fresh large tensor costs a page fault for every 4 KiB on first touch, which takes longer than the aggregation that fills
-it. The pool hands out tensors over memory that it keeps: when the last tensor (or view, or graph of autograd) that uses a
-buffer is gone, the buffer can be handed out again. Nothing about the process's own allocator changes.
+A fresh large tensor costs a page fault for every 4 KiB at the first access, which takes longer than the aggregation that fills
+it. So the pool hands out tensors over memory that it keeps: when the last tensor (or view, or autograd graph) that uses a buffer
+is gone, the buffer can be handed out again. The process's own allocator stays as it is.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ import weakref
 import numpy as np
 import torch
 
-# Smaller results come from torch's allocator: the C library keeps such memory itself.
+# Smaller results come from torch's allocator, because the C library keeps memory of such sizes itself.
 _LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
 _CPU = torch.device("cpu")
-# Of these, tensors are made without a view: autograd adds up gradients in place only where no other tensor knows the memory.
+# Tensors of these types are made without a view: autograd adds up gradients in place only if no other tensor shares the memory.
 _NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
-    All its buffers together, used or not, take at most twice as much as was in use at one time; :meth:`clear` gives the
-    unused ones back to the system. A buffer is used again for requests of at most its size and at least three quarters of it.
+    All its buffers together, used or not, take at most twice the largest number of bytes that was in use at one time;
+    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least three
+    quarters of it.
     """
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
-        # Tensors end on any thread, and in garbage collections that may start while this thread holds the lock: so what
-        # comes back goes through a queue that needs none.
+        # Tensors may end on any thread, and in a garbage collection that starts while this thread holds the lock. So buffers
+        # come back through a queue that needs no lock.
         self._returned: collections.deque[mmap.mmap] = collections.deque()
         self._lock = threading.Lock()
         self._used_bytes = self._most_used_bytes = 0
@@ -50,7 +51,7 @@ class BufferPool:
         memory = self._take(num_bytes)
         known = _NUMPY_DTYPES.get(dtype)
         array = np.ndarray((rows, width) if known else num_bytes, known or np.uint8, memory)
-        # torch keeps the array until the last tensor over it is gone; its end is the sign that the memory is free.
+        # torch keeps the array until the last tensor over it is gone; the end of the array shows that the memory is free.
         weakref.finalize(array, self._returned.append, memory).atexit = False
         tensor = torch.from_numpy(array)
         return tensor if known else tensor.view(dtype).view(rows, width)
@@ -93,10 +94,10 @@ class BufferPool:
 
 
 def _map(size: int) -> mmap.mmap:
-    # Private, or a forked process would write into its parent's results, and huge pages would not be given.
+    # Private: with a shared mapping, a forked process would write into its parent's results, and there would be no huge pages.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary ones will do
+        with contextlib.suppress(OSError):  # a kernel without huge pages gives ordinary ones
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
@@ -110,7 +111,7 @@ def default_pool() -> BufferPool | None:
 def empty(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU) -> torch.Tensor:
     """An uninitialised (rows, width) tensor for a result: in this machine's memory from :func:`default_pool`, if there is one.
 
-    On other devices it is torch's own, whose allocator there keeps memory itself.
+    On other devices it comes from torch, whose allocator keeps memory there itself.
     """
     pool = default_pool() if device.type == "cpu" else None
     return torch.empty(rows, width, dtype=dtype, device=device) if pool is None else pool.empty(rows, width, dtype)

@@ -1,15 +1,15 @@
-"""What a backend of kernels offers: a protocol for each operator's module, and :class:`Operators`, which holds them.
+"""The contract of a backend of kernels: a protocol for each operator's module, and :class:`Operators`, which holds the modules.
 
-A backend is one package whose ``BACKEND`` is a :class:`hpcgnn.kernels.backend.Backend`. mypy checks the modules that it hands to
+A backend is one package whose ``BACKEND`` is a :class:`hpcgnn.kernels.backend.Backend`. mypy checks the modules that it gives to
 :class:`Operators` against the protocols, and ``tests/kernels/test_contract.py`` compares names and parameters at run time.
-Packages in this folder are found by themselves, others by the entry point group ``hpcgnn.backends`` or by
+Packages in this folder are found automatically, others by the entry point group ``hpcgnn.backends`` or by
 :func:`hpcgnn.kernels.register`.
 
-Rules for all of them. Callers have checked every argument (the modules of the same names in :mod:`hpcgnn.kernels` do).
-Tensors of one call lie on one device, are contiguous unless the docstring says otherwise, and take no part in autograd.
-Results are written to tensors that the caller made; their values before are arbitrary unless they are added to. A call may
-return before a device is done, if what is computed on that device afterwards waits for it. Results depend neither on the
-number of threads nor on what else runs.
+These rules hold for all backends. The caller has checked every argument (the modules of the same names in :mod:`hpcgnn.kernels`
+do so). The tensors of one call lie on one device, are contiguous unless the docstring says otherwise, and take no part in
+autograd. Results are written to tensors that the caller has made; the earlier values of these are arbitrary, unless results are
+added to them. A call may return before its device is done, if later work on that device waits for it. Results depend neither on
+the number of threads nor on other work of the machine.
 
 Shapes: R rows and C columns of a matrix, E its entries, F features, H heads, n any number of rows.
 """
@@ -26,7 +26,7 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.rows import ROWS, RowKernels
 
-# How many: a number, or, where asking a device for it would wait for what it does, an int64 tensor there, of no dimensions.
+# A count: an int, or, if reading it would wait for a device, an int64 tensor without dimensions on that device.
 Count = int | torch.Tensor
 
 
@@ -45,19 +45,19 @@ class SpmmKernels(Protocol):
         """Write ``csr @ x`` to ``out`` (R, F), or add it.
 
         x: (C, F) float32, float64, bfloat16 or int8. out: float32, or float64 for float64 ``x``. weight: (E,), or (E, H)
-        for H equal groups of columns, of out's type; ``csr.weight`` is not looked at. scale: (C,) float32, for int8 ``x``.
+        for H equal groups of columns, of the type of ``out``; ``csr.weight`` is ignored. scale: (C,) float32, for int8 ``x``.
         """
         ...
 
 
 class EdgeKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.edges`. All tensors of a call are float32, or all float64; ``csr.weight`` is not looked at."""
+    """See :mod:`hpcgnn.kernels.edges`. All tensors of a call are float32, or all float64; ``csr.weight`` is ignored."""
 
     def sddmm(self, csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
         """Write a value for each entry (r, c), from row r of ``a`` (R, F) and row c of ``b`` (C, F), to ``out``.
 
-        op: ``dot``, products of ``heads`` equal groups of columns, out (E, heads); ``add``, out (E, F); ``left``: row r of
-        ``a`` alone, without ``b``.
+        op: ``dot`` writes the dot products of ``heads`` equal groups of columns, out (E, heads). ``add`` writes the sums of both
+        rows, out (E, F). ``left`` copies row r of ``a``, out (E, F); ``b`` is None.
         """
         ...
 
@@ -78,7 +78,8 @@ class DenseKernels(Protocol):
     """See :mod:`hpcgnn.kernels.dense`. All tensors of a call are float32, or all float64."""
 
     def arithmetics(self) -> tuple[str, ...]:
-        """What ``compute`` may be on this machine: ``float32`` (the tensors' own type), and perhaps ``bf16`` and ``tf32``."""
+        """The values of ``compute`` that work on this machine: ``float32`` (the tensors' own type), and maybe ``bf16``,
+        ``tf32``."""
         ...
 
     def product(
@@ -96,19 +97,20 @@ class DenseKernels(Protocol):
     def weight_gradient(
         self, x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
     ) -> None:
-        """Write the transposed ``x`` (n, F) times ``dy`` (n, H) to ``dweight`` (F, H), dy's column sums to ``sums`` (H,)."""
+        """Write ``x.T @ dy``, from ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy``
+        to ``sums`` (H,)."""
         ...
 
 
 class ActivationKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.activation`. All tensors of a call are float32, or all float64, but for a mask's ids."""
+    """See :mod:`hpcgnn.kernels.activation`. All tensors of a call, except a mask's ids, are float32, or all are float64."""
 
     def activate(
         self, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor
     ) -> torch.Tensor | None:
-        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; returns what the backward pass is to be given as ``kept``.
+        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; return a tensor that the backward pass takes as ``kept``, or None.
 
-        ``x``, and what norm and mask hold, need not be contiguous.
+        ``x`` and the tensors of ``norm`` and ``mask`` need not be contiguous.
         """
         ...
 
@@ -123,7 +125,8 @@ class ActivationKernels(Protocol):
         dweight: torch.Tensor | None,
         dbias: torch.Tensor | None,
     ) -> None:
-        """Write the gradients of ``x`` (n, F) and, with a norm, of its weight and bias (F,). ``dy``: as ``x``."""
+        """Write the gradients of ``x`` (n, F) and, with a norm, of its weight and bias (F,). ``dy`` has the shape of ``x``, and
+        need not be contiguous either."""
         ...
 
 
@@ -133,7 +136,7 @@ class DropoutKernels(Protocol):
     def dropout(
         self, x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor
     ) -> None:
-        """Write ``x * scale`` (n, F), float32 or float64, to ``out``; 0 where the draw is below ``threshold``.
+        """Write ``x * scale`` (n, F), float32 or float64, to ``out``, but 0 where the random draw is below ``threshold``.
 
         The draw is that of :mod:`hpcgnn.kernels.keyed` for (key, ids[row], column). ids: (n,) int64.
         """
@@ -141,7 +144,7 @@ class DropoutKernels(Protocol):
 
 
 class MessageKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.messages`, which says what a wire buffer holds. The bytes are the same from every backend."""
+    """See :mod:`hpcgnn.kernels.messages`, which defines a wire buffer. Every backend writes the same bytes."""
 
     def encode_rows(
         self,
@@ -153,7 +156,8 @@ class MessageKernels(Protocol):
         payload_at: torch.Tensor,
         params_at: torch.Tensor | None,
     ) -> Count:
-        """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; returns how many are not finite."""
+        """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; return the number of rows that are not
+        finite."""
         ...
 
     def decode_rows(
@@ -166,7 +170,7 @@ class MessageKernels(Protocol):
         rows: torch.Tensor,
         accumulate: bool,
     ) -> Count:
-        """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (n, F), or add it; returns how many are not finite."""
+        """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (n, F), or add it; return the number of rows not finite."""
         ...
 
     def spmm_rows(
@@ -178,25 +182,26 @@ class MessageKernels(Protocol):
         bits: int,
         out: torch.Tensor,
     ) -> None:
-        """Add ``csr``, with ``csr.weight`` (float32) if there is one, times the C rows of ``buffer`` to ``out`` (R, F)."""
+        """Add the product of ``csr``, weighted by ``csr.weight`` (float32) if there is one, and the C rows of ``buffer`` to
+        ``out`` (R, F)."""
         ...
 
 
 class Int8Kernels(Protocol):
-    """See :mod:`hpcgnn.kernels.int8`. codes, a, b: int8. Keys: in [0, 2**64), or None: to the nearest."""
+    """See :mod:`hpcgnn.kernels.int8`. codes, a, b: int8. Keys lie in [0, 2**64); with None, values are rounded to the nearest."""
 
     def dot_products(self) -> bool:
         """Whether kernels here use instructions that add products of four 8-bit integers."""
         ...
 
     def gathers_bytes(self) -> bool:
-        """Whether sums of many gathered rows (:mod:`hpcgnn.kernels.spmm`) are faster of 8-bit integers than of float32."""
+        """Whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with float32."""
         ...
 
     def quantize_rows(
         self, x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
     ) -> None:
-        """Write the rows of ``x`` (n, F) float32, times ``factor`` (n,) float32, to ``codes`` (n, F) and ``scale`` (n,)."""
+        """Quantize the rows of ``x`` (n, F) float32, times ``factor`` (n,) float32, to ``codes`` (n, F) and ``scale`` (n,)."""
         ...
 
     def product(
@@ -211,10 +216,11 @@ class Int8Kernels(Protocol):
         accumulate: bool,
         out: torch.Tensor,
     ) -> None:
-        """Write the product of ``codes`` (n, F) times ``scale`` (n,) with ``weight`` (F, H; any strides), plus ``bias`` (H,), to
-        ``out`` (n, H), or add it.
+        """Write ``(codes * scale) @ weight + bias`` to ``out`` (n, H), or add it; ``codes`` (n, F), ``scale`` (n,), ``weight``
+        (F, H; any strides), ``bias`` (H,).
 
-        x: (n, F) float32 to quantize first, with noise of ``key``, to ``codes`` and ``scale``; None: they are given.
+        x: (n, F) float32, which is first quantized to ``codes`` and ``scale`` with noise of ``key``; None: ``codes`` and
+        ``scale`` are inputs.
         """
         ...
 
@@ -227,8 +233,8 @@ class Int8Kernels(Protocol):
         dweight: torch.Tensor,
         sums: torch.Tensor | None,
     ) -> None:
-        """Write the transposed (``codes`` times ``scale``) (n, F) times ``dy`` (n, H) to ``dweight`` (F, H), dy's column sums to
-        ``sums`` (H,)."""
+        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` (n, H) to ``sums``
+        (H,)."""
         ...
 
     def sddmm(
@@ -242,13 +248,13 @@ class Int8Kernels(Protocol):
         heads: int,
         out: torch.Tensor,
     ) -> None:
-        """As :meth:`EdgeKernels.sddmm` (``dot`` or ``add``), of ``a`` (R, F) times ``a_scale`` (R,) and ``b`` (C, F) times
-        ``b_scale`` (C,), to ``out`` float32."""
+        """As :meth:`EdgeKernels.sddmm` with op ``dot`` or ``add``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
+        F); a_scale: (R,). b_scale: (C,). out: float32."""
         ...
 
 
 class Int8MessageKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.int8_messages`. The bytes are the same from every backend."""
+    """See :mod:`hpcgnn.kernels.int8_messages`. Every backend writes the same bytes."""
 
     def encode_codes(
         self,
@@ -259,7 +265,8 @@ class Int8MessageKernels(Protocol):
         payload_at: torch.Tensor,
         params_at: torch.Tensor,
     ) -> Count:
-        """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+        """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
+        scales."""
         ...
 
     def decode_codes(
@@ -271,7 +278,8 @@ class Int8MessageKernels(Protocol):
         scale: torch.Tensor,
         rows: torch.Tensor,
     ) -> Count:
-        """The reverse; returns how many rows of ``buffer`` have another form, of which nothing useful was made."""
+        """Reverse :meth:`encode_codes`; return the number of rows of ``buffer`` that have another form, whose results are
+        useless."""
         ...
 
 
@@ -279,7 +287,8 @@ class NarrowKernels(Protocol):
     """See :mod:`hpcgnn.kernels.narrow`."""
 
     def pack_bf16(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Write ``x`` (n, F) float32 to ``out`` (n, F) bfloat16: to the nearest, ties to even, every NaN as 0x7FC0."""
+        """Write ``x`` (n, F) float32 to ``out`` (n, F) bfloat16, rounded to the nearest, ties to even; every NaN becomes
+        0x7FC0."""
         ...
 
     def unpack_bf16(self, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -289,7 +298,7 @@ class NarrowKernels(Protocol):
 
 @dataclass(frozen=True)
 class Operators:
-    """A backend's modules (or what else has their functions); None for what it does not do."""
+    """A backend's modules, or other objects with their functions; None for operators that it does not have."""
 
     spmm: SpmmKernels | None = None
     edges: EdgeKernels | None = None

@@ -1,4 +1,4 @@
-"""The sparse matrix that every kernel takes."""
+"""The sparse matrix that the kernels take."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Array = torch.Tensor | np.ndarray
 class HotColumns:
     """Columns that many entries name.
 
-    columns: (h,) int32, the most named first.
-    indices: (entries,) int32: a matrix's ``indices`` with ``columns[p]`` written as ``~p``, perhaps grouped in each row.
+    columns: (h,) int32, in descending order of the number of entries.
+    indices: (entries,) int32 the matrix's ``indices`` with ``columns[p]`` written as ``~p``, and perhaps grouped in each row (see
+        :meth:`Csr.hot_columns`).
     """
 
     columns: torch.Tensor
@@ -30,10 +31,10 @@ class HotColumns:
 
 
 class Csr:
-    """A CSR matrix of ones, or of ``weight``, that caches its transpose. All of it is on one device.
+    """A CSR matrix of ones, or of ``weight``, that caches its transpose. All its arrays are on one device.
 
-    Kernels read its arrays without looking at them, so they are its own: a matrix that is checked copies what is given, unless
-    converting has copied it, and later changes to what was given change nothing. Its attributes are to be read only.
+    Kernels read its arrays without checks, so a checked matrix owns its arrays: it copies those that it is given, unless their
+    conversion makes a copy anyway, and later changes to the caller's arrays do not affect it. Its attributes must not be changed.
 
     Args:
         indptr: (num_rows + 1,) int64, monotone, from 0 to the number of entries.
@@ -68,17 +69,17 @@ class Csr:
         self._blocks: dict[int, list[tuple[int, int]]] = {}
         self._heavy: dict[int, torch.Tensor] = {}
         self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
-        self._shared: Csr | None = None  # the matrix whose structure this one has, with other values
+        self._shared: Csr | None = None  # the matrix that has the same structure and other values
         self._origin: weakref.ref[Csr] | None = (
-            None  # what this one is the transpose of; weak, or neither would ever go
+            None  # the matrix whose transpose this is; weak, so that the pair can be freed
         )
-        self.each_column_once = False  # so no column is hot, and nobody has to count
-        self._rows_before: torch.Tensor | None = None  # (num_rows,) int64: row r was row rows_before[r] once
+        self.each_column_once = False  # if set, no column is hot, and uses need not be counted
+        self._rows_before: torch.Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
 
     def _check(self) -> None:
         resolve(
             indices=self.indices, indptr=self.indptr, weight=self.weight
-        )  # raises unless on one device that some take
+        )  # raises unless all are on one device, and some backend takes it
         if self.indptr.dtype not in (torch.int32, torch.int64):
             raise WrongValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
@@ -104,17 +105,17 @@ class Csr:
 
     @property
     def device(self) -> torch.device:
-        """Where its arrays are, and all that is made of it."""
+        """The device of its arrays, and of everything that is made from them."""
         return self.indices.device
 
     @property
     def num_entries(self) -> int:
-        """Number of stored entries (duplicates count)."""
+        """Number of stored entries, duplicates included."""
         return self.indices.numel()
 
     @property
     def structure(self) -> Csr:
-        """The matrix whose structure :meth:`with_weight` shared with this one, or this one: what is cached is there."""
+        """The matrix from which :meth:`with_weight` has made this one, or this matrix itself; it holds the caches."""
         return self if self._shared is None else self._shared
 
     @property
@@ -138,7 +139,7 @@ class Csr:
         return self._transpose_order
 
     def _entries_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """(entries of these rows,) int64 numbers of the entries of ``rows`` (r,), row after row."""
+        """(number of entries in ``rows``,) int64 numbers of the entries of ``rows`` (r,), row after row."""
         lengths = self.row_lengths()[rows]
         starts = self.indptr[rows] - (lengths.cumsum(0) - lengths)
         return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()), device=self.device)
@@ -146,12 +147,12 @@ class Csr:
     def in_order(self, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Csr:
         """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
 
-        So does the transpose made from the result. Every row of a product, and of one with the transpose, is therefore
-        summed as before and has the same bits, but where the kernel chooses an order (see :meth:`hot_columns`).
+        The rows of the result's transpose keep the order of their entries, too. So products with both matrices sum each row as
+        before, and have the same bits, except where the kernel chooses an order (see :meth:`hot_columns`).
 
         Args:
-            rows: (r,) int64, new row k is row ``rows[k]`` of this one; some of the rows will do. None leaves them.
-            columns: (num_cols,) int64 permutation, new column k is column ``columns[k]``. None leaves them.
+            rows: (r,) int64: new row k is row ``rows[k]`` of this matrix; rows may be left out. None keeps all as they are.
+            columns: (num_cols,) int64 permutation: new column k is column ``columns[k]``. None keeps all as they are.
         """
         indptr, indices, weight, before = self.indptr, self.indices, self.weight, self.structure._rows_before
         if rows is not None:
@@ -169,7 +170,7 @@ class Csr:
         return ordered
 
     def to(self, where: torch.device | str) -> Csr:
-        """This matrix, or a copy of it on another device, whose transpose is then made there."""
+        """This matrix if it is on the device ``where``, else a copy there, whose transpose is made there as well."""
         if torch.device(where) == self.device:
             return self
         weight = None if self.weight is None else self.weight.to(where)
@@ -180,7 +181,7 @@ class Csr:
         return moved
 
     def transpose(self) -> Csr:
-        """The transposed matrix, made once; its entries keep this matrix's order within a row."""
+        """The transposed matrix, made once; within a row, its entries are in the order of this matrix's rows."""
         origin = None if self._origin is None else self._origin()
         if origin is not None:
             return origin
@@ -201,7 +202,8 @@ class Csr:
         return self._transpose
 
     def _sorted_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Offsets and entries of the transpose: within a column, by the row's place before :meth:`in_order`."""
+        """``indptr`` and ``transpose_order`` of the transpose; within a column, entries are ordered by the number that their row
+        had before :meth:`in_order`."""
         if self._rows_before is None:
             return cluster(self.indices, self.num_cols, check=False)
         by_row = self._entries_of(torch.argsort(self._rows_before))
@@ -209,7 +211,7 @@ class Csr:
         return indptr, by_row[order].to(order.dtype)
 
     def with_weight(self, weight: torch.Tensor) -> Csr:
-        """The same structure with other values (entries,); shares the cached structure of the transpose."""
+        """A matrix of the same structure with the values ``weight`` (entries,); both share the structure of the transpose."""
         if weight.shape != self.indices.shape:
             raise WrongValueError("weight must have one value per entry")
         other = Csr(self.indptr, self.indices, self.num_cols, weight, check=False)
@@ -217,8 +219,11 @@ class Csr:
         return other
 
     def through(self, other: Csr) -> Csr:
-        """What :meth:`spmm <hpcgnn.kernels.spmm>` with ``other`` (num_cols, C), a matrix of ones, and then with this matrix
-        adds up: (num_rows, C), with an entry for each pair of entries that meet, and this matrix's weights."""
+        """The product of this matrix and ``other`` (num_cols, C), a matrix of ones, without merging entries: (num_rows, C).
+
+        The result has an entry for each path through both matrices, weighted by this matrix. :func:`hpcgnn.kernels.spmm` with it
+        sums the same rows as one with ``other`` and then one with this matrix.
+        """
         columns = self.indices.long()
         lengths = other.row_lengths()[columns]
         ends = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
@@ -235,20 +240,21 @@ class Csr:
         rows = torch.arange(self.num_rows, dtype=dtype, device=self.device)
         return torch.repeat_interleave(
             rows, self.row_lengths(), output_size=self.num_entries
-        )  # a device need not be asked
+        )  # with a known size, torch need not wait for the device
 
     def heavy_rows(self, entries: int) -> torch.Tensor:
-        """(h,) int64 rows with more than ``entries`` entries, ascending: threads share them."""
+        """(h,) int64 rows with more than ``entries`` entries, ascending; threads share such rows."""
         cache = self.structure._heavy
         if entries not in cache:
             cache[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
         return cache[entries]
 
     def hot_columns(self, most: int, least_uses: int, *, grouped: bool = False) -> HotColumns | None:
-        """At most ``most`` columns that at least ``least_uses`` entries name; None if most entries name others.
+        """At most ``most`` columns, each of which at least ``least_uses`` entries name; None if more than half of the entries
+        name other columns.
 
-        ``grouped`` lists each row's entries by column, the most named first and then the other columns' as they were.
-        Takes 4 bytes an entry, and O(entries + columns log columns) time when it is first asked for.
+        ``grouped`` orders each row's entries: first those of hot columns, in the order of ``columns``, then the others as they
+        were. The result takes 4 bytes an entry; the first call takes O(entries + columns log columns) time.
         """
         cache, key = self.structure._hot, (most, least_uses, grouped)
         if key not in cache:
@@ -287,7 +293,7 @@ class Csr:
 
 
 def _array(name: str, given: Array) -> torch.Tensor:
-    """``given`` as a tensor. Raises an error, which names the argument, where it is neither that nor an array of numbers."""
+    """``given`` as a tensor. Raises an error that names the argument if it is neither a tensor nor an array of numbers."""
     try:
         array = given if isinstance(given, torch.Tensor) else torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -297,7 +303,7 @@ def _array(name: str, given: Array) -> torch.Tensor:
 
 
 def _converted(given: torch.Tensor, dtype: torch.dtype, *, own: bool) -> torch.Tensor:
-    """``given`` contiguous and of ``dtype``; ``own`` asks for memory that is not the caller's (a tensor cannot be frozen)."""
+    """``given`` contiguous and of ``dtype``; with ``own``, in memory that is not the caller's (a tensor cannot be frozen)."""
     converted = given.to(dtype).contiguous()
     return converted.clone() if own and converted.data_ptr() == given.data_ptr() else converted
 

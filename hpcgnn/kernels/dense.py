@@ -1,6 +1,6 @@
-"""Products of tall, narrow matrices with weights, and the gradients of the weights: one entry to every backend.
+"""Products of tall, narrow matrices with weights, and the gradients of the weights, on every backend.
 
-These are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
+These functions are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def has_bf16(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether ``compute="bf16"`` works on a device: of the kernels for CPUs, native ones can, with AVX512_BF16."""
+    """Whether ``compute="bf16"`` works on a device: on GPUs it does; on CPUs it needs native kernels and AVX512_BF16."""
     return _has("bf16", backend, where)
 
 
 def has_tf32(where: torch.device | str, backend: str = "auto") -> bool:
-    """Whether ``compute="tf32"`` works on a device: it does on GPUs of NVIDIA from Ampere on."""
+    """Whether ``compute="tf32"`` works on a device: it does on NVIDIA's GPUs from Ampere on."""
     return _has("tf32", backend, where)
 
 
@@ -41,19 +41,19 @@ def product(
 ) -> torch.Tensor:
     """``x @ weight``, plus ``bias`` in each row.
 
-    ``native`` does large float32 products itself: each element is one sum in the order of x's columns, so its bits depend
-    neither on threads nor on the instruction set. All others are torch's.
+    ``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so
+    its bits depend neither on threads nor on the instruction set. torch computes all other products.
 
-    ``compute="bf16"``, of float32 matrices, rounds x and weight to bfloat16, to the nearest, and adds in float32: the result
-    is not rounded again. Bits do not depend on threads.
+    ``compute="bf16"``, for float32 matrices, rounds ``x`` and ``weight`` to the nearest bfloat16 and adds in float32; the result
+    is not rounded. Its bits do not depend on the number of threads.
 
     Args:
         x: (n, F) float32 or float64.
-        weight: (F, H), of x's type; may be transposed.
-        bias: (H,), of x's type.
-        out: (n, H) that is added to, contiguous and of x's type; a new tensor if None.
+        weight: (F, H), of the type of ``x``; may be a transposed view.
+        bias: (H,), of the type of ``x``.
+        out: (n, H), contiguous and of the type of ``x``; the product is added to it. None makes a new tensor.
         backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
-        compute: ``float32`` (x's own type), ``bf16`` where :func:`has_bf16`, or ``tf32`` where :func:`has_tf32`.
+        compute: ``float32`` (the type of ``x``), ``bf16`` where :func:`has_bf16`, or ``tf32`` where :func:`has_tf32`.
 
     Returns:
         ``out``, or the new (n, H) tensor.
@@ -93,10 +93,10 @@ def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 def weight_gradient(
     x: torch.Tensor, dy: torch.Tensor, *, sums: bool = False, backend: str = "auto", compute: str = "float32"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of dy's columns (H,) if ``sums``.
+    """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of the columns of ``dy`` (H,) if ``sums`` is set.
 
-    ``native`` adds the sums of every 1,024 rows in their order: the same bits for any threads. See :func:`product`; with
-    ``compute="bf16"`` x and dy are rounded, but not for the sums of dy's columns.
+    ``native`` sums segments of 1,024 rows and adds these sums in order, so the bits are the same for any number of threads. See
+    :func:`product`; ``compute="bf16"`` rounds ``x`` and ``dy`` for the product, but not for the sums of columns.
 
     Raises:
         ValueError: naming the argument that is wrong.

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of what it is for, so that it is the same on any number of ranks."""
+"""Dropout whose mask is a function of a key, the ids of rows and the column, so that it is the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hpcgnn.kernels.contract import DROPOUT
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str = "auto") -> torch.Tensor:
-    """``x`` (n, F) with each element zeroed with ``probability``, the others divided by ``1 - probability``.
+    """``x`` (n, F) with each element zeroed with ``probability``, and the others divided by ``1 - probability``.
 
-    Whether an element survives depends on (``key``, ``ids[row]``, column) alone. ``ids`` is (n,) int64.
+    The mask of an element depends on (``key``, ``ids[row]``, column) alone. ``x``: float32 or float64. ``ids``: (n,) int64.
+    ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.KeyedDropout` is.
 
     Raises:
         ValueError: naming the argument that is wrong.

@@ -1,7 +1,7 @@
-"""What runs over the entries ("edges") of a sparse matrix: one entry to every backend.
+"""Operators over the entries ("edges") of a sparse matrix, on every backend.
 
-Shapes: R rows, C columns, F features, H heads. Values of the matrix (``csr.weight``) take no part. These functions are
-not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
+Shapes: R rows, C columns, F features, H heads. The values of the matrix (``csr.weight``) are ignored. These functions are not
+differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TYPES = (torch.float32, torch.float64)
 def sddmm(
     csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
 ) -> torch.Tensor:
-    """A value for each entry from the two rows that it joins: ``a[r]`` and ``b[c]`` for an entry in row r, column c.
+    """A value for each entry (r, c) from the two rows that it joins, ``a[r]`` and ``b[c]``.
 
     Args:
         csr: (R, C) sparse matrix.
         a: (R, F) float32 or float64.
         b: (C, F) of the same dtype.
-        op: ``dot``, the product of the two, or ``add``, their sum.
-        heads: for ``dot``: F falls into this many equal groups of columns, with a product each.
+        op: ``dot``, the dot product of the two rows, or ``add``, their sum.
+        heads: for ``dot``, the number of equal groups of columns, each with a product of its own.
         backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
 
     Returns:
@@ -66,7 +66,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
 
 
 def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """The gradient of the scores, from ``alpha``, the softmax, and its gradient; all (entries,) or (entries, H)."""
+    """The gradient of the scores, from the softmax ``alpha`` and its ``gradient``; all (entries,) or (entries, H)."""
     _check_entries(csr, alpha, "alpha")
     if gradient.shape != alpha.shape or gradient.dtype != alpha.dtype:
         raise WrongValueError(f"gradient must be {alpha.dtype} of shape {tuple(alpha.shape)}")
@@ -94,7 +94,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
 
 
 def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """Row r of ``a`` (R,) or (R, F) for each entry of row r: (entries,) or (entries, F). The transpose of edge_sum."""
+    """Row r of ``a`` (R,) or (R, F) for each entry of row r, (entries,) or (entries, F): the transpose of :func:`edge_sum`."""
     if a.dim() not in (1, 2) or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise WrongValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
     columns = as_columns(a).contiguous()
@@ -106,12 +106,12 @@ def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tenso
 
 
 def check_operation(op: str) -> None:
-    """Raise ValueError unless :func:`sddmm` has it."""
+    """Raise ValueError unless ``op`` is an operation of :func:`sddmm`."""
     check_choice("op", op, OPERATIONS)
 
 
 def check_heads(op: str, heads: int | None, width: int) -> None:
-    """Raise ValueError unless ``width`` columns fall into so many equal groups, and ``op`` has such."""
+    """Raise ValueError unless ``heads`` is None, or ``op`` is ``dot`` and ``heads`` divides the ``width`` columns."""
     if heads is not None:
         check_whole("heads", heads, least=1)
     if heads is not None and (op != "dot" or width % heads):

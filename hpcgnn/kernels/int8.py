@@ -1,18 +1,19 @@
-"""Arithmetic on rows of 8-bit integers (Tango §3.3): one entry to every backend.
+"""Arithmetic on rows of 8-bit integers (Tango §3.3), on every backend.
 
-*The grid.* A row's scale S is ``max(abs(x)) / 127``, rounded up to bfloat16, and at least 2**-110; the code of a value x is
-``floor(x / S + u)``, kept within [-127, 127], and it stands for ``code * S``. Symmetric: 0 is exact. u is in (0, 1), from 16
-random bits that are a function of (key, row number, column) alone (Tango Eq. 3), or 1/2 without a key: to the nearest. With a
-key E[code * S] = x, to within S / 2**17. A scale for each row, where Tango has one for each tensor: it is found while the row is
-in the first-level cache, a node of many neighbours does not coarsen the grid of the others, and a row of 8-bit messages
-(:mod:`hpcgnn.kernels.messages`) has the same form, ``zero-point = -128 * S``.
+*The grid.* A row's scale S is ``max(abs(x)) / 127``, rounded up to bfloat16, and at least 2**-110. The code of a value x is
+``floor(x / S + u)``, clamped to [-127, 127], and stands for ``code * S``. The grid is symmetric, so 0 is exact. With a key, u in
+(0, 1) comes from 16 random bits that are a function of (key, row number, column) alone (Tango Eq. 3), and E[code * S] = x to
+within S / 2**17. Without a key, u is 1/2, which rounds to the nearest. Each row has a scale of its own, where Tango has one for
+each tensor, for three reasons: the scale is found while the row is in the first-level cache, a node with many neighbours does
+not coarsen the grid of others, and a row of 8-bit messages (:mod:`hpcgnn.kernels.messages`) has the same form, with ``zero-point
+= -128 * S``.
 
-*Rows out of the ordinary.* A NaN or an infinity: the scale is NaN and all codes are 0, so that trouble shows in all that the
-row takes part in. Zeros: scale 0. Beyond ±2**126: taken as that. -0.0 is 0.
+*Special rows.* A row with a NaN or an infinity gets scale NaN and codes 0, so that every result of the row is NaN. A row of zeros
+gets scale 0. Values beyond ±2**126 count as ±2**126. -0.0 becomes 0.
 
-*Sums* are of int32, exact, and made float32 at the end: at most :data:`MOST_TERMS` of them fit. Every backend, instruction set
-and number of threads gives the same codes and scales; products of them differ at most by how their float32 factors are
-rounded.
+*Sums* of products are exact in int32 and become float32 at the end; at most :data:`MOST_TERMS` products fit into a sum. Codes and
+scales are the same from every backend, instruction set and number of threads; products differ at most by the rounding of their
+float32 factors.
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.int8_autograd` wraps them.
 """
@@ -32,12 +33,12 @@ from hpcgnn.kernels.edges import check_heads, check_operation
 from hpcgnn.kernels.keyed import check_key
 
 MOST_CODE = 127
-MOST_TERMS = (2**31 - 1) // MOST_CODE**2  # of an int32 sum of products
+MOST_TERMS = (2**31 - 1) // MOST_CODE**2  # products that an int32 sum can hold
 
 
 @dataclass(frozen=True)
 class Int8Rows:
-    """(n, F) numbers ``codes * scale``. codes: (n, F) int8, contiguous. scale: (n,) float32, contiguous."""
+    """Rows of (n, F) numbers, ``codes * scale``. codes: (n, F) int8, contiguous. scale: (n,) float32, contiguous."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -49,30 +50,30 @@ class Int8Rows:
 
     @property
     def num_bytes(self) -> int:
-        """Of both tensors."""
+        """Bytes of both tensors."""
         return self.codes.numel() + 4 * self.scale.numel()
 
     def float(self) -> torch.Tensor:
-        """(n, F) float32."""
+        """The numbers as (n, F) float32."""
         return self.codes.float() * self.scale[:, None]
 
 
 def dot_products(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether a device has instructions that add products of four 8-bit integers, and the backend's kernels use them."""
+    """Whether the backend's kernels on this device use instructions that add the products of four 8-bit integers."""
     return choose(INT8, backend, x=torch.empty(0, device=where)).dot_products()
 
 
 def gathers_bytes(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether sums of many gathered rows are faster of 8-bit integers than of float32 on a device, as far as was measured."""
+    """Whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as measured."""
     return choose(INT8, backend, x=torch.empty(0, device=where)).gathers_bytes()
 
 
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None = None, *, key: int | None = None, backend: str = "auto"
 ) -> Int8Rows:
-    """``x`` (n, F) float32, each row times its ``factor`` (n,) float32 if there is one, as 8-bit integers.
+    """``x`` (n, F) float32, with each row multiplied by its ``factor`` (n,) float32 if given, as 8-bit integers.
 
-    key: of the noise, in [0, 2**64); None: to the nearest.
+    key: key of the rounding noise, in [0, 2**64); None: values are rounded to the nearest.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -99,17 +100,17 @@ def product(
     weight_key: int | None = None,
     backend: str = "auto",
 ) -> tuple[torch.Tensor, Int8Rows]:
-    """``x @ weight`` of 8-bit integers, plus ``bias`` in each row, and x as it was quantized for it.
+    """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row; and the quantized ``x``.
 
     Args:
-        x: (n, F) float32, which is quantized as it is read, or what that was before.
-        weight: (F, H) float32, of any strides; each of its columns is quantized like a row, under ``weight_key``.
+        x: (n, F) float32, which is quantized first, or rows that are quantized already.
+        weight: (F, H) float32, of any strides; each of its columns is quantized like a row, with noise of ``weight_key``.
         bias: (H,) float32.
-        out: (n, H) contiguous float32 that is added to; a new tensor if None.
-        key: of the noise for x, where it is not quantized yet; None: to the nearest.
+        out: (n, H) contiguous float32 to which the product is added; None makes a new tensor.
+        key: key of the noise for ``x``, if it is not quantized yet; None: values are rounded to the nearest.
 
     Returns:
-        ``out``, or the new (n, H) float32 tensor; and x.
+        ``out``, or the new (n, H) float32 tensor; and the quantized ``x``.
 
     Raises:
         ValueError: naming the argument that is wrong, also where F is more than :data:`MOST_TERMS`.
@@ -137,11 +138,11 @@ def product(
 def weight_gradient(
     x: Int8Rows, dy: torch.Tensor, *, key: int | None = None, sums: bool = False, backend: str = "auto"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``x.T @ dy`` (F, H) of 8-bit integers, and the sums of dy's columns (H,), in float32, if ``sums``.
+    """``x.T @ dy`` (F, H) computed with 8-bit integers, and, if ``sums``, the float32 sums of the columns of ``dy`` (H,).
 
-    dy (n, H) float32: its rows, times the scales of x's, are quantized by columns, 256 rows at a time, with noise of ``key``; the
-    sums over them are added in float32, those of 1,024 rows first. So the result does not depend on threads, and n may be any
-    number.
+    The rows of ``dy`` (n, H) float32 are multiplied by the scales of the rows of ``x``, and quantized in blocks of 256 rows,
+    with a scale for each column of a block, and noise of ``key``. The integer sums of blocks are added in float32: first those
+    of 1,024 rows, then these sums. So the result does not depend on the number of threads, and n may be any number.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -161,9 +162,9 @@ def weight_gradient(
 def sddmm(
     csr: Csr, a: Int8Rows, b: Int8Rows, op: str = "dot", heads: int | None = None, backend: str = "auto"
 ) -> torch.Tensor:
-    """:func:`hpcgnn.kernels.edges.sddmm` of 8-bit integers, float32: products are summed as integers, sums are not (Tango §3.3).
+    """:func:`hpcgnn.kernels.edges.sddmm` of 8-bit integers (Tango §3.3), with a float32 result.
 
-    a: (R, F). b: (C, F).
+    ``dot`` adds products of codes as integers; ``add`` adds the numbers that codes stand for, in float32. a: (R, F). b: (C, F).
 
     Raises:
         ValueError: naming the argument that is wrong, also where a head has more than :data:`MOST_TERMS` columns.

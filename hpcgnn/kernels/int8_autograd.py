@@ -1,6 +1,6 @@
-"""Products in 8-bit integers with gradients (Tango §3.3): forward and backward by the same kernels.
+"""Products in 8-bit integers with gradients (Tango §3.3); forward and backward use the same kernels.
 
-What is kept for a backward pass are the integers, a quarter of the bytes; weights, and gradients of everything, are float32.
+Operands are kept for backward as integers, a quarter of the bytes; weights, and all gradients, are float32.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def dense(
     plus: torch.Tensor | None,
     quantizer: Quantizer,
 ) -> torch.Tensor:
-    """``x @ weight + bias + plus``, (n, F) times (F, H), float32 and differentiable in all four.
+    """``x @ weight + bias + plus`` for ``x`` (n, F) and ``weight`` (F, H), float32 and differentiable in all four.
 
-    ``plus`` as for :func:`hpcgnn.kernels.autograd.dense`: its memory may become the result's.
+    The memory of ``plus`` may become that of the result, as for :func:`hpcgnn.kernels.autograd.dense`.
     """
     if not tracked(x, weight, bias, plus):
         return product(x, weight, bias, reused(plus, x.dtype), quantizer)[0]
@@ -35,9 +35,10 @@ def dense(
 
 
 def spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, quantizer: Quantizer) -> torch.Tensor:
-    """:func:`hpcgnn.kernels.spmm` of ``x`` (C, F) as 8-bit integers with float32 ``weight`` (entries,) or (entries, H).
+    """:func:`hpcgnn.kernels.spmm` of ``x`` (C, F), quantized to 8-bit integers, with float32 ``weight`` (entries,) or (entries,
+    H).
 
-    Differentiable in both; the gradient of ``weight`` is an integer SDDMM. ``csr.weight`` is used where there is no ``weight``.
+    Differentiable in both; the gradient of ``weight`` is an integer SDDMM. Without ``weight``, ``csr.weight`` is used.
     """
     return _Spmm.apply(x, weight, csr, quantizer)
 
@@ -49,7 +50,7 @@ def product(
     out: torch.Tensor | None,
     quantizer: Quantizer,
 ) -> tuple[torch.Tensor, Int8Rows]:
-    """Not differentiable: ``out + x @ weight + bias``, and x, quantized while it is read unless the quantizer remembers it."""
+    """``out + x @ weight + bias``, and the quantized ``x``, which the quantizer may know from before. Not differentiable."""
     known = quantizer.find(x)
     key = None if known is not None else quantizer.next_key()
     y, rows = int8.product(
@@ -61,7 +62,8 @@ def product(
 
 
 class _Dense(torch.autograd.Function):
-    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, each of integers; ``db`` sums the rows of ``dy``, which is ``dp``."""
+    """``y = x W + b + p``: ``dx = dy Wᵀ`` and ``dW = xᵀ dy`` are products of integers, ``db`` sums the rows of ``dy``, ``dp =
+    dy``."""
 
     @staticmethod
     def forward(
@@ -108,7 +110,7 @@ class _Spmm(torch.autograd.Function):
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weight, *kept = ctx.saved_tensors
         csr, quantizer, backend = ctx.csr, ctx.quantizer, ctx.quantizer.backend
-        gradient = quantizer.rows(dz.contiguous())  # of both products: quantized once
+        gradient = quantizer.rows(dz.contiguous())  # quantized once for both products
         dx = dweight = None
         if ctx.needs_input_grad[0]:
             transpose, values = transposed_with(csr, weight, backend)

@@ -1,8 +1,8 @@
-"""Rows of 8-bit integers in a wire buffer, as they are: one entry to every backend.
+"""Rows of 8-bit integers in a wire buffer, sent without another rounding, on every backend.
 
-A row of 8-bit codes of :mod:`hpcgnn.kernels.messages` stands for ``zero-point + code * S``, one of :mod:`hpcgnn.kernels.int8` for
-``code * S``: with ``zero-point = -128 * S`` and 128 added to the codes they are the same numbers, so a row travels without being
-made float32 in between, and rounded a second time.
+A code of an 8-bit row stands for ``zero-point + code * S`` in :mod:`hpcgnn.kernels.messages`, and for ``code * S`` in
+:mod:`hpcgnn.kernels.int8`. With ``zero-point = -128 * S``, and 128 added to the codes, both are the same numbers. So a row of
+8-bit integers travels without conversion to float32 and a second rounding.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ def encode_codes(
     params_at: torch.Tensor,
     backend: str = "auto",
 ) -> Count:
-    """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, as :func:`hpcgnn.kernels.messages.decode_rows` reads 8 bits.
+    """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, in the form that :func:`hpcgnn.kernels.messages.decode_rows` reads as
+    8 bits.
 
-    Scales must be bfloat16 numbers, as those of :func:`hpcgnn.kernels.int8.quantize_rows` are. Offsets are not checked.
+    Scales must be numbers that bfloat16 can hold, as those of :func:`hpcgnn.kernels.int8.quantize_rows` are. Offsets are not
+    checked.
 
     Args:
-        rows, payload_at, params_at: (n,) contiguous int64. buffer: contiguous uint8.
+        rows: (n,) contiguous int64 numbers of rows of ``x``.
+        buffer: contiguous uint8.
+        payload_at, params_at: (n,) contiguous int64 byte offsets in ``buffer``.
 
     Returns:
-        How many of the n rows held a NaN or an infinity.
+        The number of the n rows that held a NaN or an infinity before they were quantized.
     """
     kernels = choose(INT8_MESSAGES, backend, x=x.codes, rows=rows, buffer=buffer)
     return kernels.encode_codes(x.codes, x.scale, rows, buffer, payload_at, params_at)
@@ -44,10 +48,10 @@ def decode_codes(
     rows: torch.Tensor,
     backend: str = "auto",
 ) -> Count:
-    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F).
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F); arguments as for :func:`encode_codes`.
 
     Returns:
-        How many of the rows are not of this form: they were not sent by :func:`encode_codes`, and ``out`` is of no use.
+        The number of rows that do not have the form of :func:`encode_codes`; unless it is 0, ``out`` is useless.
     """
     kernels = choose(INT8_MESSAGES, backend, out=out.codes, rows=rows, buffer=buffer)
     return kernels.decode_codes(buffer, payload_at, params_at, out.codes, out.scale, rows)

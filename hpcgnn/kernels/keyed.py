@@ -1,4 +1,5 @@
-"""Random numbers that are a function of what they are for: no generator state, the same for any number of ranks."""
+"""Random numbers that are a function of their use (a key, a row, a column): there is no generator state, and they are the same
+for any number of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _MASK_64 = 2**64 - 1
 
 
 def check_key(name: str, key: int | None) -> None:
-    """Raise ValueError unless it is a key, or None."""
+    """Raise ValueError unless ``key`` is in [0, 2**64) or None."""
     if key is not None and not 0 <= key < 2**64:
         raise WrongValueError(f"{name} must lie in [0, 2**64) or be None, not {told(key)}")
 
@@ -28,7 +29,7 @@ def derive_key(*words: int) -> int:
 
 
 def row_hashes(key: int, ids: np.ndarray) -> np.ndarray:
-    """(n,) uint64 hash of each original node id under ``key``."""
+    """(n,) uint64 hash of each id, such as an original node id, under ``key``."""
     return _mix64(np.uint64(key) ^ splitmix64(ids.astype(np.uint64)))
 
 
@@ -46,7 +47,7 @@ def draws(hashes: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def threshold(probability: float) -> int:
-    """A draw below this happens with ``probability``."""
+    """The number below which a draw falls with ``probability``."""
     return min(int(probability * 2**32), 2**32 - 1)
 
 

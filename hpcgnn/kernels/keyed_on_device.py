@@ -1,6 +1,6 @@
-"""The random numbers of :mod:`hpcgnn.kernels.keyed` by torch's operations, for tensors of any device: the same numbers.
+"""The random numbers of :mod:`hpcgnn.kernels.keyed`, computed by torch's operations for tensors of any device.
 
-torch has no shifts of unsigned integers, so all are int64: of 64 bits, whose products wrap, or below 2**32.
+torch cannot shift unsigned integers, so all tensors are int64. They hold 64 bits, whose products wrap, or numbers below 2**32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MASK_32 = 2**32 - 1
 
 
 def row_hashes(key: int, ids: torch.Tensor) -> torch.Tensor:
-    """(n,) int64 of the same bits as :func:`hpcgnn.kernels.keyed.row_hashes`, of (n,) int64 ids."""
+    """(n,) int64 with the bits of :func:`hpcgnn.kernels.keyed.row_hashes`, for ``ids`` (n,) int64."""
     return _mix64(_mix64(ids + _signed(keyed.GOLDEN_64)) ^ _signed(key))
 
 
@@ -24,13 +24,13 @@ def draws(hashes: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
 
 
 def _signed(bits: int) -> int:
-    """64 bits as an int64 has them."""
+    """The int64 number with these 64 bits."""
     bits &= 2**64 - 1
     return bits - 2**64 if bits >= 2**63 else bits
 
 
 def _shifted(v: torch.Tensor, by: int) -> torch.Tensor:
-    """The shift to the right that brings zeros."""
+    """``v`` shifted to the right, filled with zeros."""
     return (v >> by) & (2 ** (64 - by) - 1)
 
 

@@ -1,39 +1,39 @@
-"""Rows of a wire buffer, quantized or plain: one entry to every backend.
+"""Rows of a wire buffer, quantized or plain, on every backend.
 
-A wire buffer is one contiguous run of bytes. Row i's payload is in it from byte ``payload_at[i]`` on, and the parameters of
-a quantized row (zero-point and scale, two bfloat16) are from byte ``params_at[i]`` on; both may lie anywhere, so that a
-buffer can hold the rows of each receiver grouped by bit-width. What ``bits`` stand for:
+A wire buffer is one contiguous run of bytes. The payload of row i begins at byte ``payload_at[i]``, and the parameters of a
+quantized row (zero-point and scale, two bfloat16 numbers) begin at byte ``params_at[i]``. Both may lie anywhere, so that a buffer
+can hold the rows of each receiver grouped by bit-width. ``bits`` is the bit-width of a row:
 
-- 1, 2, 4, 8: codes of so many bits, and parameters: the stochastic quantization of AdaQP (§3) and SuperGCN (§4), see below;
-  or, without a key, of the same form but rounded to centres of cells: see :func:`encode_rows`.
-- 16: bfloat16, to the nearest, ties to even, as :func:`hpcgnn.kernels.pack_bf16` has it; no parameters.
-- 32: float32 as it is; no parameters.
+- 1, 2, 4, 8: codes of this many bits, and parameters. This is the stochastic quantization of AdaQP (§3) and SuperGCN (§4), see
+  below. Without a key, the form is the same, but values are rounded to the centres of cells: see :func:`encode_rows`.
+- 16: bfloat16, rounded to the nearest, ties to even, as by :func:`hpcgnn.kernels.pack_bf16`; no parameters.
+- 32: float32, unchanged; no parameters.
 
 *The grid.* A row's zero-point is its minimum, rounded down to bfloat16; its scale S is ``(maximum - zero-point) / (2**bits -
-1)``, rounded up to bfloat16. The code of a value x is ``floor((x - zero-point) / S + u)``: one of the two nearest steps, by u in
-(0, 1) from 16 random bits, a function of (key, row number in ``x``, column) alone. The decoded value is ``zero-point + code *
-S``; both sides use the rounded zero-point and scale, and no value lies outside the grid.
+1)``, rounded up to bfloat16. The code of a value x is ``floor((x - zero-point) / S + u)``, one of the two nearest steps. u in
+(0, 1) comes from 16 random bits, which are a function of (key, row number in ``x``, column) alone. The decoded value is
+``zero-point + code * S``. Sender and receiver use the rounded zero-point and scale, and no value lies outside the grid.
 
-*The noise.* Decoding is unbiased, E[decoded] = x: to within S / 2**17, as u is one of 2**16 values, and float32 rounding. The
-variance of an element is ``S**2 * f * (1 - f)``, where f is how far it lies between two steps: at most S**2 / 4, and S**2 / 6
-on average over values that lie anywhere between two steps, so that a row of D of them has ``D * S**2 / 6`` (AdaQP Theorem 1;
-SuperGCN §4). Rows and columns round independently of each other. Two messages with one key use the same u: use a key for each.
+*The noise.* Decoding is unbiased: E[decoded] = x, to within S / 2**17, because u has 2**16 values, and float32 rounding. The
+variance of an element is ``S**2 * f * (1 - f)``, where f in [0, 1) is the position of x between two steps. That is at most
+S**2 / 4, and S**2 / 6 on average over uniform f, so a row of D elements has ``D * S**2 / 6`` (AdaQP Theorem 1; SuperGCN §4). Rows
+and columns round independently of each other. Two messages with one key would use the same u: give each message its own key.
 
-*Rows out of the ordinary.*
+*Special rows.*
 
-- NaN or an infinity anywhere: the parameters are NaN and the whole row decodes to NaN, so that trouble shows.
-- Constant: scale 0 and exact, if bfloat16 can hold the value; else S is about the gap between two bfloat16 numbers.
-- Beyond ±2**126 (8.5e37), a value is taken as ±2**126, so that no difference overflows.
-- Tiny ranges: S is at least 2**-110 (7.7e-34), still unbiased.
-- -0.0 is 0.0.
+- A row with a NaN or an infinity has NaN parameters and decodes to NaN as a whole, so that the problem shows.
+- A constant row has scale 0 and is exact if bfloat16 can hold the value; else S is about the gap between two bfloat16 numbers.
+- A value beyond ±2**126 (8.5e37) counts as ±2**126, so that no difference overflows.
+- A tiny range gets S = 2**-110 (7.7e-34), the smallest scale, and stays unbiased.
+- -0.0 becomes 0.0.
 
-Every backend, instruction set and number of threads gives the same bytes. Which bits hold which column is known to
-:mod:`hpcgnn.kernels.packing` and to the kernels alone.
+Every backend, instruction set and number of threads gives the same bytes. Only :mod:`hpcgnn.kernels.packing` and the kernels
+know which bits hold which column.
 
-Arguments that all functions take: ``buffer`` (any number,) contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous
-int64 byte offsets, the latter not looked at for 16 and 32 bits, where it may be None; ``backend``, one of
-:func:`hpcgnn.kernels.backends` or ``auto``. ``check=False`` is for offsets and rows that are right by construction: it leaves out
-what takes O(n) to check, and then nothing stops a wrong one from writing over other memory.
+All functions take these arguments: ``buffer`` (any number,) contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous
+int64 byte offsets, of which ``params_at`` is ignored for 16 and 32 bits, where it may be None; ``backend``, one of
+:func:`hpcgnn.kernels.backends` or ``auto``. ``check=False`` is for offsets and rows that are right by construction: it skips the
+checks that take O(n) time, and then a wrong offset may overwrite other memory.
 """
 
 from __future__ import annotations
@@ -62,27 +62,28 @@ def encode_rows(
 ) -> Count:
     """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
 
-    The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone: they are the same
-    wherever it is written to. No two rows may share bytes of ``buffer``.
+    The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone, not on their place in ``buffer``. No
+    two rows may share bytes of ``buffer``.
 
-    ``key=None`` is for messages that carry what the receiver's running sum still lacks of a row: each value is rounded to
-    the nearest centre of ``2**bits`` cells between the row's least and largest value, without noise.
+    ``key=None`` is for error feedback, where a message carries the difference of a row to the sum that the receiver holds. Each
+    value is rounded, without noise, to the nearest centre of ``2**bits`` cells between the row's least and largest value.
 
     - The scale S is ``(largest - least) / 2**bits``, rounded up to bfloat16, and at least 2**-110.
     - The zero-point Z is ``least + S / 2`` in float32, to the nearest bfloat16, ties to even.
-    - The code is ``floor((x - Z) / S + 1 / 2)``, in the fixed point of the noise, kept within [0, ``2**bits - 1``].
-    - The decoded value is off by at most S / 2 plus the rounding of Z, at most ``2**-8 * abs(Z)``, and that of float32. So the
-      largest magnitude of what is lacking shrinks to little more than ``2**-bits + 2**-8`` of itself with every message.
-      Noise would make it up to a whole step of a coarser grid: at 1 bit, what is lacking would grow.
-    - Rows out of the ordinary fare as with noise, except that a constant one becomes the nearest bfloat16.
+    - The code is ``floor((x - Z) / S + 1 / 2)``, computed in the fixed point of the noise and clamped to [0, ``2**bits - 1``].
+    - The error of a decoded value is at most S / 2, plus the rounding of Z, at most ``2**-8 * abs(Z)``, and that of float32. So
+      each
+      message shrinks the largest magnitude of the differences to little more than ``2**-bits + 2**-8`` of itself. With noise, the
+      error would be up to a whole step of a coarser grid, and at 1 bit differences would grow.
+    - Special rows are treated as with noise, except that a constant row is rounded to the nearest bfloat16.
 
     Args:
         rows: (n,) contiguous int64; a row may be named more than once.
-        key: in [0, 2**64), or None: to centres of cells. Plays no part for 16 and 32 bits.
+        key: in [0, 2**64), or None to round to the centres of cells. Ignored for 16 and 32 bits.
 
     Returns:
-        How many of the n rows hold a NaN or an infinity, see :data:`hpcgnn.kernels.contract.Count`. They are written too: as
-        NaN up to 8 bits.
+        The number of the n rows that hold a NaN or an infinity, a :data:`~hpcgnn.kernels.contract.Count`. These rows are written,
+        too: up to 8 bits as NaN.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -108,13 +109,13 @@ def decode_rows(
     *,
     check: bool = True,
 ) -> Count:
-    """Row ``rows[i]`` of ``out`` (m, F) contiguous float32 becomes row i of ``buffer``, or grows by it with ``accumulate``.
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F) contiguous float32, or add it with ``accumulate``.
 
     Args:
         rows: (n,) contiguous int64, all different.
 
     Returns:
-        How many of the n rows are not finite (a :data:`~hpcgnn.kernels.contract.Count`): up to 8 bits by their parameters,
+        The number of the n rows that are not finite, a :data:`~hpcgnn.kernels.contract.Count`: up to 8 bits by their parameters,
         else by their values. A finite number that bfloat16 cannot hold arrives as an infinity.
 
     Raises:
@@ -144,8 +145,8 @@ def spmm_rows(
 ) -> None:
     """``out += csr @ decoded``, where row i of ``decoded`` (n, num_columns) is row i of ``buffer``.
 
-    The same bits as :func:`decode_rows` into a matrix and ``spmm(csr, decoded, out=out)`` of the same backend, where that
-    one packs no columns; native and jit agree. The native kernel decodes in registers and makes no matrix.
+    The result has the same bits as :func:`decode_rows` into a matrix and ``spmm(csr, decoded, out=out)`` on the same backend, if
+    that packs no columns; native and jit agree in their bits. The native kernel decodes in registers, without a matrix.
 
     Args:
         csr: (R, n) matrix of ones, or with float32 ``csr.weight``.
@@ -187,7 +188,7 @@ def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
 
 
 def _check_distinct(rows: torch.Tensor, size: int) -> None:
-    """In O(n): of the marks, only those that were set are looked at."""
+    """Raise ValueError if ``rows`` names a row twice. Takes O(n) time: only the marks that were set are read."""
     positions, marks = torch.arange(rows.numel(), device=rows.device), rows.new_empty(size)
     marks[rows] = positions
     twice = marks[rows] != positions

@@ -1,4 +1,4 @@
-"""Features as bfloat16: what :func:`hpcgnn.kernels.spmm` reads, and torch's products in bfloat16; one entry to every backend."""
+"""Features in bfloat16, for :func:`hpcgnn.kernels.spmm` and for torch's products in bfloat16, on every backend."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcgnn.kernels.contract import NARROW
 
 
 def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
-    """``x`` (n, F) float32 as bfloat16: to the nearest, ties to even; a NaN stays one (always 0x7FC0).
+    """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0.
 
-    ``out`` is (n, F) contiguous bfloat16 to overwrite; a new tensor if None.
+    ``out`` is (n, F) contiguous bfloat16 to overwrite; None makes a new tensor.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -28,7 +28,7 @@ def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | Non
 
 
 def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
-    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32; a new tensor if None.
+    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32 to overwrite; None makes a new tensor.
 
     Raises:
         ValueError: naming the argument that is wrong.

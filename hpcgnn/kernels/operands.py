@@ -1,4 +1,4 @@
-"""What kernels between layers are given beside matrices: a mask and a norm."""
+"""Operands of the kernels between layers beside matrices: a dropout mask and a norm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpcgnn.kernels import keyed
 
 @dataclass(frozen=True)
 class DropoutMask:
-    """Which elements of a matrix :func:`hpcgnn.kernels.dropout` zeroes.
+    """The elements of a matrix that :func:`hpcgnn.kernels.dropout` zeroes.
 
-    ids: (n,) int64, a number for each row. key: 64 bits. probability: in [0, 1).
+    ids: (n,) int64, a number for each row, such as the original node id. key: in [0, 2**64). probability: in [0, 1).
     """
 
     ids: torch.Tensor
@@ -24,16 +24,16 @@ class DropoutMask:
 
     @property
     def threshold(self) -> int:
-        """Draws below it are zeroed."""
+        """An element is zeroed if its draw is below this number."""
         return keyed.threshold(self.probability)
 
     @property
     def scale(self) -> float:
-        """What the other elements are multiplied by."""
+        """The factor of the other elements."""
         return 1 / (1 - self.probability)
 
     def check(self, rows: int) -> None:
-        """Raise ValueError unless this is a mask for so many rows."""
+        """Raise ValueError unless this is a mask for ``rows`` rows."""
         check_given(ids=self.ids)
         check_type("key", self.key, int)
         keyed.check_key("key", self.key)

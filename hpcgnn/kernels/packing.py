@@ -1,4 +1,4 @@
-"""Where a code lies in a row's payload and which random bits round it; native/quantize.h has the same in registers."""
+"""The place of each code in a row's payload, and the random bits that round it; native/quantize.h does the same in registers."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from hpcgnn.kernels import keyed
 
 QUANTIZED_BITS = (1, 2, 4, 8)
 MESSAGE_BITS = (*QUANTIZED_BITS, 16, 32)  # those of a wire buffer: bfloat16 and float32 too
-PARAMS_BYTES = 4  # zero-point and scale, of a quantized row
-FRACTION_BITS = 17  # of a fixed-point code: 16 random bits and a half
-HALF = 2 ** (FRACTION_BITS - 1)  # of a step: what rounds to the nearest code, in place of noise
-LARGEST = np.float32(2.0**126)  # values beyond are taken as this: no difference of two overflows
-SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a float
-NAN = np.uint16(0x7FC0)  # as bfloat16
-_GROUP = 16  # columns that share a half of their draws
+PARAMS_BYTES = 4  # zero-point and scale of a quantized row
+FRACTION_BITS = 17  # bits of a fixed-point code after the point: 16 random bits, and the bit of a half
+HALF = 2 ** (FRACTION_BITS - 1)  # half a step: added in place of noise, it rounds to the nearest code
+LARGEST = np.float32(2.0**126)  # larger values count as this, so that no difference of two values overflows
+SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a finite float32
+NAN = np.uint16(0x7FC0)  # NaN as the bits of a bfloat16
+_GROUP = 16  # consecutive columns that take the same half, low or high, of their draws
 
 
 def payload_bytes(num_columns: int, bits: int) -> int:
-    """Bytes of one row's payload, for each of MESSAGE_BITS."""
+    """Bytes of one row's payload; ``bits`` is one of MESSAGE_BITS."""
     return (num_columns * bits + 7) // 8
 
 
 def places(num_columns: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """(F,) int64 byte and (F,) uint8 shift of each column's code within its row's payload.
+    """(F,) int64 number of the byte, and (F,) uint8 shift within it, of each column's code in its row's payload.
 
     The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up.
-    The last, partial block of n columns has ceil(n * bits / 8) bytes and that number in place of 16.
+    A last, partial block of n columns has ceil(n * bits / 8) bytes, and its columns follow at this distance instead of 16.
     """
     slots, columns = 8 // bits, np.arange(num_columns)
     block = columns // (_GROUP * slots)
@@ -38,9 +38,9 @@ def places(num_columns: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(F,) uint32 counter of each column's draw, and (F,) bool whether the draw's high half is meant.
+    """(F,) uint32 counter of each column's draw, and (F,) bool whether the column takes the draw's high half.
 
-    One draw serves two columns, 16 apart.
+    One draw serves two columns, which are 16 apart.
     """
     columns = np.arange(num_columns)
     counter = columns // (2 * _GROUP) * _GROUP + columns % _GROUP
@@ -48,9 +48,9 @@ def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def noise(key: int, numbers: np.ndarray, num_columns: int) -> np.ndarray:
-    """(n, F) int32, for rows of these (n,) numbers: 16 random bits and a half, in fixed point.
+    """(n, F) int32 noise for rows with these (n,) ``numbers``, in fixed point: 16 random bits, plus a half of the last one.
 
-    That is, odd numbers below ``2 ** FRACTION_BITS``.
+    These are odd numbers below ``2 ** FRACTION_BITS``.
     """
     counter, is_high = counters(num_columns)
     draws = keyed.draws(keyed.row_hashes(key, numbers)[:, None], counter[None, :])

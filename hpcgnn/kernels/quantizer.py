@@ -1,8 +1,8 @@
-"""Who turns matrices into 8-bit integers during a step, and remembers which it has turned already (Tango §3.4).
+"""Quantization of matrices to 8-bit integers during a step, with a table of those that are quantized already (Tango §3.4).
 
-A tensor that several operators read is quantized once, whether they come in the same pass or one forward and one backward:
-autograd hands out the same tensor each time, so a table by tensor finds what Tango finds in the graph of operators. An entry
-lives as long as its tensor, and until the tensor is written to.
+A tensor that several operators read is quantized once, even if one operator reads it in forward and another in backward. autograd
+gives each of them the same tensor, so a table by tensor finds the reuse that Tango finds in the graph of operators. An entry
+lives as long as its tensor, or until the tensor is written to.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hpcgnn.kernels.int8 import Int8Rows
 
 @dataclass
 class CacheCounts:
-    """quantized: matrices that were. reused: how often one was found. most_bytes: that the table's entries took at one time."""
+    """Counts of a :class:`Quantizer`. quantized: number of matrices quantized. reused: number of times that a matrix was found
+    in the table. most_bytes: largest number of bytes that the table's entries took at one time."""
 
     quantized: int = 0
     reused: int = 0
@@ -34,10 +35,10 @@ class _Entry:
 
 
 class Quantizer:
-    """Rows of 8-bit integers of float32 matrices, rounded with noise of its own for each of them.
+    """Quantizes float32 matrices to rows of 8-bit integers, each matrix with noise of its own.
 
-    is_stochastic: with noise (Tango Eq. 3), or to the nearest. The noise is a function of the key that :meth:`begin` is given,
-    and of how many keys were asked for since then.
+    is_stochastic: round with noise (Tango Eq. 3); else to the nearest. The noise is a function of the key of :meth:`begin` and of
+    the number of keys drawn since then.
     """
 
     def __init__(self, backend: str = "auto", *, is_stochastic: bool = True) -> None:
@@ -47,33 +48,33 @@ class Quantizer:
         self._known: dict[int, _Entry] = {}
 
     def begin(self, key: int) -> None:
-        """What is drawn from now on is of another step; nothing of the last one is kept."""
+        """Begin a step: draw noise from ``key`` from now on, and empty the table."""
         self._key, self._num_keys, self._bytes = key, 0, 0
         self._known.clear()
 
     def take_counts(self) -> CacheCounts:
-        """Those since the last time."""
+        """The counts since the last call."""
         counts, self.counts = self.counts, CacheCounts()
         return counts
 
     def next_key(self) -> int | None:
-        """Of the noise for one matrix; None: to the nearest."""
+        """The key of the noise for one more matrix; None: round to the nearest."""
         self._num_keys += 1
         return keyed.derive_key(self._key, self._num_keys) if self.is_stochastic else None
 
     def rows(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows:
-        """``x`` (n, F), each row times its ``factor`` (n,): as it was quantized before, or now."""
+        """``x`` (n, F) float32, with each row multiplied by its ``factor`` (n,), from the table or quantized now."""
         found = self.find(x, factor)
         return found or self.keep(x, int8.quantize_rows(x, factor, key=self.next_key(), backend=self.backend), factor)
 
     def find(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows | None:
-        """As ``x`` was quantized before, if it was, and has not changed; which is counted."""
+        """The quantized ``x`` from the table, if it is there and ``x`` has not changed; the reuse is counted."""
         rows = self.known(x, factor)
         self.counts.reused += rows is not None
         return rows
 
     def known(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows | None:
-        """The same, not counted."""
+        """The same as :meth:`find`, without counting."""
         entry = self._known.get(id(x))
         if entry is None or entry.tensor() is not x or entry.version != x._version:
             return None
@@ -81,7 +82,7 @@ class Quantizer:
         return entry.rows if is_same else None
 
     def keep(self, x: torch.Tensor, rows: Int8Rows, factor: torch.Tensor | None = None) -> Int8Rows:
-        """Remember that ``x`` became ``rows``."""
+        """Remember ``rows`` as the quantized ``x``, times ``factor`` if given."""
         self.counts.quantized += 1
         known, name = self._known, id(x)
         self._forget(name)

@@ -1,6 +1,6 @@
-"""Rows that an index names: gathering and scattering them, and the order that sorts the index.
+"""Gathering and scattering of rows that an index names, and the order that sorts the index, on every backend.
 
-These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two.
+These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcgnn.kernels.backend import Operator, choose
 
 
 class RowKernels(Protocol):
-    """Part of :mod:`hpcgnn.kernels.contract`. They move bytes, and are asked whatever the type of the features."""
+    """Part of :mod:`hpcgnn.kernels.contract`. These kernels move bytes, so any type of features will do."""
 
     def gather_rows(self, x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
         """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
@@ -26,9 +26,10 @@ class RowKernels(Protocol):
         ...
 
     def cluster(self, index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-        """Write the stable order that sorts ``index`` (m,), int32 or int64, and where each row's positions are in it.
+        """Write the stable order that sorts ``index`` (m,), int32 or int64, to ``order``, and each row's range in it to
+        ``indptr``.
 
-        indptr: (rows + 1,) int64. order: (m,) int32; int64 from 2**31 on, which only ``reference`` is asked for.
+        indptr: (rows + 1,) int64. order: (m,) int32; int64 if m is 2**31 or more, which only ``reference`` must support.
         """
         ...
 
@@ -39,7 +40,7 @@ ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:
     """``x[index]``: (m, ...) from ``x`` (n, ...) of any dtype and ``index`` (m,) int32 or int64.
 
-    ``check=False`` is for an index that is right by construction; a negative one then gives a row of zeros.
+    ``check=False`` is for an index that is right by construction; a negative number in it then gives a row of zeros.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -58,14 +59,14 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, 
 
 
 def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
-    """(num_rows, ...) tensor whose row ``index[k]`` is row k of ``src`` (m, ...), of any dtype; the others are 0.
+    """(num_rows, ...) tensor whose row ``index[k]`` is row k of ``src`` (m, ...), of any dtype; other rows are 0.
 
     Raises:
         ValueError: naming the argument that is wrong; also for an ``index`` that names a row twice.
     """
     if src.dim() == 0 or index.shape != src.shape[:1]:
         raise WrongValueError("index must hold one int32 or int64 integer per row of src")
-    choose(ROWS, backend, src=src, index=index)  # raises unless a backend is where they are
+    choose(ROWS, backend, src=src, index=index)  # raises unless a backend takes their device
     check_index(index, num_rows)
     positions = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
     source = torch.full((num_rows,), -1, dtype=index.dtype, device=index.device)
@@ -79,7 +80,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
 def cluster(
     index: torch.Tensor, num_rows: int, backend: str = "auto", *, check: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The stable order that sorts ``index`` (m,), int32 or int64 numbers below ``num_rows``; in O(m + num_rows).
+    """The stable order that sorts ``index`` (m,), int32 or int64 numbers below ``num_rows``, in O(m + num_rows) time.
 
     ``check=False`` is for an index that is right by construction.
 
@@ -103,10 +104,10 @@ def cluster(
 
 
 def check_index(index: torch.Tensor, size: int) -> None:
-    """One pass over ``index``.
+    """Check ``index`` in one pass over it.
 
     Raises:
-        ValueError: if it is not (m,) int32 or int64 numbers in [0, size).
+        ValueError: unless it holds (m,) int32 or int64 numbers in [0, size).
     """
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         raise WrongValueError(

@@ -1,6 +1,6 @@
-"""Sparse matrix times dense matrix, and what it is made of: one entry to every backend (SuperGCN §3.2).
+"""The product of a sparse and a dense matrix, and sums of rows by an index made from it, on every backend (SuperGCN §3.2).
 
-These are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
+These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.rows import cluster
 
 REDUCTIONS = ("sum", "mean")
-# How features may be stored, and the type in which they are added.
+# The types in which features may be stored, and the types in which they are added.
 _VALUE_TYPE = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
@@ -36,18 +36,19 @@ def spmm(
     scale: torch.Tensor | None = None,
     accumulate: bool = True,
 ) -> torch.Tensor:
-    """``csr @ x``: row r adds up, over its entries e, ``weight[e] * x[indices[e]]``.
+    """``csr @ x``: row r is the sum of ``weight[e] * x[indices[e]]`` over its entries e.
 
     Args:
         csr: (R, C) sparse matrix.
-        x: (C, F) float32 or float64; or bfloat16 or int8, half and a quarter of the bytes to gather, added in float32.
-        weight: (entries,), or (entries, H): columns fall into H equal groups with a weight each. Of the result's dtype;
-            default ``csr.weight``, and all ones if that is None.
-        reduce: ``sum``, or ``mean``: the sum over the number of a row's entries. Rows without entries give 0.
-        out: (R, F) float32 (float64 for float64 x) result to add to, or to overwrite with ``accumulate=False``; a new
-            tensor if None.
+        x: (C, F) float32 or float64; or bfloat16 or int8, which are half and a quarter of the bytes to gather, and are added in
+            float32.
+        weight: (entries,), or (entries, H) for H equal groups of columns with a weight each. Of the result's dtype; None takes
+            ``csr.weight``, and ones if that is None.
+        reduce: ``sum``, or ``mean``, the sum divided by the number of the row's entries. Rows without entries give 0.
+        out: (R, F) float32 (float64 for float64 ``x``) tensor to which the result is added; None makes a new tensor.
         backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
         scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``.
+        accumulate: False overwrites ``out`` instead of adding to it.
 
     Returns:
         ``out``, or the new (R, F) tensor.
@@ -68,7 +69,8 @@ def spmm(
 
 
 def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bool) -> torch.Tensor:
-    """The sums, which may be overwritten, over the number of entries; training scales rows with a plan's diagonal instead."""
+    """``sums``, which is overwritten, divided by the rows' numbers of entries. Training does not use this: it scales rows by a
+    plan's diagonal."""
     sums /= csr.row_lengths().clamp(min=1).to(sums.dtype)[:, None]
     if out is None:
         return sums
@@ -78,8 +80,8 @@ def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bo
 def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
     """(num_rows, F) tensor whose row r is the sum of the rows of ``src`` (E, F) with ``index`` (E,) equal to r.
 
-    The gradient of :func:`hpcgnn.kernels.gather_rows`. The sources are clustered by destination first (SuperGCN §3.2.1), so
-    that no two threads write the same row.
+    This is the gradient of :func:`hpcgnn.kernels.gather_rows`. The sources are clustered by destination first (SuperGCN §3.2.1),
+    so that no two threads write the same row.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -88,7 +90,7 @@ def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str
 
 
 def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
-    """The matrix that adds rows of ``src`` (E, ...) to the rows that ``index`` (E,) names; (num_rows, E)."""
+    """The (num_rows, E) matrix that adds row k of ``src`` (E, ...) to row ``index[k]``, for ``index`` (E,)."""
     if index.dim() != 1 or index.numel() != src.shape[0]:
         raise WrongValueError("index must hold one int32 or int64 integer per row of src")
     if src.shape[0] > 2**31 - 1:

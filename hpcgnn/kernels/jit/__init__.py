@@ -1,4 +1,4 @@
-"""The kernels in numba: what runs where the native library could not be built."""
+"""The kernels in numba, which run where the native library could not be built."""
 
 from hpcgnn.kernels.backend import Backend
 from hpcgnn.kernels.contract import Operators

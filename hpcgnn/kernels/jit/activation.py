@@ -24,5 +24,5 @@ def activate_backward(
     dweight: torch.Tensor | None,
     dbias: torch.Tensor | None,
 ) -> None:
-    """Write the gradients of ``x``, weight and bias. Nothing was kept."""
+    """Write the gradients of ``x``, weight and bias; ``kept`` is None."""
     activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.dense`: torch's products are faster than any that numba could make."""
+"""See :mod:`hpcgnn.kernels.dense`: torch computes these products, as numba's would be slower."""
 
 from hpcgnn.kernels.reference.dense import arithmetics, product, weight_gradient
 

@@ -12,7 +12,7 @@ from hpcgnn.kernels.jit.threads import on_torch_threads
 
 @on_torch_threads
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
-    """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
+    """``out = x * scale`` where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
 
 

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.edges`. Dot products are summed in the order of the native kernel: the bits are the same."""
+"""See :mod:`hpcgnn.kernels.edges`. Dot products are summed in the order of the native kernel, so they have the same bits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _softmax(tasks, indptr, indices, scores, out):
                 top = scores.dtype.type(-np.inf)
                 for entry in range(begin, end):
                     score = scores[entry, head]
-                    top = score if score > top or score != score else top  # a NaN stays
+                    top = score if score > top or score != score else top  # a NaN remains
                 if top == -np.inf:
                     top = scores.dtype.type(0)
                 total = scores.dtype.type(0)

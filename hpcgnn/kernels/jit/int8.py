@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.int8`: numba has no instructions for 8-bit integers, so these are the plain ones."""
+"""See :mod:`hpcgnn.kernels.int8`: the kernels of ``reference``, because numba has no instructions for 8-bit integers."""
 
 from hpcgnn.kernels.reference.int8 import dot_products, gathers_bytes, product, quantize_rows, sddmm, weight_gradient
 

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.int8_messages`; no loop of numba would be faster: bytes are moved."""
+"""See :mod:`hpcgnn.kernels.int8_messages`: the kernels of ``reference``, because a loop in numba would move bytes no faster."""
 
 from hpcgnn.kernels.reference.int8_messages import decode_codes, encode_codes
 

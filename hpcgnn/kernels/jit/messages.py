@@ -26,7 +26,7 @@ def encode_rows(
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
 ) -> int:
-    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite."""
+    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows that are not finite."""
     places = (buffer.numpy(), payload_at.numpy())
     if bits not in QUANTIZED_BITS:
         return _encode_words(x.view(torch.uint32).numpy(), rows.numpy(), bits == 16, *places)
@@ -76,7 +76,8 @@ def decode_rows(
     rows: torch.Tensor,
     accumulate: bool,
 ) -> int:
-    """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite."""
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows that are not
+    finite."""
     places = (buffer.numpy(), payload_at.numpy())
     if bits not in QUANTIZED_BITS:
         return _decode_words(*places, bits == 16, out.numpy(), rows.numpy(), accumulate)
@@ -124,7 +125,7 @@ def spmm_rows(
     spmm(csr, csr.weight, decoded, None, True, out)
 
 
-# Byte by byte: what lies at an odd address is no uint16.
+# These functions go byte by byte, because a uint16 must not lie at an odd address.
 @numba.njit(nogil=True, cache=True)
 def _store16(buffer, at, pattern):
     buffer[at] = pattern & 0xFF

@@ -12,7 +12,7 @@ from hpcgnn.kernels.jit.threads import on_torch_threads
 
 @on_torch_threads
 def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest."""
+    """``out`` = ``x``, rounded to the nearest, ties to even."""
     _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
 
 

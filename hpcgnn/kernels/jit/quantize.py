@@ -1,4 +1,4 @@
-"""What rows of a wire buffer are made of, see :mod:`hpcgnn.kernels.messages`. The same bits as from the native kernels."""
+"""Quantization of the rows of a wire buffer, see :mod:`hpcgnn.kernels.messages`. The bits are those of the native kernels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAN_32 = np.float32(np.nan)
 
 @numba.njit(nogil=True, cache=True)
 def quantize_row(x, number, key, to_centres, top, byte, shift, counter, is_high, payload):
-    """Row ``number``: writes its codes to ``payload``; its parameters as patterns of bfloat16, NAN if it is not finite.
+    """Write the codes of row ``number`` to ``payload``; return its zero-point and scale as bits of bfloat16, NAN if not finite.
 
-    ``to_centres``: of cells, without noise; ``key`` plays no part then.
+    ``to_centres``: round to the centres of cells, without noise; ``key`` is then ignored.
     """
     payload[:] = 0
     smallest, largest = _range(x)
@@ -39,7 +39,7 @@ def quantize_row(x, number, key, to_centres, top, byte, shift, counter, is_high,
 
 @numba.njit(nogil=True, cache=True)
 def _noise(low, high, counter, is_high):
-    """16 random bits and a half, in fixed point."""
+    """The noise of a value in fixed point: 16 random bits, plus a half of the last one."""
     drawn = draw32(low, high, counter)
     half = drawn >> np.uint32(16) if is_high else drawn & np.uint32(0xFFFF)
     return 2 * np.int64(half) + 1
@@ -52,7 +52,7 @@ def _upper_half(value):
 
 @numba.njit(nogil=True, cache=True)
 def _range(row):
-    """The smallest and the largest value; NaN if one of them is no finite number."""
+    """The smallest and the largest value of a row; NaN if a value is not finite."""
     if row.size == 0:
         return _ZERO, _ZERO
     smallest = largest = row[0]
@@ -65,7 +65,7 @@ def _range(row):
 
 @numba.njit(nogil=True, cache=True)
 def _parameters(smallest, largest, top, to_centres):
-    """Zero-point and scale, float32 numbers that bfloat16 can hold."""
+    """Zero-point and scale of a row, as float32 numbers that bfloat16 can hold."""
     smallest = np.float32(min(max(smallest, -LARGEST), LARGEST) + _ZERO)  # -0 becomes 0
     largest = min(max(largest, -LARGEST), LARGEST)
     if to_centres:
@@ -79,7 +79,8 @@ def _parameters(smallest, largest, top, to_centres):
 
 @numba.njit(nogil=True, cache=True)
 def _scale(low, high, steps):
-    """The smallest bfloat16 of which ``steps`` reach from low to high, or SMALLEST_SCALE; 0 where there is no way to go."""
+    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high is not above
+    low."""
     if not high > low:
         return _ZERO
     scale = np.float32(max((high - low) / steps, SMALLEST_SCALE))
@@ -88,7 +89,7 @@ def _scale(low, high, steps):
 
 @numba.njit(nogil=True, cache=True)
 def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
-    """``out`` = zero-point + code * scale, or more by it."""
+    """Write zero-point + code * scale to ``out``, or add it."""
     for column in range(out.size):
         value = zero + np.float32((payload[byte[column]] >> shift[column]) & top) * scale
         out[column] = out[column] + value if accumulate else value
@@ -96,7 +97,7 @@ def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
 
 @numba.njit(nogil=True, cache=True)
 def to_bfloat16(pattern):
-    """The bits of a float32, to the nearest, ties to even; every NaN becomes the same one."""
+    """The bits of a float32, rounded to those of the nearest bfloat16, ties to even; every NaN becomes NAN."""
     wide = np.int64(pattern)
     if wide & 0x7FFFFFFF > 0x7F800000:
         return NAN

@@ -16,7 +16,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None
 
 
 def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     _cluster(index.numpy(), indptr.numpy(), order.numpy())
 
 
@@ -31,7 +31,7 @@ def _gather_rows(x, index, out):
 
 @numba.njit(nogil=True, cache=True)
 def _cluster(index, indptr, order):
-    """A counting sort on one thread: places are handed out in the order of the index."""
+    """A counting sort on one thread: positions are placed in the order of the index, so the sort is stable."""
     indptr[:] = 0
     for position in range(index.size):
         indptr[index[position] + 1] += 1

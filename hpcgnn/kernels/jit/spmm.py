@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.spmm`. Sums in the order of the native kernel, whose bits are the same where it packs no rows."""
+"""See :mod:`hpcgnn.kernels.spmm`. The order of sums, and so their bits, are those of the native kernel if that packs no rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcgnn.kernels.jit.prefetch import prefetch
 from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
-_SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares
+_SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares both
 _ENTRIES_AHEAD = 12
 _NO_SCALE = np.zeros(0, np.float32)
 
@@ -66,7 +66,7 @@ def _add_in_segments(begin, end, indices, weight, x, scale, fresh, segment, out)
 
 @numba.njit(nogil=True, cache=True)
 def _add(begin, end, indices, weight, x, scale, fresh, out):
-    """Entries [begin, end) into ``out``, or to ``out`` where it is ``fresh``: then nothing of it is read."""
+    """Add the entries [begin, end) to ``out``; if it is ``fresh``, overwrite it without reading it."""
     heads = weight.shape[1]
     columns = out.size // heads
     if scale.size == 0 and heads == 1:
@@ -87,13 +87,13 @@ def _add(begin, end, indices, weight, x, scale, fresh, out):
 
 @numba.njit(nogil=True, cache=True)
 def _sum(begin, end, indices, weight, x, fresh, out):
-    """The usual case. Four entries a time: `out` then passes through the first-level cache a quarter as often."""
+    """The usual case, by four entries at a time: `out` then passes through the first-level cache a quarter as often."""
     last, line, zero = indices.size - 1, 64 // x.itemsize, out.dtype.type(0)
     weighted = weight.shape[0] > 0
     first_four = begin + (end - begin) % 4
     for entry in range(begin, first_four):
         source = indices[entry]
-        factor = weight[entry, 0] if weighted else out.dtype.type(1)  # times one is exact
+        factor = weight[entry, 0] if weighted else out.dtype.type(1)  # a product with one is exact
         for k in range(out.size):
             out[k] = (zero if fresh else out[k]) + factor * _value(x[source, k])
         fresh = False
@@ -115,13 +115,13 @@ def _sum(begin, end, indices, weight, x, fresh, out):
         fresh = False
 
 
-def _value(stored):  # the generic body runs only without numba
+def _value(stored):  # this body runs only without numba
     return stored
 
 
 @numba.extending.overload(_value)
 def _value_of(stored):
-    """What a stored number stands for: bfloat16 arrives as its bits."""
+    """The number that a stored value stands for; bfloat16 is passed as its bits."""
     if stored == numba.uint16:
         return lambda stored: np.uint32(np.uint32(stored) << np.uint32(16)).view(np.float32)
     if stored == numba.int8:

@@ -1,4 +1,4 @@
-"""numba's threads: as many as torch's, and no second OpenMP runtime for them."""
+"""numba's threads: as many as torch uses, and without a second OpenMP runtime."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numba
 import torch
 
 if "NUMBA_THREADING_LAYER" not in os.environ:
-    # numba's OpenMP layer asks for the system's runtime by file name, beside the one that torch brings; its own pool
-    # sleeps while torch works.
+    # numba's OpenMP layer would load the system's runtime by file name, beside the one that torch brings. The threads of
+    # "workqueue", numba's own pool, sleep while torch works.
     numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
 
 
@@ -23,7 +23,8 @@ _ONE_CALLER = threading.RLock()  # autograd runs backward on threads of its own
 
 
 def on_torch_threads(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates what calls parallel functions: as many threads as torch has, and one caller at a time, as the pool wants."""
+    """Decorate a function that calls parallel ones: they run on as many threads as torch uses, for one caller at a time, as the
+    pool requires."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.activation`: one pass for float32, one operation after the other for float64."""
+"""See :mod:`hpcgnn.kernels.activation`: one pass in C++ for float32, and torch's operations one by one for float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcgnn.kernels.reference.activation import activate_backward_with, activate
 
 
 def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
-    """Write ``dropout(relu(norm(x)))`` to ``out``; returns (n, 2), each row's mean and 1/std, if there is a norm."""
+    """Write ``dropout(relu(norm(x)))`` to ``out``; with a norm and float32, return each row's mean and 1/std, (n, 2)."""
     if x.dtype != torch.float32:
         activate_with(dropout, x, norm, mask, out)
         return None
@@ -44,7 +44,7 @@ def activate_backward(
 def _job(
     x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: torch.Tensor | None
 ) -> tuple[ctypes.Structure, list[torch.Tensor | None]]:
-    """The kernel's argument, and the tensors that must stay while it is used."""
+    """The kernel's argument, and the tensors that must live while it is used."""
     x = x.contiguous()
     gamma, beta = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())
     ids = None if mask is None else mask.ids.contiguous()

@@ -7,14 +7,15 @@ import torch
 from hpcgnn.kernels.native.library import function, isa, multiplies_bf16, threads
 from hpcgnn.kernels.reference import dense as by_torch
 
-# Below this torch's product is as fast, by the study products; whatever the number of threads, so that bits do not depend on it.
+# Below these sizes torch's product is as fast, by the study `products`. The limits do not depend on the number of threads, so
+# that results do not, either.
 _LEAST_MULTIPLICATIONS = 1 << 22
 _LEAST_WIDTH = 8
 _SUFFIX = {"float32": "f32", "bf16": "bf16"}
 
 
 def arithmetics() -> tuple[str, ...]:
-    """What ``compute`` may be on this CPU."""
+    """The values of ``compute`` that work on this CPU."""
     return ("float32", "bf16") if multiplies_bf16() else ("float32",)
 
 
@@ -42,7 +43,8 @@ def product(
 def weight_gradient(
     x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
 ) -> None:
-    """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
+    """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
+    ``sums`` (H,)."""
     if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape)):
         contract(x, dy, dweight, sums, compute)
     else:
@@ -57,7 +59,7 @@ def multiply(
     out: torch.Tensor,
     compute: str = "float32",
 ) -> None:
-    """:func:`product` by the kernel of an arithmetic, whatever the size; float32 tensors."""
+    """:func:`product` by the native kernel of ``compute``, at any size; float32 tensors."""
     function(f"dense_{_SUFFIX[compute]}")(
         rows=x.shape[0],
         depth=x.shape[1],
@@ -76,7 +78,7 @@ def multiply(
 def contract(
     x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str = "float32"
 ) -> None:
-    """:func:`weight_gradient` by the kernel of an arithmetic, whatever the size; float32 tensors."""
+    """:func:`weight_gradient` by the native kernel of ``compute``, at any size; float32 tensors."""
     function(f"dense_gradient_{_SUFFIX[compute]}")(
         rows=x.shape[0],
         depth=x.shape[1],

@@ -8,7 +8,7 @@ from hpcgnn.kernels.native.library import function, threads
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
-    """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
+    """``out = x * scale`` where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     function("dropout", x.dtype)(
         rows=x.shape[0],
         width=x.shape[1],

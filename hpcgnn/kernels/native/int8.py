@@ -16,9 +16,9 @@ dot_products = has_dot_products
 
 
 def gathers_bytes() -> bool:
-    """Whether sums of gathered rows are faster for being of 8-bit integers: with registers of 64 bytes, by the study products.
+    """Whether summing gathered rows is faster with 8-bit integers: it is with registers of 64 bytes, by the study `products`.
 
-    Where they are shorter, making floats of bytes costs what the smaller rows save.
+    With shorter registers, the conversion of bytes to floats costs as much time as the smaller rows save.
     """
     return isa() == "avx512"
 
@@ -26,7 +26,7 @@ def gathers_bytes() -> bool:
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
 ) -> None:
-    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     function("quantize_int8")(
         rows=x.shape[0],
         width=x.shape[1],
@@ -51,9 +51,9 @@ def product(
     accumulate: bool,
     out: torch.Tensor,
 ) -> None:
-    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
+    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     if codes.shape[1] == 0:
-        scale.zero_()  # a tensor without elements is null to the kernel, as one that is not given
+        scale.zero_()  # without elements, x is null to the kernel, as if it were not given
     _kernel("dense_int8")(
         rows=codes.shape[0],
         depth=codes.shape[1],
@@ -83,7 +83,7 @@ def weight_gradient(
     dweight: torch.Tensor,
     sums: torch.Tensor | None,
 ) -> None:
-    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns."""
+    """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,)."""
     _kernel("dense_gradient_int8")(
         rows=codes.shape[0],
         depth=codes.shape[1],
@@ -125,5 +125,5 @@ def sddmm(
 
 
 def _kernel(name: str) -> Callable[..., Any]:
-    """The kernel of the best instructions that this CPU has for it."""
+    """The variant of the kernel ``name`` for the best instructions of this CPU."""
     return function(f"{name}_dot" if has_dot_products() else name)

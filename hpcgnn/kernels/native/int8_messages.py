@@ -16,7 +16,8 @@ def encode_codes(
     payload_at: torch.Tensor,
     params_at: torch.Tensor,
 ) -> Count:
-    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
+    scales."""
     return function("encode_int8")(
         count=rows.numel(),
         rows=rows,
@@ -38,7 +39,7 @@ def decode_codes(
     scale: torch.Tensor,
     rows: torch.Tensor,
 ) -> Count:
-    """The reverse; returns how many rows of ``buffer`` have another form."""
+    """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     return function("decode_int8")(
         count=rows.numel(),
         rows=rows,

@@ -1,9 +1,9 @@
 """The text of ``native/hpcgnn.h`` as ctypes: argument types, results, structures and constants.
 
-The library carries that text (:func:`hpcgnn_interface`), so that what Python passes is what the library was compiled for.
-Functions are called by the names of their parameters, and a parameter that points to values takes a tensor of their type:
-an argument that is missing, unknown, or of another type raises before the library is entered. What this module cannot read
-it refuses.
+The library contains that text (:func:`hpcgnn_interface`), so that Python passes the arguments for which the library was compiled.
+Functions are called by the names of their parameters, and a parameter that points to values takes a tensor of their type. A
+missing or unknown argument, or one of another type, raises an error before the library is called. So does text that this module
+cannot read.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _INPUT = 1  # ctypes' flag of a parameter that is passed
 
 @dataclass(frozen=True)
 class Function:
-    """One declaration: its result and (name, type) parameters, as they are written but for ``const``."""
+    """One declaration: its result and (name, type) parameters, as they are written, without ``const``."""
 
     result: str
     parameters: tuple[tuple[str, str], ...]
 
 
 class Values:
-    """A parameter that points to values: takes a tensor of ``dtype`` in this machine's memory, or None for null."""
+    """The type of a parameter that points to values: takes a tensor of ``dtype`` in memory of the host, or None for null."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
     def address(self, tensor: torch.Tensor | None) -> int | None:
-        """Where the tensor's values start. Raises TypeError for another type or device, or what is no tensor."""
+        """The address of the tensor's first value; None for null. Raises TypeError for another type or device."""
         if tensor is None:
             return None
         if tensor.dtype is not self.dtype or not tensor.is_cpu:
@@ -67,19 +67,19 @@ class Values:
         return tensor.data_ptr()
 
     def from_param(self, tensor: torch.Tensor | None) -> ctypes.c_void_p | None:
-        """What ctypes passes for an argument."""
+        """The argument that ctypes passes."""
         return None if tensor is None else ctypes.c_void_p(self.address(tensor))
 
 
 class Interface:
-    """What ``text`` declares.
+    """The declarations of ``text``.
 
     Attributes:
-        functions: those of the library by name, kernels by the name that all instruction sets share.
+        functions: functions of the library by name; kernels by the name that all instruction sets share.
         constants: the values of enumerators.
 
     Raises:
-        ValueError: naming what in ``text`` is not understood.
+        ValueError: naming the part of ``text`` that is not understood.
     """
 
     def __init__(self, text: str) -> None:
@@ -96,14 +96,15 @@ class Interface:
         return dict(self._structs)
 
     def struct(self, name: str) -> Callable[..., ctypes.Structure]:
-        """What makes a structure of the name: all its fields are given by name, tensors where it points to values.
+        """A function that makes the structure ``name`` from all its fields, given by name; fields that point to values take
+        tensors.
 
-        The tensors must stay while the structure is used. The maker raises TypeError for a wrong field.
+        The tensors must live while the structure is used. The function raises TypeError for a wrong field.
         """
         return self._makers[name]
 
     def prototype(self, name: str) -> tuple[Any, tuple[tuple[int, str], ...]]:
-        """ctypes' type of a function, and the flags that let it be called by the names of its parameters."""
+        """The ctypes type of a function, and the flags that allow calls with named parameters."""
         function = self.functions[name]
         types = [self._argument(kind) for _, kind in function.parameters]
         flags = tuple((_INPUT, parameter) for parameter, _ in function.parameters)
@@ -155,7 +156,7 @@ class Interface:
 
 
 def _statements(text: str) -> list[str]:
-    """The declarations, each on one line without comments, preprocessor's lines and the semicolon."""
+    """The declarations, each on one line, without comments, preprocessor lines and the semicolon."""
     text = re.sub(r"//[^\n]*|^#[^\n]*", "", text, flags=re.MULTILINE)
     found = re.findall(r"\s*([^;{]+(?:\{[^}]*\}[^;]*)?);", text)
     if re.sub(r"\s*([^;{]+(?:\{[^}]*\}[^;]*)?);", "", text).strip():
@@ -164,7 +165,7 @@ def _statements(text: str) -> list[str]:
 
 
 def _variable(text: str) -> tuple[str, str]:
-    """Name and type of ``const float* x``: ``("x", "float*")``."""
+    """The name and type of a variable: ``("x", "float*")`` for ``const float* x``."""
     found = _VARIABLE.match(text)
     if found is None:
         raise ValueError(f"hpcgnn.h: {text!r} is not understood: one variable, and a type as the others have")

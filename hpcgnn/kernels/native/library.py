@@ -1,4 +1,4 @@
-"""Finds the native library, and the instruction set to use of those that it was compiled for."""
+"""The native library, and the choice of the instruction set among those for which it was compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch  # torch's OpenMP runtime must be in the process before ours is looked up, so that there is only one
+import torch  # torch's OpenMP runtime must be loaded before our library looks for one, so that there is only one
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.native.interface import Interface
@@ -26,7 +26,7 @@ _SUFFIX = {
 
 
 class Library:
-    """A native library, and what its functions take: see :class:`Interface`.
+    """A native library, with the types of its functions' arguments (:class:`Interface`).
 
     Raises:
         ValueError: in one sentence, for a library that this version cannot use.
@@ -47,7 +47,7 @@ class Library:
     def _check(self) -> None:
         header = (
             _HERE.parents[3] / "native" / "hpcgnn.h"
-        )  # there in a checkout: what was edited was perhaps not compiled
+        )  # in a checkout: an edit of the header may not have been compiled yet
         if header.exists() and header.read_text() != self.text:
             raise ValueError(
                 f"{self.path.name} was built from another native/hpcgnn.h: run setup.py build_ext --inplace"
@@ -60,12 +60,12 @@ class Library:
                 )
 
     def function(self, name: str, symbol: str = "") -> Callable[..., Any]:
-        """The function that the header calls ``name``, by its name in the library. Its arguments are named."""
+        """The function that the header calls ``name`` and the library ``symbol``. It is called with named arguments."""
         prototype, flags = self.interface.prototype(name)
         return prototype((symbol or name, self._library), flags)
 
     def call(self, name: str, /, **arguments: Any) -> Any:
-        """What a function that is no kernel answers."""
+        """Call a function that is no kernel, and return its result."""
         return self.function(name)(**arguments)
 
 
@@ -76,7 +76,7 @@ def load() -> Library | None:
 
 
 def missing() -> str | None:
-    """Why there are no native kernels, or None where there are."""
+    """The reason why there are no native kernels; None if there are."""
     if load() is not None:
         return None
     return _find()[1] or "hpcgnn was installed without a C++ compiler"
@@ -84,7 +84,7 @@ def missing() -> str | None:
 
 @functools.cache
 def _find() -> tuple[Library | None, str]:
-    """The library if there is one, and else what is wrong with the one that lies there."""
+    """The library, or None and the problem of the library file that was found."""
     problem = ""
     for path in sorted(_HERE.parents[1].glob("_native*.so")):
         try:
@@ -126,8 +126,8 @@ def multiplies_bf16() -> bool:
 
 @functools.cache
 def has_dot_products() -> bool:
-    """Whether the CPU has instructions that add products of four 8-bit integers, and kernels of the instruction set in use
-    take them; not with ``HPCGNN_DOT_PRODUCTS=off``, which shows what CPUs without them get."""
+    """Whether the CPU has instructions that add the products of four 8-bit integers, and the instruction set in use has kernels
+    with them. ``HPCGNN_DOT_PRODUCTS=off`` makes it False, to run as on CPUs without these instructions."""
     library = load()
     if library is None or os.environ.get("HPCGNN_DOT_PRODUCTS", "on") == "off":
         return False
@@ -142,20 +142,20 @@ def last_isa() -> str:
 
 @functools.cache
 def segment_entries() -> int:
-    """Rows are summed in segments of this many entries."""
+    """The number of entries of the segments in which rows are summed."""
     return _loaded().call("hpcgnn_segment_entries")
 
 
 @functools.cache
 def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
-    """The kernel ``name`` for ``dtype`` and the instruction set in use, called with the names of ``native/hpcgnn.h``."""
+    """The kernel ``name`` for ``dtype`` and the instruction set in use; its arguments have the names of ``native/hpcgnn.h``."""
     typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
     return _loaded().function(typed, f"hpcgnn_{isa()}_{typed}")
 
 
 @functools.cache
 def struct(name: str) -> Callable[..., ctypes.Structure]:
-    """What makes a structure of ``native/hpcgnn.h`` from all its fields; see :meth:`Interface.struct`."""
+    """A function that makes a structure of ``native/hpcgnn.h`` from all its fields; see :meth:`Interface.struct`."""
     return _loaded().interface.struct(name)
 
 
@@ -172,5 +172,5 @@ def _loaded() -> Library:
 
 
 def threads() -> int:
-    """As many threads as torch uses: the caller's ``torch.set_num_threads`` rules both."""
+    """The number of threads that torch uses: the caller's ``torch.set_num_threads`` sets it for both."""
     return torch.get_num_threads()

@@ -18,7 +18,7 @@ def encode_rows(
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
 ) -> int:
-    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite."""
+    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows that are not finite."""
     return function("encode_rows")(
         count=rows.numel(),
         rows=rows,
@@ -43,7 +43,8 @@ def decode_rows(
     rows: torch.Tensor,
     accumulate: bool,
 ) -> int:
-    """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite."""
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows that are not
+    finite."""
     return function("decode_rows")(
         count=rows.numel(),
         rows=rows,

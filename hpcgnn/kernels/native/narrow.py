@@ -8,7 +8,7 @@ from hpcgnn.kernels.native.library import function, threads
 
 
 def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest."""
+    """``out`` = ``x``, rounded to the nearest, ties to even."""
     function("pack_bf16")(count=x.numel(), x=x, out=out, threads=threads())
 
 

@@ -15,7 +15,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None
 
 
 def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     function("cluster", index.dtype)(
         index=index,
         count=index.numel(),

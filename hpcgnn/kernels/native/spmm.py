@@ -16,18 +16,18 @@ from hpcgnn.kernels.native.library import function, segment_entries, struct, thr
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the kernel goes about it. ``hpcgnn bench aggregate --ablation`` measures each field.
+    """Parameters of the kernel's schedule. ``hpcgnn bench aggregate --ablation`` measures each.
 
-    Results depend on ``hot_bytes`` alone, in the last bits of unweighted sums of large ``x``: so it is a constant, and not
-    taken from the machine.
+    Only ``hot_bytes`` affects results, in the last bits of unweighted sums of a large ``x``: so it is a constant, and not taken
+    from the machine.
 
-    prefetch_bytes: how much of the rows to come is being fetched into the second-level cache; 0 is nothing.
-    tile_bytes: columns are taken in tiles of at most this size; the registers are the limit (512 bytes in AVX-512).
-    tasks_a_thread: rows are cut into about this many tasks of equal work for each thread; 1 is a static share.
-    streaming_bytes: results of at least this size are stored past the caches; 0 is never.
-    split_rows: threads share rows that have very many entries.
-    hot_bytes: rows of x that many entries name are copied, so that a tile of them is dense; this much of each tile, in a
-        part of the third-level cache. 0 is none.
+    prefetch_bytes: bytes of coming rows that are being fetched into the second-level cache; 0 prefetches none.
+    tile_bytes: largest size of a tile of columns; the registers limit it (to 512 bytes in AVX-512).
+    tasks_a_thread: rows are cut into about this many tasks of equal work for each thread; 1 gives each thread one static share.
+    streaming_bytes: results of at least this size are stored past the caches; 0 never does so.
+    split_rows: whether threads share rows that have very many entries.
+    hot_bytes: rows of ``x`` that many entries name are copied, so that each tile of them is contiguous and stays in a part of the
+        third-level cache: at most this many bytes of each tile. 0 copies none.
     """
 
     prefetch_bytes: int = 12 << 10
@@ -39,7 +39,7 @@ class Tuning:
 
     @cached_property
     def arguments(self) -> tuple[ctypes.Structure, ctypes.Structure]:
-        """This as the kernels take it, for results that are stored as usual and for those that go past the caches."""
+        """The tuning as the kernels take it: for results that are stored as usual, and for those stored past the caches."""
         plain, streaming = (
             struct("hpcgnn_tuning")(
                 prefetch_bytes=self.prefetch_bytes,
@@ -54,15 +54,15 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-# A copy pays where a row is used this often, and where x does not fit into the caches anyway.
+# Copying a row pays off if it is used at least this often, and x is too large for the caches.
 _LEAST_USES = 16
 _LEAST_BYTES_TO_PACK = 32 << 20
-_arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache; a matrix does not change
+_arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache: matrices do not change
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of one x that were copied for one matrix, and which they are."""
+    """Copies of the rows of ``x`` that many entries of a matrix name. hot: their numbers."""
 
     hot: HotColumns
     rows: torch.Tensor
@@ -79,7 +79,7 @@ def spmm(
 ) -> None:
     """Write ``csr @ x`` to ``out``, or add it."""
     packed = pack(csr, weight, x, tuning)
-    if scale is not None and packed is not None:  # as the kernel wants it: the p-th hot row's at ~p
+    if scale is not None and packed is not None:  # the kernel reads the scale of the p-th hot row at ~p
         columns = packed.hot.columns
         scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
     out_bytes = out.numel() * out.element_size()
@@ -105,8 +105,8 @@ def pack(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, tuning: Tuning 
     if not tuning.hot_bytes or _heads(weight) > 1 or size < _LEAST_BYTES_TO_PACK:
         return None
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
-    # Ones can be added in any order: those of rows used alike, one after the other, meet in the caches. That order belongs
-    # to the matrix, so it is the same for any number of threads.
+    # Without weights, a row's entries can be added in any order: grouped by hot column, entries find their rows of x in the
+    # caches. The order belongs to the matrix, so it is the same for any number of threads.
     hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
     if hot is None:
         return None
@@ -123,11 +123,11 @@ def _heads(weight: torch.Tensor | None) -> int:
 
 
 def csr_argument(csr: Csr, hot: HotColumns | None = None) -> ctypes.Structure:
-    """``csr`` as the kernels take it; valid while ``csr`` and ``hot`` live."""
+    """The kernels' structure for ``csr``; valid while ``csr`` and ``hot`` live."""
     known = _arguments.get(csr) if hot is None else None
     if known is not None:
         return known
-    heavy = csr.heavy_rows(segment_entries())  # kept by csr
+    heavy = csr.heavy_rows(segment_entries())  # csr keeps this tensor alive
     argument = struct("hpcgnn_csr")(
         rows=csr.num_rows,
         indptr=csr.indptr,

@@ -1,4 +1,4 @@
-"""The kernels in plain torch and numpy: slow, obvious, and what the others are tested against."""
+"""The kernels in plain torch and numpy: slow and simple, they are the reference for tests of the others."""
 
 from hpcgnn.kernels.backend import Backend
 from hpcgnn.kernels.contract import Operators

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.activation`: the operations one after the other, and torch's own gradients."""
+"""See :mod:`hpcgnn.kernels.activation`: torch's operations one by one, with torch's own gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def activate_backward_with(
     dweight: torch.Tensor | None,
     dbias: torch.Tensor | None,
 ) -> None:
-    """Write the gradients of ``x``, weight and bias. Norm and ReLU are done again."""
+    """Write the gradients of ``x``, weight and bias. Norm and ReLU are computed again."""
     given = dy
     if mask is not None:
         drop(dy.contiguous(), mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, dx)
@@ -67,5 +67,5 @@ def activate_backward(
     dweight: torch.Tensor | None,
     dbias: torch.Tensor | None,
 ) -> None:
-    """Write the gradients of ``x``, weight and bias. Nothing was kept."""
+    """Write the gradients of ``x``, weight and bias; ``kept`` is None."""
     activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)

@@ -6,7 +6,7 @@ import torch
 
 
 def arithmetics() -> tuple[str, ...]:
-    """What ``compute`` may be."""
+    """The values of ``compute`` that work."""
     return ("float32",)
 
 
@@ -32,7 +32,8 @@ def product(
 def weight_gradient(
     x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
 ) -> None:
-    """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
+    """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
+    ``sums`` (H,)."""
     torch.mm(x.T, dy, out=dweight)
     if sums is not None:
         torch.sum(dy, 0, out=sums)

@@ -9,7 +9,7 @@ from hpcgnn.kernels import keyed
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
-    """``out = x * scale`` where kept, else 0; the mask is a function of (key, id, column)."""
+    """``out = x * scale`` where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     hashes = keyed.row_hashes(key, ids.numpy())
     kept = keyed.draws(hashes[:, None], np.arange(x.shape[1])[None, :]) >= np.uint32(threshold)
     torch.mul(x, scale, out=out)

@@ -8,25 +8,25 @@ import torch
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.csr import Csr
 
-ROWS_OF_A_BLOCK = 256  # whose gradients are quantized together, and
-ROWS_OF_A_SEGMENT = 1024  # whose sums are added first
+ROWS_OF_A_BLOCK = 256  # rows of a gradient that are quantized together
+ROWS_OF_A_SEGMENT = 1024  # rows whose sums are added before those of segments
 _TOP = np.float32(127)
 
 
 def dot_products() -> bool:
-    """Whether 8-bit integers are multiplied by instructions of their own."""
+    """Whether special instructions multiply 8-bit integers."""
     return False
 
 
 def gathers_bytes() -> bool:
-    """Whether sums of gathered rows are faster for being of 8-bit integers."""
+    """Whether summing gathered rows is faster with 8-bit integers."""
     return False
 
 
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
 ) -> None:
-    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     values = (x if factor is None else x * factor[:, None]).numpy()
     found = scales(np.abs(values).max(axis=1, initial=0))
     scale.numpy()[:] = found
@@ -44,7 +44,7 @@ def product(
     accumulate: bool,
     out: torch.Tensor,
 ) -> None:
-    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
+    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     if x is not None:
         quantize_rows(x, None, key, codes, scale)
     columns = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.int8)
@@ -65,7 +65,7 @@ def weight_gradient(
     dweight: torch.Tensor,
     sums: torch.Tensor | None,
 ) -> None:
-    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns."""
+    """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,)."""
     dweight.zero_()
     for segment in range(0, dy.shape[0], ROWS_OF_A_SEGMENT):
         of_segment = torch.zeros_like(dweight)
@@ -103,7 +103,7 @@ def sddmm(
 
 
 def scales(largest: np.ndarray) -> np.ndarray:
-    """(k,) float32 of which bfloat16 holds all bits, from (k,) largest magnitudes; NaN where those are not finite."""
+    """(k,) float32 scales, which bfloat16 can hold, from the (k,) largest magnitudes; NaN where these are not finite."""
     with np.errstate(invalid="ignore"):
         wanted = np.maximum(np.minimum(largest, packing.LARGEST) / _TOP, packing.SMALLEST_SCALE).astype(np.float32)
     rounded = ((wanted.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -112,10 +112,10 @@ def scales(largest: np.ndarray) -> np.ndarray:
 
 
 def codes_of(values: np.ndarray, scale: np.ndarray, key: int | None, numbers: np.ndarray) -> np.ndarray:
-    """(k, F) int8 of (k, F) ``values``, of which rows have these ``numbers`` (k,), with scales that fit their shape."""
+    """(k, F) int8 codes of ``values`` (k, F), whose rows have these ``numbers`` (k,); ``scale`` broadcasts to their shape."""
     one, is_good = np.float32(2**packing.FRACTION_BITS), np.isfinite(scale) & (scale > 0)
     per_step = np.divide(one, scale, out=np.zeros_like(scale), where=is_good)
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond LARGEST, where the result is clamped
+    with np.errstate(over="ignore", invalid="ignore"):  # values beyond LARGEST may overflow; the result is clamped
         steps = np.where(is_good, values * per_step, np.float32(0)).clip(-one * _TOP, one * _TOP)
     noise = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
     return ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.int8)

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.int8_messages`; by torch's operations, for tensors of any device."""
+"""See :mod:`hpcgnn.kernels.int8_messages`; uses torch's operations, for tensors of any device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from hpcgnn.kernels.contract import Count
 from hpcgnn.kernels.packing import PARAMS_BYTES
 
-_MIDDLE = 128  # what is added to a code
-_ROWS_AT_ONCE = 1 << 14  # an index takes 8 times as many bytes as what it names
+_MIDDLE = 128  # the number that is added to a code
+_ROWS_AT_ONCE = 1 << 14  # limits memory: an index takes 8 bytes for each byte that it names
 
 
 def encode_codes(
@@ -19,7 +19,8 @@ def encode_codes(
     payload_at: torch.Tensor,
     params_at: torch.Tensor,
 ) -> Count:
-    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; returns how many are NaN."""
+    """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
+    scales."""
     chosen = scale[rows]
     params = torch.stack((-_MIDDLE * chosen, chosen), 1).bfloat16().view(torch.uint8)
     buffer[_bytes(params_at, PARAMS_BYTES)] = params
@@ -38,7 +39,7 @@ def decode_codes(
     scale: torch.Tensor,
     rows: torch.Tensor,
 ) -> Count:
-    """The reverse; returns how many rows of ``buffer`` have another form."""
+    """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
     scale[rows] = params[:, 1]
     for first in range(0, rows.numel(), _ROWS_AT_ONCE):
@@ -49,5 +50,5 @@ def decode_codes(
 
 
 def _bytes(at: torch.Tensor, count: int) -> torch.Tensor:
-    """(n, count) positions of ``count`` bytes from each of ``at`` (n,) on."""
+    """(n, count) positions of the ``count`` bytes that begin at each of ``at`` (n,)."""
     return at[:, None] + torch.arange(count, device=at.device)

@@ -21,7 +21,7 @@ def encode_rows(
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
 ) -> int:
-    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite."""
+    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows that are not finite."""
     values = x[rows]
     if bits in QUANTIZED_BITS:
         assert params_at is not None, "checked before"
@@ -48,7 +48,8 @@ def decode_rows(
     rows: torch.Tensor,
     accumulate: bool,
 ) -> int:
-    """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite."""
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows that are not
+    finite."""
     payload = buffer[_bytes(payload_at, payload_bytes(out.shape[1], bits))]
     if bits in QUANTIZED_BITS:
         assert params_at is not None, "checked before"
@@ -79,10 +80,10 @@ def spmm_rows(
 
 
 def _bytes(offsets: torch.Tensor, count: int) -> torch.Tensor:
-    """(n, count) numbers of the bytes from each offset on."""
+    """(n, count) positions of the ``count`` bytes that begin at each offset."""
     return offsets[:, None] + torch.arange(count)
 
 
 def _not_finite(values: torch.Tensor) -> int:
-    """Rows of ``values`` with a NaN or an infinity."""
+    """The number of rows of ``values`` with a NaN or an infinity."""
     return int((~values.isfinite()).any(1).sum())

@@ -6,8 +6,8 @@ import torch
 
 
 def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest."""
-    out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # torch has two NaNs: which one it writes depends on the place
+    """``out`` = ``x``, rounded to the nearest, ties to even."""
+    out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # copy_ writes one of two NaNs, depending on the position
 
 
 def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:

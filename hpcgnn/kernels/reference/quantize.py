@@ -1,4 +1,4 @@
-"""What rows of a wire buffer are made of, see :mod:`hpcgnn.kernels.messages`."""
+"""Quantization of the rows of a wire buffer, see :mod:`hpcgnn.kernels.messages`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def quantize(
 ) -> None:
     """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``.
 
-    Rows draw their noise by ``numbers`` (n,) int64; no key: to centres of cells.
+    The noise of a row depends on its number in ``numbers`` (n,) int64. Without a key, values are rounded to the centres of cells.
     """
     top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
     values = x.numpy()
@@ -22,7 +22,7 @@ def quantize(
     values = np.where(is_finite[:, None], values, np.float32(0))
     zero, scale = _parameters(values, bits, to_centres=key is None)
     per_step = np.divide(one, scale, out=np.zeros_like(scale), where=scale > 0)
-    with np.errstate(over="ignore"):  # beyond LARGEST, where the result is clamped
+    with np.errstate(over="ignore"):  # values beyond LARGEST may overflow; the result is clamped
         steps = ((values - zero[:, None]) * per_step[:, None]).clip(0, one * np.float32(top))
     noise = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
     codes = ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.uint8)
@@ -30,7 +30,7 @@ def quantize(
     byte, shift = packing.places(values.shape[1], bits)
     packed = payload.numpy()
     packed[:] = 0
-    for one_shift in range(0, 8, bits):  # no two columns of one shift share a byte
+    for one_shift in range(0, 8, bits):  # no two columns with the same shift share a byte
         columns = np.flatnonzero(shift == one_shift)
         packed[:, byte[columns]] |= codes[:, columns] << np.uint8(one_shift)
     patterns = params.view(torch.uint16).numpy()
@@ -39,7 +39,7 @@ def quantize(
 
 
 def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) zero-points and scales of finite rows, float32 numbers that bfloat16 can hold."""
+    """(n,) zero-points and scales of finite rows, as float32 numbers that bfloat16 can hold."""
     if values.shape[1] == 0:
         return np.zeros(values.shape[0], np.float32), np.zeros(values.shape[0], np.float32)
     smallest = values.min(axis=1).clip(-LARGEST, LARGEST) + np.float32(0)  # -0 becomes 0
@@ -56,7 +56,8 @@ def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.nda
 
 
 def _scale(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
-    """The smallest bfloat16 of which ``steps`` reach from low to high, or SMALLEST_SCALE; 0 where there is no way to go."""
+    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high is not above
+    low."""
     scale = np.maximum((high - low) / np.float32(steps), SMALLEST_SCALE)
     return np.where(high > low, _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF)), np.float32(0))
 

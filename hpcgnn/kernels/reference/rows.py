@@ -13,7 +13,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None
 
 
 def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
+    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     indptr[0] = 0
     torch.cumsum(torch.bincount(index, minlength=indptr.numel() - 1), 0, out=indptr[1:])
     order.copy_(torch.argsort(index, stable=True))

@@ -1,9 +1,9 @@
 """The kernels in Triton: one source for GPUs of NVIDIA (CUDA) and AMD (ROCm).
 
-A C compiler is all that Triton needs on the user's machine, for the few lines that start kernels.
+On the user's machine, Triton needs only a C compiler, for the few lines that start kernels.
 
-With ``TRITON_INTERPRET=1`` in the environment, before Triton is first imported, its interpreter runs them on tensors of the CPU:
-slowly, for tests without a GPU. They then run there for those who ask for ``backend="triton"`` by name.
+If ``TRITON_INTERPRET=1`` is set before Triton is first imported, its interpreter runs the kernels on tensors of the CPU: slowly,
+for tests without a GPU, and only if ``backend="triton"`` is asked for by name.
 """
 
 from hpcgnn.kernels.backend import FEATURES, Backend

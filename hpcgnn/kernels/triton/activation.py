@@ -1,7 +1,7 @@
 """See :mod:`hpcgnn.kernels.activation`: one pass forward, one backward, and one over the sums of segments of rows.
 
-The gradients of weight and bias are sums over all rows: each program adds those of a segment, and how many segments there are
-depends on the rows alone.
+The gradients of weight and bias are sums over all rows. Each program sums one segment of rows, and the number of segments depends
+on the number of rows alone, so the bits are the same in each run.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -19,13 +19,13 @@ from hpcgnn.kernels.triton.dropout import kept as stays
 from hpcgnn.kernels.triton.launch import launch
 from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
 
-_ROWS_OF_A_SEGMENT = 64  # at least, while there are fewer than so many segments:
+_ROWS_OF_A_SEGMENT = 64  # a segment has at least these rows, and more where there are _MOST_SEGMENTS segments
 _MOST_SEGMENTS = 4096
-_SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # of a tile where segments are added
+_SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel that adds segments
 
 
 def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
-    """Write ``dropout(relu(norm(x)))`` to ``out``; returns (n, 2), each row's mean and 1/std, if there is a norm."""
+    """Write ``dropout(relu(norm(x)))`` to ``out``; with a norm, return each row's mean and 1/std, (n, 2)."""
     rows, width = x.shape
     statistics = None if norm is None else x.new_empty(rows, 2)
     wide = padded(width)
@@ -54,7 +54,7 @@ def activate_backward(
     segments = min(max(rows // _ROWS_OF_A_SEGMENT, 1), _MOST_SEGMENTS)
     sums = None if norm is None else x.new_empty(2, segments, width)
     wide = padded(width)
-    together = rows_of_tile(rows, wide, WARP // 2)  # x, dy and two sums are in registers at a time
+    together = rows_of_tile(rows, wide, WARP // 2)  # x, dy and two sums are in registers at the same time
     launch(
         _backward, segments, dy.contiguous(), x.contiguous(), kept, *_tensors(norm, mask), dx, sums, rows, segments,
         **_constants(norm, mask, width), ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
@@ -73,7 +73,7 @@ def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[torch.Tensor 
 
 
 def _constants(norm: Norm | None, mask: DropoutMask | None, width: int) -> dict[str, Any]:
-    """What both kernels are compiled for."""
+    """The constants for which both kernels are compiled."""
     return {
         "EPS": None if norm is None else norm.eps,
         "THRESHOLD": None if mask is None else mask.threshold,
@@ -84,10 +84,10 @@ def _constants(norm: Norm | None, mask: DropoutMask | None, width: int) -> dict[
 
 @triton.jit
 def _masked(values, before, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE: tl.constexpr):
-    """``values`` times the scale of dropout where they are kept; 0 where they are not, or ``before``, ReLU's, is not above 0."""
+    """``values`` times dropout's scale; 0 where dropout drops them, and where ``before``, the operand of ReLU, is not above 0."""
     if THRESHOLD is not None:
         values = tl.where(stays(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD), values * SCALE, 0.0)
-    return tl.where(before <= 0, 0.0, values)  # a NaN stays
+    return tl.where(before <= 0, 0.0, values)  # a NaN remains
 
 
 @triton.jit(do_not_specialize=["key", "count"])
@@ -114,7 +114,7 @@ def _forward(
     at = (i * WIDTH)[:, None] + column
     y = tl.load(x + at, mask=mask, other=0.0)
     if EPS is not None:
-        # The mean is the first value and the mean distance to it, so that the variance of equal values is 0.
+        # The mean is the first value plus the mean distance to it, so that the variance of equal values is exactly 0.
         first = tl.load(x + i * WIDTH, mask=i < count, other=0.0)
         mean = first + tl.sum(tl.where(exists, y - first[:, None], 0.0), axis=1) / WIDTH
         y = y - mean[:, None]
@@ -147,7 +147,7 @@ def _backward(
     ROWS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """One segment of rows, ROWS at a time: ``dx``, and the sums for weight and bias to ``sums`` (2, segments, WIDTH)."""
+    """Write ``dx`` of one segment of rows, ROWS at a time, and its sums for weight and bias to ``sums`` (2, segments, WIDTH)."""
     segment = tl.program_id(0).to(tl.int64)
     end = count * (segment + 1) // segments
     column = tl.arange(0, PADDED)[None, :]
@@ -185,7 +185,7 @@ def _backward(
 
 @triton.jit(do_not_specialize=["segments"])
 def _add_segments(sums, dweight, dbias, segments, width, SEGMENTS: tl.constexpr, COLUMNS: tl.constexpr):
-    """``dweight`` and ``dbias`` (width,): the sums over segments, always in the same order."""
+    """Write the sums over segments, always in the same order, to ``dweight`` and ``dbias`` (width,)."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     exists = column < width
     to_weight = tl.zeros((SEGMENTS, COLUMNS), sums.dtype.element_ty)

@@ -1,8 +1,8 @@
 """See :mod:`hpcgnn.kernels.dense`: torch's products, by cuBLAS or hipBLASLt, which are tuned for each GPU.
 
-``bf16`` rounds the operands and adds in float32. Where the library does not return those sums as they are, which is on AMD's GPUs
-and on CPUs, the rounded operands are widened first: every product of two is exact in float32, so the result is the same but
-for the order of the sums, and no faster than ``float32``.
+``bf16`` rounds the operands and adds in float32. On AMD's GPUs and on CPUs the library does not return these sums in float32.
+There the rounded operands are converted back to float32 first: every product of two of them is exact in float32, so the result
+is the same except for the order of sums, and no faster than ``float32``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcgnn.kernels.reference import dense as by_torch
 
 
 def arithmetics() -> tuple[str, ...]:
-    """What ``compute`` may be."""
+    """The values of ``compute`` that work on this machine."""
     has_tf32 = torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
     return ("float32", "bf16", "tf32") if has_tf32 else ("float32", "bf16")
 
@@ -43,13 +43,14 @@ def product(
     else:
         torch.mm(*halves, out_dtype=torch.float32, out=out)
     if bias is not None:
-        out += bias  # not by addmm, which takes a float32 summand beside bfloat16 factors from some torch on only
+        out += bias  # not by addmm: only newer versions of torch take a float32 summand with bfloat16 factors there
 
 
 def weight_gradient(
     x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
 ) -> None:
-    """``dweight`` (F, H) = the transposed ``x`` (n, F) times ``dy`` (n, H); ``sums`` (H,) = those of dy's columns."""
+    """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
+    ``sums`` (H,)."""
     if compute == "tf32":
         with _tf32():
             torch.mm(x.T, dy, out=dweight)
@@ -63,7 +64,7 @@ def weight_gradient(
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """float32 products round their operands to 10 bits of mantissa, which tensor cores take, and add in float32."""
+    """Context in which float32 products round their operands to 10 bits of mantissa, for tensor cores, and add in float32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -73,10 +74,10 @@ def _tf32() -> Iterator[None]:
 
 
 def _adds_in_float32(x: torch.Tensor) -> bool:
-    """Whether torch returns the float32 sums of products of bfloat16 where ``x`` lies: for CUDA, from torch 2.8 on."""
+    """Whether torch returns products of bfloat16 as float32 sums on the device of ``x``: on CUDA it does from torch 2.8 on."""
     return x.is_cuda and torch.version.hip is None and "dtype" in torch.ops.aten.mm.overloads()
 
 
 def _rounded(x: torch.Tensor, compute: str) -> torch.Tensor:
-    """What is multiplied, in ``x``'s type."""
+    """``x`` with the rounding of ``compute``, in its own type."""
     return x.bfloat16().float() if compute == "bf16" else x

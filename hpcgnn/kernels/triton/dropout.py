@@ -14,7 +14,7 @@ from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
-    """``out = x * scale`` (n, F) where kept, else 0; the mask is a function of (key, id, column)."""
+    """``out = x * scale`` (n, F) where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     rows, width = x.shape
     wide = padded(width)
     together = rows_of_tile(rows, wide, WARP)
@@ -26,7 +26,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale:
 
 @triton.jit
 def kept(key, ids, column, THRESHOLD: tl.constexpr):
-    """Which elements of rows with these (rows,) int64 ids stay, (rows, columns)."""
+    """(rows, columns) whether dropout keeps each element of the rows with these (rows,) int64 ids."""
     low, high = keyed.row_hash(key, ids)
     return keyed.draw(low[:, None], high[:, None], column) >= THRESHOLD
 

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.edges`. Softmaxes and sums go through tasks (tasks.py), so that no program waits for a hub."""
+"""See :mod:`hpcgnn.kernels.edges`. Softmaxes and sums are divided into tasks (tasks.py), so that no program waits for a hub."""
 
 # mypy: disallow-incomplete-defs=False
 
@@ -13,7 +13,7 @@ from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.sddmm import sddmm
 from hpcgnn.kernels.triton.tasks import LANES, join, plan_of, vector
 
-_MOST_HEADS = 32  # of a tile
+_MOST_HEADS = 32  # heads of a tile
 
 __all__ = ["edge_softmax", "edge_softmax_backward", "edge_sum", "sddmm"]
 
@@ -72,9 +72,9 @@ def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _shape_of_a_program(csr: Csr, values: torch.Tensor) -> dict[str, int]:
-    """(TASKS, ENTRIES, HEADS), powers of two, by which a warp goes through rows of usual length of ``values`` (entries, H).
+    """The sizes (TASKS, ENTRIES, HEADS), powers of two, of a warp's tile for rows of average length of ``values`` (entries, H).
 
-    A lane then has two reads of 16 bytes under way, or four shorter ones; more would take registers from other warps.
+    With these, a lane has two reads of 16 bytes under way, or four shorter ones; more would take registers from other warps.
     """
     heads = triton.next_power_of_2(values.shape[1])
     if interprets():
@@ -95,7 +95,7 @@ def _launch_on_tasks(
     shape: dict[str, int],
     **constants: bool,
 ) -> None:
-    """Start a kernel for the first ``count`` tasks, by tiles of the columns of ``values`` (entries, H)."""
+    """Start a kernel for the first ``count`` tasks, divided into tiles of the columns of ``values`` (entries, H)."""
     units = vector(values.shape[1], values.element_size())
     programs = triton.cdiv(count, shape["TASKS"]) * triton.cdiv(values.shape[1], shape["HEADS"])
     sizes = (count, parts, values.shape[1] // units)
@@ -104,14 +104,14 @@ def _launch_on_tasks(
 
 @triton.jit
 def _exponential(x):
-    """e^x of x <= 0, float32 to a few 2^-24 of it and 0 below -87; that of -inf is 0, that of NaN is NaN.
+    """e^x for x <= 0; in float32, the relative error is a few 2^-24, and the result is 0 below -87. -inf gives 0, NaN gives NaN.
 
-    The hardware's own is as exact near 0 only: what is left of x once a power of two is taken out lies there.
+    The hardware's exponential is as exact near 0 only, where x lies after a power of two is factored out.
     """
     if x.dtype == tl.float32:
-        shifted = x * 1.4426950408889634 + 12582912.0  # 1.5 * 2^23: the last bits are those of the nearest integer
+        shifted = x * 1.4426950408889634 + 12582912.0  # plus 1.5 * 2^23: the last bits hold the nearest integer
         power = shifted - 12582912.0
-        rest = (x - power * 0.693359375) + power * 2.12194440e-4  # log 2 in two numbers: the first product is exact
+        rest = (x - power * 0.693359375) + power * 2.12194440e-4  # log 2 as two numbers, so that one product is exact
         two_to_it = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
         result = tl.where(x < -87.0, 0.0, tl.exp(rest) * two_to_it)
     else:
@@ -121,7 +121,7 @@ def _exponential(x):
 
 @triton.jit
 def _place(begins, lengths, count, parts, vectors, VECTOR: tl.constexpr, TASKS: tl.constexpr, HEADS: tl.constexpr):
-    """Of this program: its tasks, the first entry and the number of entries of each, whether it is a part, and its heads."""
+    """This program's tasks, the first entry and the number of entries of each task, whether it is a part, and the heads."""
     tiles = tl.cdiv(vectors * VECTOR, HEADS)
     task = (tl.program_id(0) // tiles) * TASKS + tl.arange(0, TASKS)[:, None, None]
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, None, :]
@@ -153,10 +153,11 @@ def _softmax(
     HEADS: tl.constexpr,
     JOINED: tl.constexpr,
 ):
-    """Softmaxes of whole rows; of parts, the largest score, to ``tops`` (parts, H), and the sum of exponentials, to ``totals``.
+    """Write the softmaxes of whole rows to ``out``; for each part of a hub, write the largest score to ``tops`` (parts, H) and
+    the sum of exponentials to ``totals`` (parts, H).
 
-    JOINED: the softmaxes of parts, by the ``tops`` and ``totals`` (hubs, H) of whole hubs. The first ENTRIES of a row stay in
-    registers; what follows is read three times, of which all but the first find it in the caches.
+    With JOINED, write the softmaxes of parts, from the ``tops`` and ``totals`` (hubs, H) of whole hubs. The first ENTRIES of a
+    row stay in registers; the others are read three times, the second and third time from the caches.
     """
     heads = vectors * VECTOR
     task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
@@ -197,12 +198,13 @@ def _softmax(
 
 @triton.jit
 def _join_softmax(tops, totals, hub_parts, hub_tops, hub_totals, heads, PARTS: tl.constexpr, HEADS: tl.constexpr):
-    """Write the largest of ``tops`` (parts, H) over each hub's parts to ``hub_tops`` (hubs, H), and the sums for it."""
+    """Write the largest of ``tops`` (parts, H) over each hub's parts to ``hub_tops`` (hubs, H), and the sums of exponentials
+    relative to it to ``hub_totals`` (hubs, H)."""
     tiles = tl.cdiv(heads, HEADS)
     hub = tl.program_id(0) // tiles
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :]
     first, last = tl.load(hub_parts + hub), tl.load(hub_parts + hub + 1)
-    end = tl.where(head < heads, last, 0)  # of the parts that a head has
+    end = tl.where(head < heads, last, 0)  # heads that do not exist have no parts
     largest = tl.full((PARTS, HEADS), float("-inf"), tops.dtype.element_ty)
     for start in range(first, last, PARTS):
         part = start + tl.arange(0, PARTS)[:, None]
@@ -237,9 +239,9 @@ def _softmax_backward(
     HEADS: tl.constexpr,
     JOINED: tl.constexpr,
 ):
-    """Gradients of whole rows; and the sums of ``alpha * gradient`` of parts to ``sums`` (parts, H).
+    """Write the gradients of whole rows to ``out``, and the sums of ``alpha * gradient`` over parts to ``sums`` (parts, H).
 
-    JOINED: the gradients of parts, by the sums of whole hubs in ``sums`` (hubs, H).
+    With JOINED, write the gradients of parts, from the sums of whole hubs in ``sums`` (hubs, H).
     """
     heads = vectors * VECTOR
     task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
@@ -284,7 +286,7 @@ def _sum(
     ENTRIES: tl.constexpr,
     HEADS: tl.constexpr,
 ):
-    """Sums of whole rows to ``out``, and of parts to ``partial`` (parts, H)."""
+    """Write the sums of whole rows to ``out``, and those of parts to ``partial`` (parts, H)."""
     heads = vectors * VECTOR
     task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
     entry = tl.arange(0, ENTRIES)[None, :, None]

@@ -1,11 +1,12 @@
 """See :mod:`hpcgnn.kernels.int8`: the codes, scales and results of :mod:`hpcgnn.kernels.reference.int8`, bit for bit.
 
-Rows are quantized in a pass of their own, as a row's scale must be known before its codes. ``tl.dot`` then adds products of codes
-in int32, and the sums become float32 while they are in registers. ``torch._int_mm`` (cuBLASLt) would write them for another
-kernel to read, and it takes multiples of 8 columns alone. Which of the two is faster was not measured, as no GPU was at hand.
-Where rows are no multiple of 16 bytes, a thread reads fewer of them at once.
+Rows are quantized in a separate pass, because a row's scale must be known before its codes. ``tl.dot`` then adds products of
+codes in int32, and the sums become float32 in registers. ``torch._int_mm`` (cuBLASLt) would write the sums to memory for another
+kernel, and it takes only multiples of 8 columns. Which of the two is faster was not measured, as no GPU was available. If the
+bytes of a row are no multiple of 16, a thread reads fewer bytes at once.
 
-Two columns, 16 apart, share a draw: the kernels that quantize hold such pairs (:mod:`hpcgnn.kernels.triton.quantize`).
+Two columns, 16 apart, share a random draw, so the kernels that quantize work on such pairs
+(:mod:`hpcgnn.kernels.triton.quantize`).
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -34,19 +35,19 @@ _ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
 _HALF = tl.constexpr(packing.HALF)
 _TOP = tl.constexpr(127.0)
 _INFINITY = tl.constexpr(0x7F800000)
-_GROUP = tl.constexpr(16)  # pairs of columns that follow each other
-_VALUES = 4 * WARP  # of a tile of rows that are quantized, as for messages
-_LONG, _SHORT, _LEAST = 128, 64, 16  # sides of a product's tile: with two long ones, a thread's registers would not do
+_GROUP = tl.constexpr(16)  # number of consecutive pairs of columns
+_VALUES = 4 * WARP  # values of a tile of rows to quantize, as for messages
+_LONG, _SHORT, _LEAST = 128, 64, 16  # sides of a product's tile: two long ones would need too many registers
 _DEPTH = 64  # terms that such a tile adds at a time
 _WORKSPACE = 1 << 26  # bytes
-_SEGMENTS_AT_ONCE = 8  # whose sums each thread has on their way
+_SEGMENTS_AT_ONCE = 8  # segments whose sums each thread reads at once
 
 
 def dot_products() -> bool:
-    """Whether the current GPU multiplies 8-bit integers by instructions of their own, and Triton makes them of ``tl.dot``.
+    """Whether the current GPU has special instructions that multiply 8-bit integers, and Triton compiles ``tl.dot`` to them.
 
-    That is so with NVIDIA's tensor cores from compute capability 8.0 on: older GPUs have such instructions, but Triton compiles
-    no ``tl.dot`` for them. It is so with AMD's matrix cores from MI100 (gfx908) and RDNA 3 (gfx11) on. Without a GPU it is not.
+    This holds for NVIDIA's GPUs from compute capability 8.0 on (older ones have such instructions, but Triton compiles no
+    ``tl.dot`` for them), and for AMD's matrix cores from MI100 (gfx908) and RDNA 3 (gfx11) on. It does not hold without a GPU.
     """
     if not torch.cuda.is_available():
         return False
@@ -56,12 +57,13 @@ def dot_products() -> bool:
 
 
 def gathers_bytes() -> bool:
-    """As on every GPU: sums of gathered rows are bound by memory. Not measured yet."""
+    """Whether there is a GPU. Memory limits sums of gathered rows there, so smaller rows should be faster; this is not
+    measured."""
     return torch.cuda.is_available()
 
 
 def _has_matrix_cores(name: str) -> bool:
-    """Of an AMD GPU, such as ``gfx90a:sramecc+:xnack-``."""
+    """Whether an AMD GPU has matrix cores, from its name, such as ``gfx90a:sramecc+:xnack-``."""
     digits = name.partition(":")[0].removeprefix("gfx")
     family, chip = int(digits[:-2]), int(digits[-2:], 16)
     return family > 10 or (family == 9 and chip >= 0x08)
@@ -79,7 +81,7 @@ def _check_instructions(x: torch.Tensor) -> None:
 def quantize_rows(
     x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
 ) -> None:
-    """Write the rows of ``x`` (n, F), times ``factor`` (n,), as ``codes`` (n, F) times ``scale`` (n,)."""
+    """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     rows, width = x.shape
     wide = padded(lanes(width, 8, 2))
     together = rows_of_tile(rows, 2 * wide, _VALUES)
@@ -101,7 +103,7 @@ def product(
     accumulate: bool,
     out: torch.Tensor,
 ) -> None:
-    """``out`` (n, H) = (``codes`` times ``scale``) times ``weight``; x, if given, is quantized to these first."""
+    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     _check_instructions(codes)
     if x is not None:
         quantize_rows(x, None, key, codes, scale)
@@ -125,10 +127,11 @@ def weight_gradient(
     dweight: torch.Tensor,
     sums: torch.Tensor | None,
 ) -> None:
-    """``dweight`` (F, H) = the transposed (``codes`` times ``scale``) times ``dy``; ``sums`` (H,) = those of dy's columns.
+    """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,).
 
-    Sums of segments of rows go to a workspace, from which one kernel adds them in order: no atomics. It is at most 64 MiB, with
-    dy's codes, or what one segment takes: where all do not fit, some take their turn after others.
+    The sums of segments of rows go to a workspace, from which one kernel adds them in order, without atomics. The workspace,
+    together with the codes of ``dy``, takes at most 64 MiB, or the bytes of one segment if these are more. If not all segments
+    fit, they are computed in several turns.
     """
     _check_instructions(codes)
     (rows, depth), width = codes.shape, dy.shape[1]
@@ -166,28 +169,28 @@ def weight_gradient(
 
 
 def _side(width: int, most: int) -> int:
-    """Of a product's tile, for so many columns."""
+    """The side of a product's tile for ``width`` columns."""
     return max(_LEAST, min(most, padded(width)))
 
 
 def _warps(rows: int, columns: int) -> int:
-    """Of a program with such a tile: at most 32 sums a thread."""
+    """The number of warps of a program with a tile of this size: a thread then has at most 32 sums."""
     return 8 if rows * columns > _LONG * _SHORT // 2 else 4
 
 
 @triton.jit
 def _magnitude(values):
-    """As int32 patterns: their order is that of the magnitudes, and a NaN is beyond infinity."""
+    """The magnitudes of values as int32 bits: they have the same order, and a NaN is larger than infinity."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def _grid(most):
-    """The scale of rows of which these are the largest magnitudes; 2**17 divided by it; and whether all of a row is finite."""
+    """The scale of rows with these largest magnitudes; 2**17 divided by the scale; and whether all values of a row are finite."""
     finite = most < _INFINITY
     largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), _LARGEST)
     wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), _SMALLEST_SCALE)
-    up = (wanted.to(tl.uint32, bitcast=True) + 0xFFFF) & 0xFFFF0000  # to a number that bfloat16 holds
+    up = (wanted.to(tl.uint32, bitcast=True) + 0xFFFF) & 0xFFFF0000  # rounded up to a number that bfloat16 can hold
     scale = tl.where(largest > 0, up.to(tl.float32, bitcast=True), 0.0)
     per_step = tl.div_rn(tl.where(largest > 0, _ONE, 0.0), tl.where(largest > 0, scale, 1.0))
     return tl.where(finite, scale, float("nan")), per_step, finite
@@ -195,7 +198,7 @@ def _grid(most):
 
 @triton.jit
 def _noise(key, number, pair, NEAREST: tl.constexpr):
-    """int32 noise, in 2**-17 of a code, for both columns of each pair: 16 bits of its draw and a half, or half a code."""
+    """int32 noise, in units of 2**-17 of a step, for both columns of each pair: 16 random bits plus a half, or half a step."""
     if NEAREST:
         first = tl.full((1, 1), _HALF, tl.int32)
         second = first
@@ -228,7 +231,7 @@ def _quantize(
     ROWS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
+    """Quantize ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, PADDED)[None, :]
     first, second = column_of(pair, 0, 0, 2, _GROUP), column_of(pair, 1, 0, 2, _GROUP)
@@ -261,8 +264,8 @@ def _quantize_columns(
     NEAREST: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """A block of ROWS rows of ``dy``, from row ``begin`` on, times their ``scale``: 32 columns to ``codes`` (blocks, H, ROWS) and
-    ``column_scale`` (blocks, H). Rows from ``count`` on, which are not there, are zeros.
+    """Quantize 32 columns of a block of ROWS rows of ``dy``, times their ``scale``, to ``codes`` (blocks, H, ROWS) and
+    ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros.
     """
     width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * _GROUP)
     block = (tl.program_id(0) // tiles).to(tl.int64)
@@ -299,7 +302,7 @@ def _multiply(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """ROWS by COLUMNS of the product of ``codes`` (n, F) with the transposed ``columns`` (H, F), to ``out``, or added to it."""
+    """Write ROWS by COLUMNS of the product of ``codes`` (n, F) and the transposed ``columns`` (H, F) to ``out``, or add them."""
     depth, width = vectors * VECTOR, out_vectors * OUT_VECTOR
     tiles = tl.cdiv(width, COLUMNS)
     row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -343,9 +346,9 @@ def _contract(
     DY_COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Of one segment, BLOCKS of the ``blocks`` from row ``begin`` on: COLUMNS by DY_COLUMNS of its sum, to ``partial``.
+    """Write COLUMNS by DY_COLUMNS of the sum of one segment, BLOCKS of the ``blocks`` from row ``begin`` on, to ``partial``.
 
-    In ``dy_codes`` the rows of a block follow each other, as tensor cores take what is summed over.
+    In ``dy_codes`` the rows of a block are contiguous, as tensor cores need the dimension over which they sum.
     """
     width, dy_width = vectors * VECTOR, dy_vectors * DY_VECTOR
     tiles, dy_tiles = tl.cdiv(width, COLUMNS), tl.cdiv(dy_width, DY_COLUMNS)
@@ -370,7 +373,7 @@ def _contract(
 
 @triton.jit(do_not_specialize=["segments"])
 def _add_in_order(partial, out, segments, values, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
-    """``partial`` (segments, values) added to ``out`` (values,), one after the other."""
+    """Add the segments of ``partial`` (segments, values) to ``out`` (values,), one after the other."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     exists = at < values
     total = tl.load(out + at, mask=exists, other=0.0)

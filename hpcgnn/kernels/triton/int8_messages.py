@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.int8_messages`; by torch on the device: bytes are moved."""
+"""See :mod:`hpcgnn.kernels.int8_messages`; torch's operations move the bytes on the device."""
 
 from hpcgnn.kernels.reference.int8_messages import decode_codes, encode_codes
 

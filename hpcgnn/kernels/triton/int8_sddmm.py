@@ -1,7 +1,7 @@
 """A value for each entry from two rows of 8-bit integers; part of :mod:`hpcgnn.kernels.triton.int8`.
 
-Programs take equal numbers of entries, as in :mod:`hpcgnn.kernels.triton.sddmm`. Sums of products are integers, whose order does
-not matter: a lane takes 16 columns of a row, which are one read.
+Programs take equal numbers of entries, as in :mod:`hpcgnn.kernels.triton.sddmm`. Sums of products are integers, so their order
+does not matter, and a lane takes 16 consecutive columns of a row, which are one read.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -16,12 +16,12 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import plan_of, vector
 
-_BYTES = 8192  # of each operand that a program of 128 lanes reads at once: four reads of 16 by each
-_SUMS = 2048  # of two codes, that a program writes
-_INTERPRETED = 16  # times as many for one that is interpreted
-_MOST_HEADS = 32  # of a tile
+_BYTES = 8192  # bytes of each operand that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
+_SUMS = 2048  # sums of two codes that a program writes
+_INTERPRETED = 16  # an interpreted program takes this many times as much
+_MOST_HEADS = 32  # heads of a tile
 _MOST_OF_A_HEAD = 256  # columns of a tile of products
-_MOST_COLUMNS = 128  # of a tile of sums
+_MOST_COLUMNS = 128  # columns of a tile of sums
 
 
 def sddmm(
@@ -62,7 +62,7 @@ def sddmm(
 
 @triton.jit
 def _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries):
-    """The row of ``a`` and that of ``b`` that each entry joins, and their scales."""
+    """The numbers of the row of ``a`` and the row of ``b`` that each entry joins, and their scales."""
     row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
     source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
     of_a = tl.load(a_scale + row, mask=entry < entries, other=0.0)

@@ -1,4 +1,4 @@
-"""Random bits that are a function of what they are for, as :mod:`hpcgnn.kernels.keyed` has them in numpy, for kernels."""
+"""The random numbers of :mod:`hpcgnn.kernels.keyed`, for kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GOLDEN_32 = tl.constexpr(int(GOLDEN_32))
 
 @triton.jit
 def mix64(v):
-    """splitmix64's finaliser of uint64 ``v``."""
+    """The finaliser of splitmix64 for uint64 ``v``."""
     v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9
     v = (v ^ (v >> 27)) * 0x94D049BB133111EB
     return v ^ (v >> 31)

@@ -1,4 +1,4 @@
-"""How kernels are started, and whether they can be."""
+"""The start of kernels, and the conditions under which they can run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _LEAST_VERSION = (3, 3)
-_RANK = 3  # above all that run on CPUs, whose tensors it does not take
+_RANK = 3  # above all backends for CPUs, whose tensors it does not take
 
 
 def interprets() -> bool:
@@ -19,18 +19,18 @@ def interprets() -> bool:
 
 
 def devices() -> tuple[str, ...]:
-    """Types of torch devices whose tensors are taken; ``cuda`` is torch's name for AMD's too."""
+    """Types of torch devices whose tensors are taken; ``cuda`` is torch's name for AMD's GPUs, too."""
     return ("cuda", "cpu") if interprets() else ("cuda",)
 
 
 def rank() -> int | None:
-    """An interpreter is only for those who ask for it."""
+    """The rank of the backend for ``auto``; None for an interpreter, which must be asked for by name."""
     return None if interprets() else _RANK
 
 
 @functools.cache
 def missing() -> str | None:
-    """Why it cannot run here; None where it can."""
+    """The reason why it cannot run here; None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed: pip install 'hpcgnn[gpu]'"
     if not interprets() and not torch.cuda.is_available():
@@ -43,20 +43,20 @@ def missing() -> str | None:
 
 
 def _problem_of_the_driver(triton: Any) -> str | None:
-    """What keeps Triton from starting kernels: it compiles a few lines of C when it does so first."""
+    """The reason why Triton cannot start kernels, or None: at the first start it compiles a few lines of C."""
     try:
-        triton.runtime.driver.active.utils  # noqa: B018 - made when it is asked for
-    except Exception as error:  # whatever a compiler or a driver says
+        triton.runtime.driver.active.utils  # noqa: B018 - the access compiles it
+    except Exception as error:  # compilers and drivers raise errors of many types
         said = " ".join(str(error).split())
         return f"triton cannot start kernels, for which it needs a C compiler and Python's headers ({said})"
     return None
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, num_warps: int = 4, **constants: Any) -> None:
-    """Start ``programs`` programs of a kernel on the device of its first tensor; nothing happens for none.
+    """Start ``programs`` programs of a kernel on the device of its first tensor; do nothing if ``programs`` is 0.
 
-    No multiply-add is fused, as in all kernels of this project that a sum or a message goes through: a result has the bits that
-    CPUs give it.
+    Multiply-adds are not fused, as in all kernels of this project that compute sums or messages, so that results have the same
+    bits as on CPUs.
     """
     if programs == 0:
         return

@@ -16,9 +16,9 @@ from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
 from hpcgnn.kernels.triton.words import Alignments
 
 _ALIGNMENTS = Alignments()
-_VALUES = 4 * WARP  # of a tile: with fewer, programs would end faster than a GPU starts others
-_SUMS = 32  # of a thread in spmm_rows, at most
-_ENTRIES_AT_ONCE = 8  # whose bytes each thread of spmm_rows has on their way
+_VALUES = 4 * WARP  # values of a tile: with fewer, programs would end faster than a GPU starts new ones
+_SUMS = 32  # most sums of a thread in spmm_rows
+_ENTRIES_AT_ONCE = 8  # entries whose bytes each thread of spmm_rows reads at once
 
 
 def encode_rows(
@@ -30,7 +30,7 @@ def encode_rows(
     payload_at: torch.Tensor,
     params_at: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; returns how many are not finite, () int64."""
+    """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows not finite, () int64."""
     tile, num_warps = _tile(rows.numel(), x.shape[1], bits, max(8 // bits, 2) if bits in QUANTIZED_BITS else 1)
     troubles = _troubles(rows, tile["ROWS"])
     constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer), "num_warps": num_warps}
@@ -54,7 +54,8 @@ def decode_rows(
     rows: torch.Tensor,
     accumulate: bool,
 ) -> torch.Tensor:
-    """Row ``rows[i]`` of ``out`` (m, F) = row i of ``buffer``, or += ; returns how many are not finite, () int64."""
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows not finite, ()
+    int64."""
     tile, num_warps = _tile(rows.numel(), out.shape[1], bits, max(8 // bits, 1))
     troubles = _troubles(rows, tile["ROWS"])
     constants = tile | {
@@ -81,7 +82,7 @@ def spmm_rows(
     bits: int,
     out: torch.Tensor,
 ) -> None:
-    """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F): the bits of :func:`decode_rows` and spmm."""
+    """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F); the bits are those of :func:`decode_rows` and spmm."""
     if out.numel() == 0 or csr.num_entries == 0:
         return
     tasks, width, slots = plan_of(csr).tasks, out.shape[1], max(8 // bits, 1)
@@ -103,7 +104,7 @@ def spmm_rows(
 
 
 def _tile(rows: int, width: int, bits: int, slots: int) -> tuple[dict[str, int], int]:
-    """What the kernels of these ``bits`` are to know of a program's tile, and its warps. slots: columns of a lane."""
+    """The constants of a program's tile for kernels of these ``bits``, and its number of warps. slots: columns of a lane."""
     count = lanes(width, bits, slots) if bits in QUANTIZED_BITS else width
     wide = padded(count)
     together = rows_of_tile(rows, wide * slots, _VALUES)
@@ -116,5 +117,5 @@ def _tile(rows: int, width: int, bits: int, slots: int) -> tuple[dict[str, int],
 
 
 def _troubles(rows: torch.Tensor, rows_of_a_program: int) -> torch.Tensor:
-    """(programs,) int32, for how many rows of each are not finite."""
+    """(programs,) int32 memory for the number of rows of each program that are not finite."""
     return torch.empty(triton.cdiv(rows.numel(), rows_of_a_program), dtype=torch.int32, device=rows.device)

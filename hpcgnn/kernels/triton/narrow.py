@@ -16,7 +16,7 @@ from hpcgnn.kernels.triton.tiles import WARP, rows_of_tile
 
 
 def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = ``x``, to the nearest; every NaN becomes 0x7FC0."""
+    """``out`` = ``x``, rounded to the nearest, ties to even; every NaN becomes 0x7FC0."""
     _launch(_pack, x.view(torch.int32), out.view(torch.int16))
 
 
@@ -33,7 +33,7 @@ def _launch(kernel: Any, x: torch.Tensor, out: torch.Tensor) -> None:
 @triton.jit(do_not_specialize=["count"])
 def _pack(x, out, count, VALUES: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * VALUES + tl.arange(0, VALUES)
-    if tl.program_id(0).to(tl.int64) * VALUES + VALUES <= count:  # without a mask, loads and stores are of 16 bytes
+    if tl.program_id(0).to(tl.int64) * VALUES + VALUES <= count:  # without a mask, loads and stores have 16 bytes
         pattern = tl.load(x + at).to(tl.uint32, bitcast=True)
         tl.store(out + at, to_bfloat16(pattern).to(tl.int16))
     else:
@@ -43,7 +43,7 @@ def _pack(x, out, count, VALUES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count"])
 def _unpack(x, out, count, VALUES: tl.constexpr):
-    # A thread is to load the four values that it stores, and not more: nothing then moves between threads.
+    # A thread loads exactly the four values that it stores, so that no value moves between threads.
     at = tl.program_id(0).to(tl.int64) * VALUES + tl.max_contiguous(tl.arange(0, VALUES), 4)
     if tl.program_id(0).to(tl.int64) * VALUES + VALUES <= count:
         tl.store(out + at, tl.load(x + at).to(tl.int32) << 16)

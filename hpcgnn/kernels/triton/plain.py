@@ -12,14 +12,14 @@ from hpcgnn.kernels.triton.words import load_words, store_words
 
 @triton.jit
 def to_bfloat16(pattern):
-    """uint32 patterns of floats as those of bfloat16, in the low half: to the nearest, ties to even, every NaN as 0x7FC0."""
+    """The bits of the nearest bfloat16, in the low half, for uint32 bits of floats; ties to even, every NaN becomes 0x7FC0."""
     nearest = (pattern + 0x7FFF + ((pattern >> 16) & 1)) >> 16
     return tl.where((pattern & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, nearest)
 
 
 @triton.jit
 def _count_not_finite(pattern, here):
-    """How many rows of uint32 patterns of floats (rows, columns) hold a NaN or an infinity."""
+    """The number of rows with a NaN or an infinity, from uint32 bits of floats (rows, columns)."""
     bad = ((pattern & 0x7F800000) == 0x7F800000).to(tl.int32)
     return tl.sum(tl.where(here, tl.max(bad, axis=1), 0), axis=0)
 
@@ -38,7 +38,7 @@ def encode_words(
     ROWS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """Write ROWS rows of ``x`` as words of BYTES bytes; how many are not finite to ``troubles[program]``."""
+    """Write ROWS rows of ``x`` as words of BYTES bytes, and the number of those not finite to ``troubles[program]``."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = i < count
     column = tl.arange(0, PADDED)[None, :]
@@ -75,7 +75,7 @@ def decode_words(
     mask = here[:, None] & (column < WIDTH)
     start = buffer + tl.multiple_of(tl.load(payload_at + i, mask=here, other=0), ALIGNMENT)[:, None]
     to = out + (tl.load(rows + i, mask=here, other=0) * WIDTH)[:, None]
-    # A thread is to load the four words that it stores as floats, and not more: nothing then moves between threads.
+    # A thread loads exactly the four words that it stores as floats, so that no word moves between threads.
     by_four = tl.max_contiguous(tl.arange(0, PADDED), 4)[None, :]
     pattern = load_words(start, by_four, mask, BYTES, ALIGNMENT)
     if BYTES == 2:

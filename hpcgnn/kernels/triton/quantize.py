@@ -1,8 +1,8 @@
-"""Rows in 1 to 8 bits a value, in registers: see :mod:`hpcgnn.kernels.messages` for what is computed, and with which bits.
+"""Rows in 1 to 8 bits a value, quantized in registers; :mod:`hpcgnn.kernels.messages` defines the results, bit for bit.
 
 A tile has a *lane* for each byte of a row's payload, and in each lane a *slot* for each code of that byte, so that codes are
-shifted and merged and never cross from one thread to another. Where they are made, codes of 8 bits have two slots too, 16
-columns apart, each with a byte of its own: a draw serves such a pair of columns.
+shifted and merged without moving from one thread to another. The kernels that quantize to 8 bits have two slots a lane as well,
+for columns that are 16 apart, each with a byte of its own, because one random draw serves such a pair of columns.
 """
 
 # mypy: disallow-incomplete-defs=False, disable-error-code="assignment,attr-defined,var-annotated"
@@ -25,25 +25,27 @@ _HALF = tl.constexpr(packing.HALF)
 _GROUP = tl.constexpr(16)
 _NAN_PARAMS = tl.constexpr(int(packing.NAN) << 16 | int(packing.NAN))
 _INFINITY = tl.constexpr(0x7F800000)
-_MINUS_INFINITY = tl.constexpr(0xFF800000 - 2**32 ^ 0x7FFFFFFF)  # as ordered() has it
+_MINUS_INFINITY = tl.constexpr(0xFF800000 - 2**32 ^ 0x7FFFFFFF)  # ordered() of -infinity
 
 
 def lanes(width: int, bits: int, slots: int) -> int:
-    """Lanes of a row of ``width`` columns: bytes of its payload, or pairs of columns where two slots have 8 bits each."""
+    """Number of lanes of a row of ``width`` columns: the bytes of its payload, or the pairs of columns for two slots of 8
+    bits."""
     if bits * slots > 8:
         return width // 32 * 16 + min(width % 32, 16)
     return packing.payload_bytes(width, bits)
 
 
 def last_stride(width: int, bits: int) -> int:
-    """Columns between two slots of a lane in a row's last block: 16, as in all others, but where it is a shorter one."""
+    """Distance in columns of two slots of a lane in a row's last block: 16, as in all other blocks, unless it is a shorter
+    block."""
     rest = width % (128 // bits)
     return 16 if bits >= 8 or rest == 0 else (rest * bits + 7) // 8
 
 
 @triton.jit
 def column_of(lane, slot, WIDTH: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr):
-    """The column whose code is in this slot of each lane; columns from WIDTH on do not exist. STRIDE: of the last block."""
+    """The column whose code is in this slot of each lane; columns from WIDTH on do not exist. STRIDE: :func:`last_stride`."""
     first = lane // _GROUP * (_GROUP * SLOTS)
     if STRIDE == _GROUP:
         return first + slot * _GROUP + lane % _GROUP
@@ -52,7 +54,7 @@ def column_of(lane, slot, WIDTH: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.c
 
 @triton.jit
 def ordered(pattern):
-    """int32 patterns of floats as numbers in the order of the floats, NaNs beyond both infinities; and the reverse."""
+    """Integers in the order of floats, from int32 bits of the floats, with NaNs beyond both infinities; also its own inverse."""
     return pattern ^ ((pattern >> 31) & 0x7FFFFFFF)
 
 
@@ -63,14 +65,15 @@ def _upper_half(pattern):
 
 @triton.jit
 def _scale_of(low, high, STEPS: tl.constexpr):
-    """The smallest bfloat16 of which STEPS reach from low to high, or the smallest scale; 0 where there is no way to go."""
+    """The smallest bfloat16 of which STEPS steps reach from low to high, at least the smallest scale; 0 if high is not above
+    low."""
     scale = tl.maximum(tl.div_rn(high - low, tl.full(low.shape, STEPS, tl.float32)), _SMALLEST_SCALE)
     return tl.where(high > low, _upper_half(scale.to(tl.uint32, bitcast=True) + 0xFFFF), 0.0)
 
 
 @triton.jit
 def _grid_of(low, high, BITS: tl.constexpr, CENTRES: tl.constexpr):
-    """float32 zero-points and scales of rows that reach from ``low`` to ``high``, numbers that bfloat16 can hold."""
+    """Zero-points and scales, float32 numbers that bfloat16 can hold, of rows whose values range from ``low`` to ``high``."""
     low = tl.minimum(tl.maximum(low, -_LARGEST), _LARGEST) + 0.0  # -0 becomes 0
     high = tl.minimum(tl.maximum(high, -_LARGEST), _LARGEST)
     if CENTRES:
@@ -92,7 +95,7 @@ def _measure(
     CENTRES: tl.constexpr,
     ALL_VALID: tl.constexpr,
 ):
-    """Zero-points, scales and whether all of a row is finite, from the (rows, lanes) values of each slot."""
+    """Each row's zero-point and scale, and whether all its values are finite, from the (rows, lanes) values of each slot."""
     low, high = values[0], values[0]
     if not ALL_VALID:
         low, high = tl.where(valid[0], low, float("inf")), tl.where(valid[0], high, float("-inf"))
@@ -102,7 +105,7 @@ def _measure(
             less, more = tl.where(valid[slot], less, float("inf")), tl.where(valid[slot], more, float("-inf"))
         low = tl.minimum(low, less, propagate_nan=tl.PropagateNan.ALL)
         high = tl.maximum(high, more, propagate_nan=tl.PropagateNan.ALL)
-    # As integers: a NaN stays at an end of the order, and the minimum of no two floats depends on which comes first.
+    # Compared as integers: a NaN is at an end of the order, and no minimum depends on the order of its operands.
     least = tl.min(ordered(low.to(tl.int32, bitcast=True)), axis=1)
     most = tl.max(ordered(high.to(tl.int32, bitcast=True)), axis=1)
     finite = (least > _MINUS_INFINITY) & (most < _INFINITY)
@@ -128,9 +131,9 @@ def _codes(
     STRIDE: tl.constexpr,
     CENTRES: tl.constexpr,
 ):
-    """The uint32 code of each value, slot by slot; low, high: halves of the rows' hashes.
+    """The uint32 code of each value, slot by slot. low, high: halves of the rows' hashes.
 
-    Those of a row that is not finite mean nothing.
+    Codes of a row that is not finite have no meaning.
     """
     zero, low, high = zero[:, None], low[:, None], high[:, None]
     per_step = tl.div_rn(tl.where(scale > 0, _ONE, 0.0), tl.where(scale > 0, scale, 1.0))[:, None]
@@ -141,7 +144,7 @@ def _codes(
         if CENTRES:
             code += _HALF
         elif STRIDE == _GROUP:
-            if slot % 2 == 0:  # and the slot after: its columns are 16 further on
+            if slot % 2 == 0:  # one draw for this slot and the next, whose columns are 16 further on
                 counter = lane // _GROUP * (_GROUP * SLOTS // 2) + slot * (_GROUP // 2) + lane % _GROUP
                 random = keyed.draw(low, high, counter)
                 code += ((random << 1) & 0x1FFFF) | 1
@@ -176,9 +179,11 @@ def quantize_rows(
     LANES: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """Encode ROWS rows of ``x``: payloads and parameters to ``buffer``, how many are not finite to ``troubles[program]``.
+    """Encode ROWS rows of ``x``: write payloads and parameters to ``buffer``, and the number of rows not finite to
+    ``troubles[program]``.
 
-    LANES: of a row; PADDED: the power of two that tiles have. ALIGNMENT: of all payloads; PARAMS_ALIGNMENT: of parameters.
+    LANES: lanes of a row. PADDED: lanes of a tile, a power of two. ALIGNMENT: alignment of all payloads in bytes.
+    PARAMS_ALIGNMENT: alignment of all parameters in bytes.
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = i < count
@@ -218,13 +223,13 @@ def quantize_rows(
 
 @triton.jit
 def grid_in(params):
-    """Zero-points and scales, float32, from what :func:`quantize_rows` wrote of them as uint32."""
+    """float32 zero-points and scales, from the uint32 parameters that :func:`quantize_rows` has written."""
     return (params << 16).to(tl.float32, bitcast=True), _upper_half(params)
 
 
 @triton.jit
 def value_of(codes, slot: tl.constexpr, zero, scale, BITS: tl.constexpr):
-    """What the codes in a slot of bytes (int32) stand for."""
+    """The values of the codes in one slot of bytes (int32)."""
     return zero + ((codes >> slot * BITS) & ((1 << BITS) - 1)).to(tl.float32) * scale
 
 
@@ -255,13 +260,13 @@ def dequantize_rows(
     params_start = buffer + tl.multiple_of(tl.load(params_at + i, mask=here, other=0), PARAMS_ALIGNMENT)
     to = out + (tl.load(rows + i, mask=here, other=0) * WIDTH)[:, None]
     lane = tl.arange(0, PADDED)[None, :]
-    # A thread is to load the codes of the four lanes that it stores, and not of more: nothing then moves between threads.
+    # A thread loads exactly the codes of the four lanes that it stores, so that no value moves between threads.
     by_four = tl.max_contiguous(tl.arange(0, PADDED), 4)[None, :]
     there = here[:, None] & (lane < LANES)
     params = load_words(params_start, 0, here, 4, PARAMS_ALIGNMENT)
     codes = tl.load(start + by_four, mask=there, other=0).to(tl.int32)
     before = ()
-    if ACCUMULATE:  # all that is read is on its way before any of it is used
+    if ACCUMULATE:  # all reads start before the first value is used
         for slot in tl.static_range(SLOTS):
             column = column_of(lane, slot, WIDTH, SLOTS, STRIDE)
             before = before + (tl.load(to + column, mask=there & (column < WIDTH), other=0.0),)

@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.rows`. The order that sorts an index is torch's: no kernel of ours sorts as fast as its libraries."""
+"""See :mod:`hpcgnn.kernels.rows`. torch sorts the index, because its libraries sort faster than a kernel here would."""
 
 # mypy: disallow-incomplete-defs=False
 
@@ -12,15 +12,15 @@ from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import vector
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-_MOST_COLUMNS = 512  # words: 2 KiB of a row
-_WORDS_OF_A_PROGRAM = 2048  # 4 reads of 16 bytes by each of 128 lanes
+_MOST_COLUMNS = 512  # words of a tile's row, 2 KiB
+_WORDS_OF_A_PROGRAM = 2048  # each of 128 lanes makes 4 reads of 16 bytes
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
     """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
     if out.numel() == 0:
         return
-    if x.numel() == 0:  # no row is named
+    if x.numel() == 0:  # the index names no row
         out.zero_()
         return
     word = _word_bytes(x, out)
@@ -43,15 +43,15 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None
 
 
 def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
-    """Write the stable order that sorts ``index``, and where each row's positions are in it."""
-    ordered, positions = torch.sort(index.int(), stable=True)  # numbers of rows fit; half the digits to sort by
+    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
+    ordered, positions = torch.sort(index.int(), stable=True)  # row numbers fit in int32, and sort faster
     rows = torch.arange(indptr.numel(), dtype=torch.int32, device=index.device)
-    torch.searchsorted(ordered, rows, out=indptr)  # counting would wait for the device
+    torch.searchsorted(ordered, rows, out=indptr)  # bincount would wait for the device
     order.copy_(positions)
 
 
 def _word_bytes(x: torch.Tensor, out: torch.Tensor) -> int:
-    """The largest word that rows consist of, and that starts where both of them start."""
+    """The bytes, at most 4, of the largest word that divides the rows and to which both tensors are aligned."""
     common = x.shape[1] | x.data_ptr() | out.data_ptr() | 4
     return common & -common
 

@@ -1,6 +1,6 @@
 """A value for each entry from the two rows that it joins; part of :mod:`hpcgnn.kernels.triton.edges`.
 
-Programs take equal numbers of entries, whatever rows they are of. Dot products have the bits of the native kernel.
+Programs take equal numbers of entries, independent of rows. Dot products have the bits of the native kernel.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -15,12 +15,12 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import plan_of, vector
 
-_LANES = 16  # of a dot product, as in native/edges.h
-_MOST_CHUNKS = 4  # of _LANES columns that are read before the first is used
-_VALUES = 2048  # that a program of 128 lanes reads at once: four reads of 16 bytes by each
-_INTERPRETED = 16  # times as many for one that is interpreted
-_MOST_HEADS = 32  # of a tile
-_MOST_COLUMNS = 128  # of a tile of sums
+_LANES = 16  # partial sums of a dot product, as in native/edges.h
+_MOST_CHUNKS = 4  # chunks of _LANES columns that are read before the first is used
+_VALUES = 2048  # values that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
+_INTERPRETED = 16  # an interpreted program takes this many times as much
+_MOST_HEADS = 32  # heads of a tile
+_MOST_COLUMNS = 128  # columns of a tile of sums
 
 
 def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
@@ -120,7 +120,8 @@ def _dot(
     LANES: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """Lane l of LANES adds the products of the columns l, l + LANES, ... of a head, and the lanes' sums are added by halves."""
+    """Lane l of LANES adds the products of the columns l, l + LANES, ... of a head; the sums of lanes are then added by
+    halves."""
     columns, tiles = vectors * VECTOR, tl.cdiv(heads, HEADS)
     entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None, None]
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
@@ -137,7 +138,7 @@ def _dot(
             here = exists & (lane + at < columns)
             total += tl.load(left + at, mask=here, other=0.0) * tl.load(right + at, mask=here, other=0.0)
     half: tl.constexpr = LANES // 2
-    total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half)), 2)  # sums of two have one order
+    total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half)), 2)  # a sum of two values has only one order
     total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half // 2)), 2)
     total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half // 4)), 2)
     total = tl.sum(total, 2, keep_dims=True)

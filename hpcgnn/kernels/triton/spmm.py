@@ -12,7 +12,7 @@ from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import columns_of_a_program, join, plan_of, tasks_of_a_program, vector
 
-_ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane has under way
+_ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane starts at once
 
 
 def spmm(
@@ -64,9 +64,9 @@ def spmm(
 
 @triton.jit
 def _term(entry, indices, weight, x, scale, heads, head, of_head, width, exists, within, MASKED: tl.constexpr):
-    """What an entry of each task adds: (TASKS, HEADS, COLUMNS), in the type of sums.
+    """(TASKS, HEADS, COLUMNS) the term of one entry of each task, in the type of sums.
 
-    MASKED: for tasks that have no such entry (``within`` is false) nothing is read.
+    MASKED: some tasks have no such entry (``within`` is false); nothing is read for them.
     """
     if MASKED:
         source = tl.load(indices + entry, mask=within, other=0).to(tl.int64)
@@ -90,7 +90,7 @@ def _term(entry, indices, weight, x, scale, heads, head, of_head, width, exists,
 def _added(
     total, begin, length, is_task, indices, weight, x, scale, heads, head, of_head, width, exists, AT_ONCE: tl.constexpr
 ):
-    """``total`` and what the entries of each task add, in order: those that all tasks of the program have without a mask."""
+    """``total`` plus the terms of each task's entries, in order. Entries that all tasks of the program have need no mask."""
     least = tl.min(tl.min(tl.min(length, 2), 1), 0) // AT_ONCE * AT_ONCE
     most = tl.max(tl.max(tl.max(length, 2), 1), 0)
     for first in range(0, least, AT_ONCE):
@@ -130,10 +130,10 @@ def _spmm(
     AT_ONCE: tl.constexpr,
     ACCUMULATE: tl.constexpr,
 ):
-    """TASKS tasks by a tile of HEADS x COLUMNS columns: sums in registers, to which the entries' rows are added in order.
+    """Compute TASKS tasks for a tile of HEADS x COLUMNS columns: sums stay in registers, and entries' rows are added in order.
 
-    The tile is the slow-changing number of a program: programs that run together then read narrow rows, of which the caches
-    hold more. A head has ``vectors * VECTOR`` columns.
+    Consecutive programs take other tasks of the same tile. So programs that run at the same time read narrow pieces of rows, of
+    which the caches hold more. A head has ``vectors * VECTOR`` columns.
     """
     blocks = tl.cdiv(count, TASKS)
     tile, columns = tl.program_id(0) // blocks, vectors * VECTOR

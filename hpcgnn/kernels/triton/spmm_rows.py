@@ -1,7 +1,7 @@
-"""A matrix times rows of a wire buffer, which are decoded in registers: an entry gathers its row's few bytes.
+"""The product of a matrix and rows of a wire buffer, which are decoded in registers: each entry reads the few bytes of its row.
 
 The sums are those of :mod:`hpcgnn.kernels.triton.spmm` with decoded rows, bit for bit: the tasks are the same, and so is the
-order in which each adds its entries.
+order in which each task adds its entries.
 """
 
 # mypy: disallow-incomplete-defs=False, disable-error-code="assignment,attr-defined,var-annotated"
@@ -34,9 +34,9 @@ def _add_entries(
     PARAMS_ALIGNMENT: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """``totals`` and AT_ONCE entries of each task from ``first`` (tasks, 1) on, of which only the first ``within`` are added.
+    """``totals`` plus AT_ONCE entries of each task from ``first`` (tasks, 1) on, of which only the first ``within`` are added.
 
-    Everything is read step by step for all of them: where a row lies is itself read from memory.
+    Each step (row number, offset, bytes) is read for all of these entries before the next step, which depends on it.
     """
     sources, starts, params, factors, codes = (), (), (), (), ()
     for k in tl.static_range(AT_ONCE):
@@ -97,11 +97,12 @@ def spmm_rows(
     VECTOR: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """TASKS tasks by TILE of the LANES of a row: added to ``out`` (R, WIDTH), or for parts of hubs written to ``partial``."""
+    """Compute TASKS tasks for TILE of the LANES of a row; add them to ``out`` (R, WIDTH), or write parts of hubs to
+    ``partial``."""
     blocks = tl.cdiv(count, TASKS)
     task = (tl.program_id(0) % blocks) * TASKS + tl.arange(0, TASKS)[:, None]
     lane = tl.program_id(0) // blocks * TILE + tl.arange(0, TILE)[None, :]
-    # Of these, a thread is to read VECTOR at once, which leaves its sums in registers.
+    # A thread reads VECTOR of these lanes at once, and keeps their sums in its registers.
     read = tl.program_id(0) // blocks * TILE + tl.max_contiguous(tl.arange(0, TILE), VECTOR)[None, :]
     is_task = task < count
     begin = tl.load(begins + task, mask=is_task, other=0)

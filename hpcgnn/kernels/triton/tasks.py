@@ -1,8 +1,8 @@
-"""How the sparse kernels' work is cut into tasks, once for each structure of a matrix.
+"""The division of the sparse kernels' work into tasks, made once for each structure of a matrix.
 
-A task is at most :data:`SEGMENT` entries of one row. A row with more of them, a hub, is several tasks, here called parts: each
-writes its sum to a row of scratch memory, and :func:`join` adds them in order, so that no program waits for another's and
-the bits are the same in each run.
+A task is at most :data:`SEGMENT` entries of one row. A row with more entries, a hub, is divided into several tasks, here called
+parts. Each part writes its sum to a row of scratch memory, and :func:`join` adds these in order. So no program waits for another
+one, and the bits are the same in each run.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -21,24 +21,25 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
 
 SEGMENT = 1024
-LANES = 64 if torch.version.hip else 32  # of a warp
-_WINDOW = 8192  # rows that run at about the same time on a large GPU
-_MOST_COLUMNS = 1024  # of a program that is interpreted
-_VECTOR_BYTES = 16  # the most that a lane reads at once
+LANES = 64 if torch.version.hip else 32  # lanes of a warp
+_WINDOW = 8192  # rows that a large GPU computes at about the same time
+_MOST_COLUMNS = 1024  # columns of an interpreted program
+_VECTOR_BYTES = 16  # most bytes that a lane reads at once
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """All rows' entries, cut up: those of hubs first, row after row, so that what takes longest starts first.
+    """The entries of all rows, divided into tasks. Parts of hubs come first, row after row, because they take longest.
 
-    The other tasks are whole rows, also empty ones: in windows of consecutive rows, so that what neighbours read is still in
-    the caches, and within a window by descending length, so that tasks of one program have about equal lengths.
+    The other tasks are whole rows, including empty ones. They are ordered by windows of consecutive rows, so that the rows that
+    neighbouring tasks read are still in the caches, and within a window by descending length, so that the tasks of one program
+    have about equal lengths.
 
     begin: (tasks,) int64 first entry.
     length: (tasks,) int32 number of entries, at most SEGMENT.
     row: (tasks,) int32 row of the result.
-    parts: how many of the tasks, from the first on, are parts of hubs; part p's sum is row p of the scratch memory.
-    hub_of: (parts,) int32 number of the hub that a part belongs to.
+    parts: number of the first tasks that are parts of hubs; the sum of part p goes to row p of the scratch memory.
+    hub_of: (parts,) int32 number of the hub to which a part belongs.
     hubs: (hubs,) int32 row of the result of each hub.
     hub_parts: (hubs + 1,) int32 first part of each hub, and one more at the end.
     """
@@ -53,7 +54,7 @@ class Tasks:
 
     @property
     def count(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return self.row.numel()
 
     def scratch(self, width: int, like: torch.Tensor) -> torch.Tensor:
@@ -62,17 +63,17 @@ class Tasks:
 
 
 class Plan:
-    """What is made of the structure of a matrix when it is first needed, and kept as long as the matrix."""
+    """Data that is made from a matrix's structure on first use, and kept as long as the matrix lives."""
 
     def __init__(self, csr: Csr) -> None:
-        self._indptr, self._entries = csr.indptr, csr.num_entries  # not the matrix: it would keep itself
+        self._indptr, self._entries = csr.indptr, csr.num_entries  # not the matrix, which would live forever
 
     @cached_property
     def tasks(self) -> Tasks:
-        """Waits for the device once, for the number of parts."""
+        """The tasks of the matrix. The first access waits for the device, to read the number of parts."""
         lengths = self._indptr[1:] - self._indptr[:-1]
         rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
-        # Shorter rows come later within a window. Hubs' keys are the least of all; they are replaced by their parts.
+        # Shorter rows come later within a window. Hubs have the smallest keys of all; their parts replace them.
         by_window = torch.div(rows, _WINDOW, rounding_mode="floor").long() * (SEGMENT + 1) + SEGMENT - lengths
         order = torch.argsort(torch.where(lengths > SEGMENT, -1, by_window), stable=True)
         num_hubs = int((lengths > SEGMENT).sum()) if self._entries > SEGMENT else 0
@@ -105,7 +106,7 @@ _plans: weakref.WeakKeyDictionary[Csr, Plan] = weakref.WeakKeyDictionary()
 
 
 def plan_of(csr: Csr) -> Plan:
-    """The plan of a matrix's structure, which all that share the structure share."""
+    """The plan of a matrix's structure; all matrices with this structure share it."""
     plan = _plans.get(csr.structure)
     if plan is None:
         plan = _plans.setdefault(csr.structure, Plan(csr))
@@ -113,33 +114,33 @@ def plan_of(csr: Csr) -> Plan:
 
 
 def vector(row_values: int, value_bytes: int) -> int:
-    """How many values of a row of ``row_values`` a lane may read at once: they divide each row, and fill 16 bytes at most.
+    """Number of values that a lane may read at once: it divides the ``row_values`` values of a row, and fills at most 16 bytes.
 
-    Kernels are given widths as a number of such vectors: they then know, whatever the number, that rows start at a vector's
-    multiple, without being compiled for each width.
+    Kernels take widths as numbers of such vectors. So they know that rows begin at a multiple of a vector, without being compiled
+    for each width.
     """
     most = max(1, _VECTOR_BYTES // value_bytes)
     return min(most, row_values & -row_values) if row_values else most
 
 
 def columns_of_a_program(width: int, value_bytes: int) -> int:
-    """Power of two: what a warp reads of ``width`` columns when each of its lanes reads 16 bytes, unless they are fewer."""
+    """Number of columns, a power of two, that a warp reads when each of its lanes reads 16 bytes; fewer for a small ``width``."""
     most = _MOST_COLUMNS if interprets() else LANES * _VECTOR_BYTES // value_bytes
     return min(most, triton.next_power_of_2(max(1, width)))
 
 
 def tasks_of_a_program(columns: int, value_bytes: int) -> int:
-    """Power of two: rows of so many columns (a power of two) that fill a warp's reads."""
+    """Number of rows, a power of two, of ``columns`` columns (a power of two) that fill the reads of a warp."""
     return 64 if interprets() else max(1, LANES * _VECTOR_BYTES // (columns * value_bytes))
 
 
 def join(tasks: Tasks, partial: torch.Tensor, accumulate: bool, out: torch.Tensor, *, by_hub: bool = False) -> None:
     """Write each hub's rows of ``partial`` (parts, width), added in order, to its row of ``out`` (rows, width), or add them.
 
-    Nothing else of ``out`` is touched. by_hub: ``out`` is (hubs, width) instead.
+    The other rows of ``out`` stay as they are. by_hub: ``out`` is (hubs, width), with a row for each hub.
     """
     width = partial.shape[1]
-    block = columns_of_a_program(width, 16)  # few, as hubs are few: a program for each lane's worth of columns
+    block = columns_of_a_program(width, 16)  # few columns for each program, because hubs are few
     programs = tasks.hubs.numel() * triton.cdiv(width, block)
     launch(
         _join,
@@ -180,7 +181,7 @@ def _join(
     total = tl.load(source, mask=exists, other=0.0)
     if ACCUMULATE:
         total = tl.load(to, mask=exists, other=0.0) + total
-    end = tl.where(exists, last, 0)  # of the parts that a column adds
+    end = tl.where(exists, last, 0)  # columns that do not exist have no parts
     for part in range(first + 1, last, AT_ONCE):
         for k in tl.static_range(AT_ONCE):
             source += width

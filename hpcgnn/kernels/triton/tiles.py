@@ -1,4 +1,4 @@
-"""How many rows a program takes, for kernels that go through matrices row by row."""
+"""The number of rows of a program, for kernels that go through matrices row by row."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import triton
 
 from hpcgnn.kernels.triton import launch
 
-WARP = 1024  # values of a tile on a GPU: 32 for each thread, so that several loads are on their way at a time
-_INTERPRETED = 1 << 16  # a program costs the interpreter a millisecond or more, whatever its size
+WARP = 1024  # values of a warp's tile on a GPU: 32 for each thread, so that several loads are under way at a time
+_INTERPRETED = 1 << 16  # the same for the interpreter, where a program of any size takes a millisecond or more
 _MOST_WARPS = 16
 
 
 def padded(width: int) -> int:
-    """The power of two for a row of ``width`` values, as tiles have it."""
+    """The smallest power of two of at least ``width``: the width of a tile for rows of ``width`` values."""
     return triton.next_power_of_2(max(width, 1))
 
 
 def rows_of_tile(rows: int, width: int, values: int) -> int:
-    """Rows of a tile of ``values`` values, of which a row has ``width``, all powers of two: one row at least.
+    """Number of rows, at least one, of a tile of ``values`` values with ``width`` values in a row; all are powers of two.
 
-    rows: those of the matrix. A GPU's tiles do not depend on it, as a kernel is compiled for each size of tile.
+    rows: rows of the matrix. Tiles on GPUs do not depend on it, because each size of tile needs another compilation.
     """
     if launch.interprets():
         return max(1, min(_INTERPRETED // width, padded(rows)))
@@ -27,5 +27,5 @@ def rows_of_tile(rows: int, width: int, values: int) -> int:
 
 
 def warps(values: int) -> int:
-    """Warps of a program with a tile of so many values: one for each :data:`WARP` of them, as far as there are so many."""
+    """Number of warps of a program with a tile of ``values`` values: one for each :data:`WARP`, up to a limit."""
     return min(max(values // WARP, 1), _MOST_WARPS)

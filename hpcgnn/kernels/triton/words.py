@@ -1,4 +1,4 @@
-"""Words at any byte of a buffer, as wide as their alignment allows; what an alignment is, is looked up once."""
+"""Loads and stores of words at any byte of a buffer, as wide as the alignment allows; alignments are looked up once."""
 
 # mypy: disallow-incomplete-defs=False
 
@@ -13,9 +13,9 @@ MOST = 16  # bytes: the widest access of one thread
 
 
 class Alignments:
-    """The alignment of each tensor of offsets seen so far: asking a device for it waits for the device, so it is asked once.
+    """The alignment of each tensor of offsets seen so far. It is computed once, because reading it waits for the device.
 
-    Kept as long as the tensor is, and found anew where the tensor was written to since.
+    An alignment is kept as long as its tensor lives, and computed again if the tensor was written to since.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ def _alignment(offsets: torch.Tensor) -> int:
 
 @triton.jit
 def store_words(to, column, words, mask, BYTES: tl.constexpr, ALIGNMENT: tl.constexpr):
-    """Write the low BYTES bytes of uint32 ``words`` as word number ``column`` from the byte pointers ``to`` on."""
+    """Write the low BYTES bytes of uint32 ``words`` as word number ``column`` after the byte pointers ``to``."""
     if BYTES == 4 and ALIGNMENT % 4 == 0:
         tl.store(to.to(tl.pointer_type(tl.uint32)) + column, words, mask=mask)
     elif BYTES == 2 and ALIGNMENT % 2 == 0:
@@ -52,7 +52,7 @@ def store_words(to, column, words, mask, BYTES: tl.constexpr, ALIGNMENT: tl.cons
 
 @triton.jit
 def load_words(start, column, mask, BYTES: tl.constexpr, ALIGNMENT: tl.constexpr):
-    """Word number ``column`` of BYTES bytes from the byte pointers ``start`` on, as uint32; 0 outside ``mask``."""
+    """Word number ``column``, of BYTES bytes, after the byte pointers ``start``, as uint32; 0 outside ``mask``."""
     if BYTES == 4 and ALIGNMENT % 4 == 0:
         words = tl.load(start.to(tl.pointer_type(tl.uint32)) + column, mask=mask, other=0)
     elif BYTES == 2 and ALIGNMENT % 2 == 0:
