@@ -1,4 +1,4 @@
-"""Where tensors lie and kernels run, beside the host: memory, time and the order of what was asked for."""
+"""The devices that hold tensors and run kernels, the host among them: their memory, time and order of work."""
 
 from hpcgnn.devices.base import Device, Event
 from hpcgnn.devices.cpu import CPU

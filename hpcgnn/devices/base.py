@@ -1,7 +1,7 @@
-"""What training needs of a device, beyond tensors on it.
+"""The interface of a device, beyond the tensors on it, that training needs.
 
-A device does what it is asked for in order, while the host goes on. Copies between it and the host run beside that, each
-behind an event that it is given. Whoever needs bytes on the host asks an event whether they are there.
+A device does its work in the order in which the host starts it, while the host goes on. Copies between both run beside that work,
+each after an event that it is given. Before the host reads copied bytes, it asks the copy's event whether they have arrived.
 """
 
 from __future__ import annotations
@@ -12,72 +12,73 @@ import torch
 
 
 class Event(Protocol):
-    """A point in what a device does."""
+    """A point in a device's sequence of work."""
 
     def is_over(self) -> bool:
-        """Whether the device has come to it. Does not wait."""
+        """Whether the device has reached this point. Does not wait."""
         ...
 
     def wait(self) -> None:
-        """Wait on the host until the device has come to it."""
+        """Wait on the host until the device has reached this point."""
         ...
 
 
 class Device(Protocol):
-    """where: as torch knows it."""
+    """A device. where: its ``torch.device``."""
 
     where: torch.device
 
     def use(self) -> None:
-        """What the calling thread asks for without naming a device is asked of this one."""
+        """Make this the calling thread's device, for work that names no device."""
         ...
 
     @property
     def name(self) -> str:
-        """As its maker calls it."""
+        """The name that the device's maker gives it."""
         ...
 
     # -- order --------------------------------------------------------------------------------------------------------
 
     def record(self) -> Event:
-        """The point behind all that was asked for so far."""
+        """An event after all work that was started so far."""
         ...
 
     def follow(self, event: Event) -> None:
-        """What is asked for from now on is done behind ``event``. The host goes on."""
+        """Let work that is started from now on begin after ``event``. The host does not wait."""
         ...
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Event | None = None) -> Event:
-        """Start to copy between this device and :meth:`host_memory`, beside all else and behind ``behind``; the event of its end.
+        """Start to copy between this device and :meth:`host_memory`, after ``behind`` and beside other work; return the event of
+        the copy's end.
 
-        Both are contiguous, of one size, and stay as they are until then.
+        Both tensors are contiguous and of one size, and must not change until then.
         """
         ...
 
     def synchronize(self) -> None:
-        """Wait on the host for all that was asked for so far."""
+        """Wait on the host for all work that was started so far."""
         ...
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """A point in time of what the device does."""
+        """A time stamp in the device's sequence of work."""
         ...
 
     def seconds_between(self, first: Any, last: Any) -> float:
-        """From one :meth:`mark` to another. Waits for the latter."""
+        """Seconds from one :meth:`mark` to another. Waits for the latter."""
         ...
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def host_memory(self, num_bytes: int) -> torch.Tensor:
-        """(num_bytes,) uint8 of the host, which the device can copy to and from while the host goes on."""
+        """(num_bytes,) uint8 in memory of the host, which the device can copy to and from while the host goes on."""
         ...
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be taken; None where it is the host's."""
+        """Bytes of the device's memory that are free; None for the host."""
         ...
 
     def peak_bytes(self) -> int | None:
-        """The most that this process's tensors on it have taken at a time; None where it is the host's."""
+        """Largest number of bytes that this process's tensors on the device took at one time; None for the host."""
         ...

@@ -1,4 +1,4 @@
-"""The host as a device: all that was asked for is done."""
+"""The host as a device: all work is done when its call returns."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 class _Over:
-    """An event that has happened."""
+    """An event that is over."""
 
     def is_over(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 _OVER = _Over()
@@ -28,40 +28,40 @@ class CpuDevice:
     name = "CPU"
 
     def use(self) -> None:
-        """It is what torch uses."""
+        """Do nothing: torch uses the host by default."""
 
     def record(self) -> _Over:
-        """Now."""
+        """An event that is over."""
         return _OVER
 
     def follow(self, event: object) -> None:
-        """It has happened."""
+        """Do nothing: events of the host are over."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, behind: object = None) -> _Over:
-        """At once."""
+        """Copy at once."""
         target.copy_(source)
         return _OVER
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
     def mark(self) -> float:
-        """Seconds of the clock."""
+        """Seconds of a monotonic clock."""
         return time.perf_counter()
 
     def seconds_between(self, first: float, last: float) -> float:
-        """Their difference."""
+        """The difference of both marks in seconds."""
         return last - first
 
     def host_memory(self, num_bytes: int) -> torch.Tensor:
-        """Any memory."""
+        """(num_bytes,) uint8 ordinary memory."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def free_bytes(self) -> None:
-        """The host's."""
+        """None: the host has no device memory."""
 
     def peak_bytes(self) -> None:
-        """The host's."""
+        """None: the host has no device memory."""
 
 
 CPU = CpuDevice()

@@ -1,4 +1,4 @@
-"""A GPU, of NVIDIA or AMD: torch calls both ``cuda``."""
+"""A GPU of NVIDIA or AMD; torch calls both ``cuda``."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ class _GpuEvent:
         self.event.record(stream)
 
     def is_over(self) -> bool:
-        """Asked of the driver."""
+        """Whether the driver says that the GPU has reached the event."""
         return self.event.query()
 
     def wait(self) -> None:
-        """In the driver, which lets other threads run."""
+        """Wait in the driver, while other threads run."""
         self.event.synchronize()
 
 
 class GpuDevice:
-    """See :class:`hpcgnn.devices.base.Device`. Copies to the host and from it have a stream each, so that both run at once."""
+    """See :class:`hpcgnn.devices.base.Device`. Copies to the host and from it have a stream each, so that both run at the same
+    time."""
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
         self._to_host, self._from_host = (torch.cuda.Stream(where) for _ in range(2))
-        # cuBLAS adds in one order only with memory of fixed sizes; it reads this when it starts.
+        # cuBLAS adds in the same order each time only with a workspace of fixed size; it reads this variable when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if torch.get_float32_matmul_precision() != "highest":
             _LOG.warning(
@@ -42,24 +43,24 @@ class GpuDevice:
             torch.set_float32_matmul_precision("highest")
 
     def use(self) -> None:
-        """By torch, Triton and MPI, in the thread that calls this."""
+        """Make torch, Triton and MPI use this GPU in the thread that calls this."""
         torch.cuda.set_device(self.where)
 
     @property
     def name(self) -> str:
-        """The driver's."""
+        """The GPU's name from the driver."""
         return torch.cuda.get_device_name(self.where)
 
     def record(self) -> _GpuEvent:
-        """On the stream of this thread."""
+        """An event on the current stream of this thread."""
         return _GpuEvent(torch.cuda.current_stream(self.where))
 
     def follow(self, event: Any) -> None:
-        """On the stream of this thread."""
+        """Let the current stream of this thread wait for ``event``."""
         torch.cuda.current_stream(self.where).wait_event(event.event)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> _GpuEvent:
-        """By the device's copy engines."""
+        """Start a copy on the stream of its direction."""
         stream = self._to_host if target.is_cpu else self._from_host
         with torch.cuda.stream(stream):
             if behind is not None:
@@ -68,28 +69,28 @@ class GpuDevice:
             return _GpuEvent(stream)
 
     def synchronize(self) -> None:
-        """All streams."""
+        """Wait for all streams of the GPU."""
         torch.cuda.synchronize(self.where)
 
     def mark(self) -> torch.cuda.Event:
-        """An event with a time, on the stream of this thread."""
+        """An event with a time stamp, on the current stream of this thread."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.where))
         return event
 
     def seconds_between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
-        """The device's."""
+        """Seconds by the GPU's clock."""
         last.synchronize()
         return first.elapsed_time(last) / 1000
 
     def host_memory(self, num_bytes: int) -> torch.Tensor:
-        """Pages that stay where they are."""
+        """(num_bytes,) uint8 in pinned memory."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def free_bytes(self) -> int:
-        """By the driver: other processes' memory counts."""
+        """Free bytes according to the driver, which counts the memory of other processes as used."""
         return torch.cuda.mem_get_info(self.where)[0]
 
     def peak_bytes(self) -> int:
-        """Of torch's allocator."""
+        """Largest number of bytes that torch's allocator gave to tensors at one time."""
         return torch.cuda.max_memory_allocated(self.where)

@@ -1,4 +1,4 @@
-"""Devices by the type that torch gives them, one object each in a process."""
+"""Devices by their torch type; a process has one object for each device."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def register(kind: str, make: Callable[[torch.device], Device]) -> None:
 
 
 def device_of(where: torch.device) -> Device:
-    """The device that tensors of ``where`` are on: of GPUs without a number, the one in use.
+    """The device of tensors on ``where``; a GPU without a number is the one that this thread uses.
 
     Raises:
-        ValueError: for a type that is not known.
+        ValueError: for an unknown type of device.
     """
     if where.type not in _MAKERS:
         raise ValueError(f"tensors must be on one of {', '.join(_MAKERS)}, not on {where}")

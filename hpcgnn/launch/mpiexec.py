@@ -1,4 +1,4 @@
-"""MPI's launcher, and the flags with which it starts ranks on the machine at hand. Imports neither torch nor MPI.
+"""MPI's launcher, and the flags with which it starts ranks on this machine. Imports neither torch nor MPI.
 
 The launcher is ``$MPIEXEC`` if set, else the ``mpiexec`` beside the program (PyPI's mpich in the program's virtual
 environment), else the one on PATH: it must belong to the library that mpi4py loads, and mpi4py prefers its own
@@ -30,13 +30,13 @@ _HANDED_ON = ("OMP_", "HPCGNN_")
 
 @dataclasses.dataclass(frozen=True)
 class Placing:
-    """Where ranks go.
+    """The placement of ranks on hosts and cores.
 
-    bind: the hosts belong to this job, so each rank gets cores of its own. Otherwise nothing is bound, because two bound runs
-        on a shared machine would fight for the same cores.
-    ranks_per_host: so many on each host; None: as the launcher sees fit, or all on one where they are bound.
-    hostfile: the hosts, one a line; needs ``ranks_per_host``. None: this one, or those of the batch system's job.
-    virtual: onto the hosts of a virtual cluster, which needs Open MPI and sets most in the environment.
+    bind: each rank is bound to cores of its own, because the hosts belong to this job. Otherwise no rank is bound, because two
+        bound jobs on a shared machine would use the same cores.
+    ranks_per_host: number of ranks on each host; None: the launcher chooses, or all are on one host if they are bound.
+    hostfile: file of the hosts, one in each line; needs ``ranks_per_host``. None: this host, or those of the batch system's job.
+    virtual: ranks run on the hosts of a virtual cluster, which needs Open MPI, and sets most options in the environment.
     """
 
     bind: bool = False
@@ -48,12 +48,12 @@ class Placing:
 def command(
     ranks: int, threads: int | None = None, placing: Placing | None = None, program: str = sys.executable
 ) -> list[str]:
-    """What to put before ``program`` and its arguments so that it runs on so many ranks, ``OMP_NUM_THREADS`` included.
+    """The words before ``program`` and its arguments that run it on ``ranks`` ranks; they set ``OMP_NUM_THREADS``, too.
 
     threads: OpenMP threads of each rank. None: ``OMP_NUM_THREADS``, else the cores divided by the ranks of a host.
 
     Raises:
-        HpcgnnError: without the program, or a launcher that works and can do this.
+        HpcgnnError: if there is no such program, or no launcher that works and can place ranks like this.
     """
     placing = placing or Placing()
     if placing.hostfile and not placing.ranks_per_host:
@@ -77,28 +77,28 @@ def command(
 
 
 def run(line: Sequence[str]) -> NoReturn:
-    """Become the launcher of a whole command line: signals and the exit code are its own from now on."""
+    """Replace this process with the launcher of a whole command line, which then gets the signals and sets the exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and ignored ones stay so in a new program
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and the new program would, too
         signal.signal(number, signal.SIG_DFL)
     os.execv(line[0], list(line))  # noqa: S606 - the launcher is what was asked for
 
 
 def of_this_installation(words: Sequence[str]) -> list[str]:
-    """``words``, of which a first ``python`` or ``hpcgnn`` that PATH does not have is this installation's."""
+    """``words``, in which a first ``python`` or ``hpcgnn`` that is not on PATH becomes that of this installation."""
     own = {"python": [sys.executable], "hpcgnn": [sys.executable, "-m", "hpcgnn"]}
     first, *others = words
     return [*(own[first] if first in own and not shutil.which(first) else [first]), *others]
 
 
 def usable_cores() -> int:
-    """How many physical cores have a CPU that this process may use: two threads of one would share what it computes with."""
+    """Number of physical cores with a CPU that this process may use; two threads on one core would share its arithmetic units."""
     return len({core_of(cpu) for cpu in os.sched_getaffinity(0)})
 
 
 def core_of(cpu: int) -> int:
-    """The physical core of a logical CPU, by the lowest number of its CPUs."""
+    """The physical core of a logical CPU, as the lowest number of the core's CPUs."""
     try:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
         return int(re.split("[,-]", siblings.strip())[0])
@@ -107,7 +107,7 @@ def core_of(cpu: int) -> int:
 
 
 def find_launcher(program: str) -> str:
-    """The launcher that belongs to ``program``, a name that PATH has or a path. Raises HpcgnnError without either."""
+    """The launcher that belongs to ``program``, a name on PATH or a path. Raises HpcgnnError if one of the two does not exist."""
     place = shutil.which(program)
     if not place:
         raise HpcgnnError(f"there is no command {program}")
@@ -121,7 +121,8 @@ def find_launcher(program: str) -> str:
 def open_mpi_flags(
     placing: Placing, threads: int, crowded: bool, *, is_root: bool, variables: Iterable[str]
 ) -> list[str]:
-    """Open MPI's flags; ``crowded``: a host has fewer cores than its ranks have threads, ``variables``: names there are."""
+    """Open MPI's flags. crowded: a host has fewer cores than its ranks have threads. variables: names of environment variables,
+    of which those for this program are passed to other hosts."""
     flags = ["--allow-run-as-root"] if is_root else []
     if placing.hostfile:
         flags += ["--hostfile", placing.hostfile]
@@ -130,9 +131,9 @@ def open_mpi_flags(
         flags += ["--map-by", f"ppr:{placing.ranks_per_host}:node" + (f":PE={threads}" if placing.bind else "")]
     if crowded:  # a rank that waits for a message would otherwise spin on the core that the sender needs
         flags += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
-    if placing.virtual:  # called by its full path, it would put its own folder before a virtual environment's on PATH
+    if placing.virtual:  # called by its full path, it would put its folder before a virtual environment's on PATH
         flags.append("--noprefix")
-    # OMP_NUM_THREADS is set on the way to the launcher.
+    # OMP_NUM_THREADS is not in `variables`: the command line sets it.
     handed_on = {name for name in variables if name.startswith(_HANDED_ON)} | {"OMP_NUM_THREADS"}
     return flags + [word for name in sorted(handed_on) for word in ("-x", name)]
 
@@ -151,7 +152,7 @@ def _threads_of_environment() -> int | None:
 
 
 def version_of(launcher: str) -> str:
-    """The lines with which a launcher tells its version. Raises HpcgnnError where it does not start."""
+    """The output of a launcher's ``--version``. Raises HpcgnnError if it does not work."""
     try:
         asked = subprocess.run([launcher, "--version"], capture_output=True, check=False)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Several hosts with links of a given speed on one machine, for tests and benchmarks of what a network does to a job.
+"""Several virtual hosts on one machine, with links of a given speed, for tests and benchmarks of a network's effect on a job.
 
 Hosts are network namespaces (``virtual_network.py``); Open MPI starts a job's ranks on them as it would over ssh
-(``virtual_jobs.py``). Needs root, iproute2 and Open MPI. ``docs/virtual_cluster.md`` says what is real about it.
+(``virtual_jobs.py``). This needs root, iproute2 and Open MPI. ``docs/virtual_cluster.md`` says which parts are real.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 
 
 def check_rights() -> None:
-    """Raise HpcgnnError unless this process may make network namespaces, and has the commands for it."""
+    """Raise HpcgnnError unless this process may make network namespaces, and the commands for that are installed."""
     fields = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     capabilities = int(fields["CapEff"], 16)
     if os.geteuid() != 0 or any(not capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)):
@@ -37,21 +37,21 @@ def check_rights() -> None:
 
 
 def check_name(text: str) -> str:
-    """A cluster's name, of which its hosts' names are made. Raises HpcgnnError for what can be none."""
+    """Return a cluster's name, with which the names of its hosts begin. Raises HpcgnnError unless it is valid."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
         raise HpcgnnError(f"{told(text)} is no name of up to 31 small letters, digits and hyphens")
     return text
 
 
 def check_size(text: str) -> str:
-    """A size of memory as ``mount`` writes it, or its share of the machine's. Raises HpcgnnError for anything else."""
+    """Return a size of memory as ``mount`` writes it: in k, m or g, or as a percentage. Raises HpcgnnError for anything else."""
     if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
         raise HpcgnnError(f"{told(text)} is no size such as 64m or 1g")
     return text
 
 
 def check_subnet(text: str) -> ipaddress.IPv4Network:
-    """A network for the hosts. Raises HpcgnnError for anything else."""
+    """The network of the hosts' addresses. Raises HpcgnnError if ``text`` is no network."""
     try:
         return ipaddress.IPv4Network(text)
     except ValueError as error:
@@ -60,7 +60,8 @@ def check_subnet(text: str) -> ipaddress.IPv4Network:
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[Network]:
-    """Keep other commands from making or removing the cluster; an abstract socket's name is free when its process ends."""
+    """Keep other commands from making or removing the cluster. The lock is an abstract socket, whose name the system frees when
+    this process ends."""
     with socket.socket(socket.AF_UNIX) as lock:
         try:
             lock.bind(f"\0hpcgnn-virtual-cluster.{name}")
@@ -71,7 +72,7 @@ def locked(name: str) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def passing(name: str, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> Iterator[Network]:
-    """A cluster that is removed again at the end."""
+    """A cluster that exists for the body of a ``with`` statement, and is then removed."""
     with locked(name) as network:
         create(network, hosts, subnet, rate, stop)
         try:
@@ -81,7 +82,7 @@ def passing(name: str, hosts: int, subnet: ipaddress.IPv4Network, rate: str, sto
 
 
 def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> None:
-    """Make the cluster, after removing what a killed command has left of it; removes it again when that fails."""
+    """Make the cluster, after removing the remains of a killed command; if that fails, remove it again."""
     if network.is_kept:
         raise HpcgnnError(f"cluster {network.name} is up: take it down first, or choose another --name")
     if hosts > subnet.num_addresses - 2:
@@ -100,13 +101,13 @@ def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, rate: st
 
 
 def destroy(network: Network) -> None:
-    """Remove the cluster, its processes and their files, whatever there is."""
+    """Remove the cluster, its processes and their files, as far as they exist."""
     network.remove()
     shutil.rmtree(state_folder(network.name), ignore_errors=True)
 
 
 def existing(name: str) -> Network:
-    """The cluster, which must be there."""
+    """The cluster called ``name``. Raises HpcgnnError if it does not exist."""
     network = Network(name)
     if not network.hosts or not network.exists:
         raise HpcgnnError(f"there is no cluster {name}: make one with `hpcgnn cluster up N --name {name}`")

@@ -1,4 +1,4 @@
-"""MPI jobs on the hosts of a virtual cluster: where ranks go, over what they talk, and how a job is ended."""
+"""MPI jobs on the hosts of a virtual cluster: the placement of ranks, the networks that they use, and the end of a job."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from types import FrameType
 
 from hpcgnn.launch.virtual_network import Network
 
-STATE = Path("/run")  # root's alone, gone with a reboot like the namespaces, and its paths have no blanks to be quoted
+STATE = Path("/run")  # only root may write it, a reboot clears it like the namespaces, and its paths need no quoting
 _AGENT = Path(__file__).with_name("virtual_cluster_agent.sh")
-_GRACE_SECONDS = 10.0  # Open MPI gives ranks one from SIGTERM to SIGKILL, and then takes leave of its daemons
+_GRACE_SECONDS = 10.0  # Open MPI gives ranks one second from SIGTERM to SIGKILL, and then ends its daemons
 
 
 class Interrupted(Exception):
-    """The user, or a batch system, asked for the end."""
+    """The user, or a batch system, has asked this process to end."""
 
 
 class Stop:
-    """Remembers SIGINT, SIGTERM and SIGHUP instead of raising at once: what has begun to be made, or removed, is finished."""
+    """Remembers SIGINT, SIGTERM and SIGHUP instead of raising at once, so that a change that has begun is finished."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -35,7 +35,7 @@ class Stop:
         self.signal = number
 
     def check(self) -> None:
-        """Raise :class:`Interrupted` when one came."""
+        """Raise :class:`Interrupted` if a signal has come."""
         if self.signal:
             raise Interrupted
 
@@ -47,10 +47,11 @@ def state_folder(name: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to start: a ``line`` of the launcher, its flags for virtual hosts, and the command.
+    """A job to start.
 
-    placement: ``block``, ranks 0, 1, ... on the first host, or ``cyclic``, on one host after the other.
-    shared_memory: the size of each host's /dev/shm as ``mount`` writes it.
+    line: the launcher, its flags for virtual hosts, and the command. placement: ``block``: ranks 0, 1, ... are on the first host;
+    ``cyclic``: rank 0 is on the first host, rank 1 on the second, and so on. shared_memory: size of each host's /dev/shm, as
+    ``mount`` writes it.
     """
 
     line: list[str]
@@ -59,16 +60,16 @@ class Job:
 
 
 def run_job(network: Network, job: Job, stop: Stop) -> int:
-    """Run a job on ranks spread evenly over the hosts; returns its exit code. Hands SIGUSR1 on to the ranks."""
+    """Run a job on ranks spread evenly over the hosts, and return its exit code. SIGUSR1 is passed on to the ranks."""
     folder = state_folder(network.name)
     folder.mkdir(mode=0o700, exist_ok=True)
     session = Path(tempfile.mkdtemp(prefix="job.", dir=folder))
     (session / "hosts").write_text("".join(f"{host}\n" for host in network.hosts))
     (session / "agent").symlink_to(_AGENT)
     try:
-        # In a session of its own, so that Ctrl-C reaches the launcher once and from here.
+        # In a session of its own, so that Ctrl-C does not reach the launcher directly: this process ends it.
         process = subprocess.Popen(
-            ["ip", "netns", "exec", network.switch, *job.line],  # noqa: S607 - where it lies differs, root's PATH tells
+            ["ip", "netns", "exec", network.switch, *job.line],  # noqa: S607 - its folder differs, and is on root's PATH
             env=os.environ | launcher_settings(session, job),
             start_new_session=True,
         )
@@ -77,25 +78,25 @@ def run_job(network: Network, job: Job, stop: Stop) -> int:
     finally:
         network.kill(mark=str(session))
         shutil.rmtree(session, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another job's session is in it
+        with contextlib.suppress(OSError):  # not empty: another job's session is in it
             folder.rmdir()
 
 
 def launcher_settings(session: Path, job: Job) -> dict[str, str]:
-    """The environment in which Open MPI starts ranks on the hosts; its agent hands on everything else in it."""
+    """The environment variables with which Open MPI starts ranks on the hosts; its agent passes on all others."""
     parameters = {
         "plm_rsh_agent": f"bash {session}/agent",
         "orte_default_hostfile": str(session / "hosts"),
         "orte_tmpdir_base": str(session),
         "oob_tcp_if_include": "control",
-        # Between hosts nothing but TCP over the data network: no transport that looks for other interfaces. Within a host
-        # shared memory, which cannot reach further: each host has a name and a /dev/shm of its own.
+        # Between hosts, ranks use TCP over the data network only, and no transport that looks for other interfaces. Within a
+        # host they use shared memory, which other hosts cannot reach: each has a host name and a /dev/shm of its own.
         "pml": "ob1",
         "btl": "tcp,self,vader",
         "btl_tcp_if_include": "eth0",
         "rmaps_base_mapping_policy": "node",
         "rmaps_base_ranking_policy": "slot" if job.placement == "block" else "node",
-        # The hosts share this machine's cores, whatever each believes.
+        # The hosts share this machine's cores, although each assumes that it has all of them.
         "rmaps_base_oversubscribe": "1",
         "mpi_yield_when_idle": "1",
         "hwloc_base_binding_policy": "none",
@@ -107,7 +108,7 @@ def launcher_settings(session: Path, job: Job) -> dict[str, str]:
 
 
 def wait(process: subprocess.Popen[bytes], stop: Stop) -> int:
-    """Wait for the launcher; ends it when a signal came, in the way that makes it end its ranks."""
+    """Wait for the launcher, and return its exit code. If a signal comes, end the launcher so that it ends its ranks."""
     while not stop.signal:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(timeout=0.2)

@@ -1,13 +1,13 @@
 """Network namespaces as hosts of one machine, each with a link of limited speed to a switch.
 
-    NAME-0 [eth0] ════ data0 ┐                  the data network: what ranks send each other; limited, counted, cut
+    NAME-0 [eth0] ════ data0 ┐                  the data network: messages of ranks; limited, counted, cut
     NAME-1 [eth0] ════ data1 ┴ [data]
-    NAME-0 [control] ─ control0 ┐               the control network: the launcher's own; never limited or cut, so
+    NAME-0 [control] ─ control0 ┐               the control network: for the launcher; never limited or cut, so
     NAME-1 [control] ─ control1 ┴ [control]     that it can end the ranks of a host whose data link is gone
 
-Both bridges and all the switch's ends are in the namespace NAME-switch and nothing is in the machine's own network, so
-several clusters may even use the same addresses, and what is there is gone with its namespace. The kernel is the only
-place that knows the state; a killed process can leave no other.
+Both bridges and the switch's ends of all links are in the namespace NAME-switch, and nothing is in the machine's own network. So
+several clusters may use the same addresses, and everything disappears with its namespace. Only the kernel holds the state, so a
+killed process leaves no other state behind.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from hpcgnn.errors import HpcgnnError
 NAMESPACES = Path("/run/netns")
 CONTROL_SUBNET = ipaddress.IPv4Network("169.254.0.0/16")
 UNLIMITED = "unlimited"
-# What one TCP segment carries beside its payload: Ethernet, IPv4, and TCP with time stamps.
+# Header bytes of one TCP segment: Ethernet, IPv4, and TCP with time stamps.
 HEADER_BYTES_PER_PACKET = 14 + 20 + 32
 _UNITS_BITS_PER_SECOND = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# What may leave at once after a pause, and how long a packet may queue: a message below the burst sees no limit.
+# Bytes that may leave at once after a pause, and longest time that a packet may queue. A message below the burst sees no limit.
 _BUCKET = ("burst", "512kb", "latency", "100ms")
 _KILL_SECONDS = 10.0
 _KEPT = "kept"
 
 
 def check_rate(text: str) -> str:
-    """A link's speed as ``tc`` writes it, or ``unlimited``. Raises HpcgnnError for anything else."""
+    """Return a link's speed as ``tc`` writes it, or ``unlimited``. Raises HpcgnnError for anything else."""
     if text != UNLIMITED and not re.fullmatch(r"[1-9]\d*(kbit|mbit|gbit)", text):
         raise HpcgnnError(f"{text} is no rate such as 100mbit or 1gbit, nor {UNLIMITED}")
     return text
 
 
 class Network:
-    """The cluster called ``name``, there or not."""
+    """The cluster called ``name``, which may or may not exist."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.switch = f"{name}-switch"
 
-    # -- what is there ------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
-        """Whether anything of the cluster is there, whole or not: the switch comes first and goes last."""
+        """Whether any part of the cluster exists: the switch is made first and removed last."""
         return (NAMESPACES / self.switch).exists()
 
     @property
     def is_kept(self) -> bool:
-        """Whether it was built to the end, to stay after the command that did so."""
+        """Whether the cluster is complete, and stays after the command that has made it."""
         return self.exists and any(link.get("ifalias") == _KEPT for link in _links(self.switch))
 
     @property
@@ -101,10 +101,10 @@ class Network:
         return next("UP" not in link["flags"] for link in _links(self.switch) if link["ifname"] == port)
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """What each host's data interface has counted since it was made: packets, bytes, and payload.
+        """The packets, bytes and payload bytes that each host's data interface has counted since it was made.
 
-        A packet is what the kernel hands to the interface, up to 64 KiB of one connection with one header; a real
-        network card cuts it, and each piece then has a header. The payload does not depend on that.
+        The kernel gives the interface packets of up to 64 KiB of one connection, with one header each. A real network card would
+        cut them into pieces with a header each. The payload does not depend on that.
         """
         counted = {}
         for host in self.hosts:
@@ -125,10 +125,10 @@ class Network:
                 own.add((NAMESPACES / namespace).stat().st_ino)
         return [pid for pid, inode in _network_namespaces() if inode in own and (mark is None or _has(pid, mark))]
 
-    # -- changing it --------------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def build(self, host_count: int, subnet: ipaddress.IPv4Network, rate: str, check: Callable[[], None]) -> None:
-        """Make the hosts; calls ``check``, which may raise, before each. What a failure leaves, :meth:`remove` removes."""
+        """Make the hosts. Calls ``check``, which may raise, before each; after a failure, :meth:`remove` removes the remains."""
         if strangers := self.hosts:
             raise HpcgnnError(f"{', '.join(strangers)} are no hosts of a virtual cluster: choose another --name")
         _ip("netns", "add", self.switch)
@@ -155,7 +155,7 @@ class Network:
         _raise_link(host, interface)
 
     def keep(self) -> None:
-        """Say that the cluster is whole, and is to stay."""
+        """Mark the cluster as complete, and as one that stays."""
         _ip("-n", self.switch, "link", "set", "control", "alias", _KEPT)
 
     def set_rate(self, rate: str) -> None:
@@ -166,7 +166,7 @@ class Network:
             _tc("-n", host, "qdisc", "replace", "dev", "eth0", "root", *limiter)
 
     def set_link(self, host: str, up: bool) -> None:
-        """Cut the host's data link, or mend it. TCP sees no error, only silence, as with a pulled cable."""
+        """Cut the host's data link, or restore it. As with a pulled cable, TCP gets no error and no packets."""
         _ip("-n", self.switch, "link", "set", f"data{self.index_of(host)}", "up" if up else "down")
 
     def kill(self, mark: str | None = None) -> None:
@@ -181,7 +181,7 @@ class Network:
             time.sleep(0.02)
 
     def remove(self) -> None:
-        """Remove whatever there is of the cluster, and the processes on it."""
+        """Remove the cluster, as far as it exists, and the processes on it."""
         if not self.exists:
             return
         self.kill()
@@ -190,7 +190,7 @@ class Network:
 
 
 def _raise_link(namespace: str, interface: str) -> None:
-    # Without an IPv6 address of its own, an interface sends nothing that no process asked for.
+    # Without an IPv6 address, an interface sends only packets of processes, which keeps the counters exact.
     quiet = () if interface == "lo" else ("addrgenmode", "none")
     _ip("-n", namespace, "link", "set", interface, *quiet, "up")
 
@@ -202,7 +202,7 @@ def _links(namespace: str) -> list[dict[str, Any]]:
 def _network_namespaces() -> Iterator[tuple[int, int]]:
     """Every process with the inode of its network namespace."""
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             yield int(entry.name), (entry / "ns" / "net").stat().st_ino
 
 
@@ -222,7 +222,7 @@ def _tc(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    # In a session of its own, which Ctrl-C does not reach: every change is made, or not begun.
+    # In a session of its own, which Ctrl-C does not reach, so that no change is interrupted.
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
     )
