@@ -1,1 +1,1 @@
-"""Studies: many trainings of one specification, recorded line by line, with their statistics, tables and targets."""
+"""Studies: many runs of one specification, recorded line by line, with their statistics, tables and targets."""

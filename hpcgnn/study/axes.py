@@ -1,4 +1,4 @@
-"""What may vary in a study: what a run is made on, what starts it, and every setting of ``hpcgnn train``."""
+"""The axes of a study: the graph, parts and hosts of a run, the program that it starts, and every setting of ``hpcgnn train``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, setting
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
-# The settings that PyG's training takes, and those that are nothing to it: it is in float32 and makes no evaluations.
+# The settings that PyG's training takes, and those that do not apply to it: it uses float32 and makes no evaluations.
 OF_PYG = (
     *("model", "layers", "hidden", "heads", "norm", "activation", "dropout"),
     *("epochs", "lr", "weight_decay", "seed", "device"),
 )
 _NOTHING_TO_PYG = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
-# What keeps our kernels, torch's own, oneDNN and MKL to an instruction set.
+# Environment variables that restrict our kernels, torch's, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
     "avx2": {
         "HPCGNN_ISA": "avx2",
@@ -32,12 +32,12 @@ ENVIRONMENTS = {
     },
 }
 PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
-SEED_WORD = "{seed}"  # as a whole number among the settings: the seed of each run, as link_seed
+SEED_WORD = "{seed}"  # stands for the seed of each run where a setting takes a whole number, such as link_seed
 _MOST_RANKS = 1 << 31
 
 
 class CombinationError(HpcgnnError):
-    """What cannot be; ``axes`` are to blame, the likeliest first."""
+    """A combination of values that cannot run. axes: the axes that cause it, the most likely one first."""
 
     def __init__(self, message: str, *axes: str) -> None:
         super().__init__(message)
@@ -48,9 +48,10 @@ def _axis(name: str, kind: type, default: Any, **about: Any) -> Setting:
     return Setting(name, name, kind, default, About(**about))
 
 
-# What is no setting of `hpcgnn train`. Zero threads: the launcher shares out the cores. No hosts: ranks run on this machine, or
-# on the nodes of a batch job; else on so many virtual ones, whose links have a rate. framework: what trains; PyG does in one
-# process. bench: the words of a `hpcgnn bench` command, where {parts} and {graph} stand for the files made of the other axes.
+# Axes that are no settings of `hpcgnn train`. threads = 0: the launcher divides the cores. hosts = 0: ranks run on this machine,
+# or on the nodes of a batch job; otherwise they run on this number of virtual hosts, whose links have a rate. framework: the
+# library that trains; PyG trains in one process. bench: the words of a `hpcgnn bench` command, in which {parts} and {graph}
+# stand for the files that are made from the other axes.
 OF_STUDY = {
     each.name: each
     for each in (
@@ -69,11 +70,11 @@ OF_STUDY = {
         _axis("bench", str, ""),
     )
 }
-# Of these a configuration tells only what is given.
+# A record's configuration has these axes only if the specification gives them.
 _TOLD_IF_GIVEN = ("name", "framework", "isa", "bench")
-# Settings that every record's configuration tells, also where the specification leaves them to their defaults.
+# A training's record has these settings even if the specification leaves them at their defaults.
 _ALWAYS_TOLD = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
-# Given otherwise, or different in each run.
+# Settings that cannot be axes, with the reason.
 _NOT_VARIED = {
     "seed": "seeds are given as `seeds = [0, 1, 2]` at the top",
     "replay": "a study has runs of its own alone",
@@ -87,7 +88,7 @@ def known() -> dict[str, Setting]:
 
 
 def check_axis(name: str, value: Any) -> None:
-    """Raise HpcgnnError where there is no such axis, or where it may not have such a value."""
+    """Raise HpcgnnError if there is no such axis, or it cannot have this value."""
     axes = known()
     if name in _NOT_VARIED:
         raise HpcgnnError(f"{name} is no axis: {_NOT_VARIED[name]}")
@@ -109,7 +110,8 @@ def _near(name: str, axes: Mapping[str, Setting]) -> str:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where ranks run. hosts: virtual ones, 0 for none. rate: of their links. threads: of a rank, 0 for the launcher's choice."""
+    """The placement of a run's ranks. threads: threads of each rank, 0 for the launcher's choice. hosts: number of virtual hosts,
+    0 for none. rate: speed of their links."""
 
     ranks: int
     threads: int
@@ -119,15 +121,15 @@ class Placement:
 
     @property
     def nodes(self) -> int:
-        """How many the ranks are on."""
+        """Number of nodes on which the ranks run."""
         return self.ranks // self.ranks_per_node
 
 
 def placement(given: Mapping[str, Any]) -> Placement:
-    """Where the ranks of a configuration run.
+    """The placement of a configuration's ranks.
 
     Raises:
-        CombinationError: for what does not go together.
+        CombinationError: for values that do not go together.
     """
     ranks, rate = given.get("ranks", 1), given.get("rate", "")
     hosts, per_node = given.get("hosts", 0), given.get("ranks_per_node", 0)
@@ -151,14 +153,14 @@ def placement(given: Mapping[str, Any]) -> Placement:
 
 
 def check_partition(given: Mapping[str, Any], where: Placement) -> None:
-    """Raise CombinationError for a partition that cannot be made."""
+    """Raise CombinationError if the partition cannot be made."""
     method, objective = given.get("partitioner", "auto"), given.get("objective", "cut")
     balance = tuple(given.get("balance", OF_STUDY["balance"].default).split(","))
     try:
         PartitionOptions(where.ranks, method, objective, balance, ranks_per_node=where.ranks_per_node)
     except HpcgnnError as error:
         raise CombinationError(str(error), "balance", "partitioner") from error
-    # "rows" moves nodes after any method; "auto" takes a method that can.
+    # The objective "rows" moves nodes after any method; "auto" takes a method that has the objective.
     if method != "auto" and objective not in (*METHODS[method].objectives, "rows"):
         able = " and ".join(name for name, other in METHODS.items() if objective in other.objectives)
         said = f"partitioner = {method!r} cannot minimise objective = {objective!r}: {able} can"
@@ -166,7 +168,7 @@ def check_partition(given: Mapping[str, Any], where: Placement) -> None:
 
 
 def check_kind(given: Mapping[str, Any], kind: str) -> None:
-    """Raise CombinationError for axes that runs of a kind have no use for, or lack."""
+    """Raise CombinationError for axes that have no effect in runs of a kind, and for one that they need and lack."""
     own = {BENCH: "bench", PREPARE: "graph"}
     if kind not in own:
         if "bench" in given:
@@ -181,7 +183,7 @@ def check_kind(given: Mapping[str, Any], kind: str) -> None:
 
 
 def check_framework(given: Mapping[str, Any], where: Placement) -> None:
-    """Raise CombinationError for what PyG cannot be given: it trains in one process, and knows few of our settings."""
+    """Raise CombinationError for values that PyG's training cannot take: it runs in one process, and has few of our settings."""
     if given.get("framework", HPCGNN) != PYG:
         return
     if where.ranks > 1 or where.hosts:
@@ -196,7 +198,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     """The settings of ``hpcgnn train`` in a configuration, checked as that command does.
 
     Raises:
-        CombinationError: for what it would refuse.
+        CombinationError: for settings that ``hpcgnn train`` would refuse.
     """
     settings = {name: value for name, value in given.items() if name not in OF_STUDY}
     try:
@@ -208,7 +210,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
 
 
 def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
-    """The settings that a sentence names, as flags or plainly, in the order in which it does."""
+    """The settings that a sentence names, as flags or by their names, in the order of the sentence."""
     found = {}
     for name in settings:
         places = [re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", sentence) for word in (as_flag(name), name)]
@@ -218,9 +220,9 @@ def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def told(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
-    """A record's configuration: every axis, with the defaults of those that a reader looks for; settings as TOML has them.
+    """A record's configuration: every axis, including those at their defaults that readers look for; settings as in TOML.
 
-    kind: trainings alone have settings that are told whether they are given or not.
+    kind: kind of the study; only trainings have settings that are recorded even if they are not given.
     """
     used = config.settings()
     names = {
@@ -249,7 +251,7 @@ def as_flags(given: Mapping[str, Any]) -> list[str]:
             continue
         setting = named[name].setting
         shown = as_told(setting, as_typed(setting, value))
-        if isinstance(shown, bool):  # of a setting that is off by default: on the command line it has no value
+        if isinstance(shown, bool):  # a setting that is off by default: its flag has no value
             found += [as_flag(name)] * shown
         else:
             found += [as_flag(name), *map(str, shown if isinstance(shown, list) else [shown])]

@@ -1,4 +1,4 @@
-"""The commands that a study runs: this package's own, each in a process of its own."""
+"""The commands that a study runs: those of this package, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from hpcgnn.study.graphs import DATA
 from hpcgnn.study.process_tree import MemoryWatch
 
 _GRACE_SECONDS = 15.0  # launchers give ranks some seconds from SIGTERM to SIGKILL
-_SAID = 400  # characters of an error
+_SAID = 400  # most characters of an error
 
 
 @dataclass(frozen=True)
 class Commands:
-    """hpcgnn: what runs it. launcher: for a batch system, what starts ranks, such as ``srun --ntasks={ranks}
-    --cpus-per-task={threads}``; without it ``hpcgnn launch`` does. data: the folder that ``$DATA`` in sources stands for."""
+    """The way to run commands. hpcgnn: the words that run ``hpcgnn``. launcher: on a batch system, the words that start ranks,
+    such as ``srun --ntasks={ranks} --cpus-per-task={threads}``; without it, ``hpcgnn launch`` starts them. data: the folder that
+    stands for ``$DATA`` in sources of graphs."""
 
     hpcgnn: tuple[str, ...] = (sys.executable, "-m", "hpcgnn")
     launcher: str = ""
     data: str = ""
 
     def located(self, source: str) -> str:
-        """A source of ``hpcgnn convert`` with the folder of the data in the place of ``$DATA``.
+        """A source of ``hpcgnn convert``, with the folder of the data in place of ``$DATA``.
 
         Raises:
-            HpcgnnError: where it is in such a folder and none was given.
+            HpcgnnError: if the source contains ``$DATA`` and no folder was given.
         """
         if DATA in source and not self.data:
             raise HpcgnnError(f"the graph {source} is in a folder of data: name the folder with --data DIR")
@@ -53,7 +54,8 @@ class Commands:
         return [*launch, "--", *self.hpcgnn, *words]
 
     def on_one(self, words: Sequence[str], threads: int = 1) -> list[str]:
-        """The same for one process, which a batch system's launcher starts as well: MPI may refuse to start beside it."""
+        """The command line that runs ``hpcgnn WORDS`` in one process. A batch system's launcher starts this one, too, because
+        MPI may refuse to start without it."""
         return [*(self._launched(1, threads) if self.launcher else []), *self.hpcgnn, *words]
 
     def _launched(self, ranks: int, threads: int) -> list[str]:
@@ -66,16 +68,16 @@ class Commands:
 
 
 def run(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command line, its output into a file; returns "" or, where it failed, one sentence that says why.
+    """Run a command line with its output in a file; return "", or, if it fails, one sentence with the reason.
 
-    environment: what the command gets beside this process's own. Interrupted, it ends the command, and its ranks with it, before
-    it raises what interrupted it.
+    environment: variables that the command gets beside those of this process. If this function is interrupted, it ends the
+    command and its ranks before it raises the interruption.
     """
     return _run(line, output, environment or {}, lambda process: None)
 
 
 def measured(line: Sequence[str], output: Path) -> tuple[str, dict[str, float]]:
-    """The same, with ``wall_seconds`` and ``peak_memory_bytes`` of all its processes together."""
+    """As :func:`run`; also returns ``wall_seconds``, and ``peak_memory_bytes`` of all the command's processes together."""
     watches: list[MemoryWatch] = []
     started = time.perf_counter()
     said = _run(line, output, {}, lambda process: watches.append(MemoryWatch(process.pid)))
@@ -90,7 +92,7 @@ def _run(
     started: Callable[[subprocess.Popen[bytes]], object],
 ) -> str:
     with output.open("wb") as stream:
-        # In a session of its own, so that Ctrl-C reaches it once and from here.
+        # In a session of its own, so that Ctrl-C does not reach it directly: this process ends it.
         process = subprocess.Popen(
             line,
             env=os.environ | environment,
@@ -109,10 +111,10 @@ def _run(
 
 
 def facts(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The JSON object that a command prints. environment: as :func:`run` takes it.
+    """The JSON object that a command prints. environment: as in :func:`run`.
 
     Raises:
-        HpcgnnError: with its own sentence where it fails.
+        HpcgnnError: if the command fails, with the sentence that it prints.
     """
     if said := run(line, output, environment):
         raise HpcgnnError(said)
@@ -120,7 +122,7 @@ def facts(line: Sequence[str], output: Path, environment: Mapping[str, str] | No
 
 
 def object_in(output: Path) -> dict[str, Any]:
-    """The last JSON object in what a command has printed; an empty one where there is none."""
+    """The last JSON object in the output of a command; an empty one if there is none."""
     for text in reversed(output.read_text(errors="replace").splitlines()):
         if text.startswith("{"):
             return json.loads(text)
@@ -137,7 +139,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _why(code: int, output: Path) -> str:
-    """The command's own error, or else its last line."""
+    """The reason of a failure: the command's error, or else its last line, with its exit code or signal."""
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("hpcgnn: error")]
     said = errors[0].partition(": ")[2] if errors else (lines[-1] if lines else "it printed nothing")

@@ -26,10 +26,10 @@ FIGURES = {
 def curve(
     runs: Iterable[Mapping[str, list[Any]]], place: str, figure: str
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """x and y of each epoch in which any run has a number as the figure.
+    """x and y of each epoch in which any run has a number for the figure; y is the median over runs.
 
-    runs: by name, a list over lines of ``metrics.jsonl``, whose ``epoch`` is the number of each. place: of :data:`PLACES`;
-    training seconds are those of all epochs so far, without evaluations. Some lines may be left out.
+    runs: for each run, lists over the lines of ``metrics.jsonl`` by name; ``epoch`` has the numbers of epochs. place: one of
+    :data:`PLACES`; training seconds are those of all epochs so far, without evaluations. Lines may be missing.
     """
     values: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
@@ -46,7 +46,7 @@ def curve(
 
 
 def seconds_to(epochs: Mapping[str, list[Any]], figure: str, target: float) -> float:
-    """Seconds of training until the figure was first at least the target; infinite where it never was, or is not told."""
+    """Seconds of training until the figure first reached the target; infinite if it never did, or is not in the records."""
     for value, passed in zip(_column(epochs, figure), _seconds_so_far(epochs) or (), strict=False):
         if value is not None and passed is not None and value >= target:
             return passed
@@ -54,7 +54,7 @@ def seconds_to(epochs: Mapping[str, list[Any]], figure: str, target: float) -> f
 
 
 def _column(epochs: Mapping[str, list[Any]], figure: str) -> list[Any]:
-    """The values of a figure; bits and exchanges follow from how many rows had so many bits in which exchange."""
+    """The values of a figure; bits and exchanges follow from the number of rows of each exchange with each bit-width."""
     sent = epochs.get("bits", [])
     if figure == "exchanges" and figure not in epochs:
         return [len(each) if isinstance(each, Mapping) else None for each in sent]

@@ -1,4 +1,4 @@
-"""Formulas in the name of a graph's source, so that graphs grow with ranks: ``rmat:scale={13 + log2(ranks)}``."""
+"""Formulas in a graph's source, with which graphs grow with ranks: ``rmat:scale={13 + log2(ranks)}``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {"log2": math.log2, "sqrt": ma
 
 
 def filled(text: str, values: Mapping[str, int]) -> str:
-    """``text`` with the value of each formula in braces, a whole number.
+    """``text`` with each formula in braces replaced by its value, a whole number.
 
-    values: what the formulas may name.
+    values: the names that formulas may use, and their values.
 
     Raises:
-        HpcgnnError: for what is no formula of those, or no whole number.
+        HpcgnnError: for a formula that is not valid, or whose value is no whole number.
     """
     return _BRACES.sub(lambda found: str(_whole(found[1], values)), text)
 
 
 def names_in(text: str) -> set[str]:
-    """What the formulas of ``text`` name."""
+    """The names that the formulas of ``text`` use."""
     inside = " ".join(_BRACES.findall(text))
     return set(re.findall(r"[A-Za-z_]\w*", inside)) - _FUNCTIONS.keys()
 

@@ -1,4 +1,4 @@
-"""The graphs of a study: sources of ``hpcgnn convert``, with its options where there are any, or graph files that are there."""
+"""The graphs of a study: sources of ``hpcgnn convert``, perhaps with options, or graph files that exist already."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hpcgnn.study.formulas import filled, names_in
 from hpcgnn.study.records import short_hash
 
 _TEXTS, _FLAGS = ("source", "split", "features"), ("undirected", "self_loops", "row_normalise", "drop_duplicates")
-DATA = "$DATA"  # in a source: the folder that `--data` names, so that no result depends on where the files are
+DATA = "$DATA"  # stands in a source for the folder of `--data`, so that no result depends on the place of the files
 _SOURCE = re.compile(r"[a-z]+:.+|digits")
 
 
 @dataclass(frozen=True)
 class GraphSource:
-    """What a graph is made of. name: of its files. options: flags of ``convert``. file: a graph.h5 that is used as it is.
-    formulas: names in its formulas, for whoever asks whether it grows."""
+    """The source of a graph. name: name of its files. options: flags of ``convert``. file: a graph.h5 that is used as it is.
+    formulas: names in its formulas, which tell whether the graph grows."""
 
     name: str
     source: str
@@ -31,7 +31,7 @@ class GraphSource:
 
 
 def check_options(name: str, options: Any) -> None:
-    """Raise CombinationError for a table ``[graphs.NAME]`` that is none."""
+    """Raise CombinationError unless ``options`` is a valid table ``[graphs.NAME]``."""
     if not isinstance(options, dict):
         raise CombinationError(f"graphs.{name} must be a table with a source")
     for key, value in options.items():
@@ -49,12 +49,12 @@ def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers
     """The graph of a run.
 
     Args:
-        graph: as the specification says it: a source, a file, or one of ``named``.
+        graph: the specification's value: a source, a file, or one of ``named``.
         named: tables of options by name.
-        numbers: what formulas may name.
+        numbers: the names that formulas may use, and their values.
 
     Raises:
-        CombinationError: where it is none of these.
+        CombinationError: if it is none of these.
     """
     if not graph:
         raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
@@ -99,7 +99,7 @@ def _file_name(label: str, made_of: list[Any]) -> str:
 
 
 def _state(source: str) -> list[int]:
-    """Of the file that a source names, if it does, what changes when it is written anew: then it is another graph."""
+    """The size and time of the file that a source names, if it names one: a file that was written again is another graph."""
     if DATA in source:
         return []
     path = Path(source.partition(":")[2].partition("?")[0] if ":" in source else source)

@@ -13,33 +13,33 @@ from hpcgnn.study.specification import STRONG, WEAK, Specification
 from hpcgnn.study.statistics import Estimate
 
 RANKS = "ranks"
-NOTHING = "-"  # where there is no value
+NOTHING = "-"  # stands for a value that does not exist
 _FOLLOW_RANKS = ("hosts", "ranks_per_node")
 _OF_RUNS = ("seed", "repeat")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Results of one configuration, by repeat and seed: figures, and by name those of each epoch where there are any."""
+    """The results of one configuration, by repeat and seed: figures, and, for trainings, lists over epochs by name."""
 
     configuration: Mapping[str, Any]
     figures: Mapping[tuple[int, int], Mapping[str, Any]]
     epochs: Mapping[tuple[int, int], Mapping[str, list[Any]]]
 
     def values(self, figure: str) -> dict[tuple[int, int], float]:
-        """A figure of each run that has it."""
+        """The value of a figure in each run that has it."""
         found = {pair: measures.value(figures, figure) for pair, figures in self.figures.items()}
         return {pair: value for pair, value in found.items() if value is not None}
 
     def matches(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether it has these values of axes; a list means any of them."""
+        """Whether the group has the wanted values of axes; a list stands for any of its values."""
         return all(
             str(self.configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
             for axis, value in wanted.items()
         )
 
     def label(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Its values of these axes; a dash where it has none, as a model that has no use for a strategy."""
+        """The group's values of these axes; a dash for an axis that it does not have, such as a strategy without exchanges."""
         return tuple(str(self.configuration.get(axis, NOTHING)) for axis in axes)
 
 
@@ -62,16 +62,16 @@ class Groups:
                 for axis, value in line.items():
                     of_lines.setdefault(axis, set()).add(value)
         self.all = [Group(*each) for each in found.values()]
-        # Lines have axes that the specification does not name, and these tell groups apart as well.
+        # Lines have axes that the specification does not name, and groups may differ in these as well.
         in_lines = tuple(axis for axis in measures.LINE_AXES if axis in of_lines)
         self._varied, self._product = (*self._varied, *in_lines), (*self._product, *in_lines)
 
     def matching(self, wanted: Mapping[str, Any]) -> list[Group]:
-        """Those with these values of axes."""
+        """The groups with these values of axes."""
         return [group for group in self.all if group.matches(wanted)]
 
     def left_open(self, groups: Sequence[Group], named: Iterable[str]) -> tuple[str, ...]:
-        """Axes that tell ``groups`` apart which those that are named already do not: an axis that follows from them is none."""
+        """The axes, beside the named ones, in which ``groups`` differ. An axis whose value follows from others is left out."""
         known = [*named]
         known += [*(_FOLLOW_RANKS if RANKS in known else ()), *(("bench",) if "subject" in known else ())]
         found: list[str] = []
@@ -83,7 +83,7 @@ class Groups:
         return tuple(found)
 
     def estimate(self, group: Group, figure: str, baseline: Mapping[str, Any]) -> Estimate | None:
-        """A figure of a group; None where it, or what it is compared with, was not measured."""
+        """The estimate of a figure of a group; None if it was not measured, or if the group to compare with was not."""
         base, ending = measures.split(figure)
         if figure == measures.SPREAD:
             values = [seconds for epochs in group.epochs.values() for seconds in epochs.get("seconds", [])]
@@ -103,8 +103,8 @@ class Groups:
         return compare(group.values(base), other.values(base))
 
     def baseline_of(self, group: Group, baseline: Mapping[str, Any]) -> Group | None:
-        """The group that ``group`` is compared with: it has the baseline's values, ``group``'s own of the other axes of the
-        product, and of all others as many as any; None where there is none, or no single one."""
+        """The group to compare ``group`` with. It has the values of ``baseline``, the values of ``group`` on the other axes of
+        the product, and shares most values on all other axes. None if there is no such group, or several."""
         fixed = set(self._product) - baseline.keys() - set(_FOLLOW_RANKS if RANKS in baseline else ())
         found = [other for other in self.matching(baseline) if other.label(fixed) == group.label(fixed)]
         alike = [sum(other.label([axis]) == group.label([axis]) for axis in self._varied) for other in found]

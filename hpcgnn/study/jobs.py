@@ -1,8 +1,9 @@
-"""What a run does, by the kind of its study: a training, the preparation of a graph, or a bench; and what its record keeps.
+"""The work of a run, by the kind of its study: a training, the preparation of a graph, or a bench; and the contents of its
+record.
 
-A training is on ranks, or by PyG in one process. A preparation is `hpcgnn convert`, `partition` and `plan`, each from nothing and
-measured. A bench is `hpcgnn bench WORDS --json`, whose object has `lines`. Preparations and benches give several results each: a
-line has `axes`, which join those of the configuration, and `figures`.
+A training runs on ranks, or in PyG's one process. A preparation runs and measures `hpcgnn convert`, `partition` and `plan`,
+without any file from before. A bench is `hpcgnn bench WORDS --json`, whose JSON object has `lines`. Preparations and benches
+give several results each: a line has `axes`, which are added to those of the configuration, and `figures`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PLAN = ("rows", "pairs", "bytes", "max_rows_sent", "max_rows_received")
 
 @dataclass(frozen=True)
 class Job:
-    """A run that can start. parts: None where it needs none. place: an empty folder of its own."""
+    """A run that can start. parts: its parts; None if it needs none. place: an empty folder for this run."""
 
     run: Run
     parts: Parts | None
@@ -44,24 +45,24 @@ class Job:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What keeps it to its instruction set."""
+        """The environment variables that restrict the run to its instruction set."""
         return ENVIRONMENTS.get(self.run.configuration.get("isa", NATIVE), {})
 
     @property
     def output(self) -> Path:
-        """The file of what it prints."""
+        """The file of the run's output."""
         return self.place / "output.txt"
 
 
 def needs_parts(run: Run) -> bool:
-    """Whether a graph is to be partitioned, and planned, before the run."""
+    """Whether a graph must be partitioned, and planned, before the run."""
     if run.kind == BENCH:
         return any(word in run.given["bench"] for word in (PARTS_WORD, GRAPH_WORD))
     return run.kind != PREPARE
 
 
 def done(job: Job) -> dict[str, Any]:
-    """Run it; returns ``status`` and what else its record has."""
+    """Run ``job``; return ``status`` and the other results for its record."""
     work: Callable[[Job], dict[str, Any]] = {BENCH: _bench, PREPARE: _preparation}.get(job.run.kind, _training)
     if job.run.configuration.get("framework", HPCGNN) == PYG:
         work = _training_by_pyg
@@ -95,7 +96,7 @@ def _training_by_pyg(job: Job) -> dict[str, Any]:
     assert job.parts is not None
     settings = {name: job.run.configuration[name] for name in OF_PYG if name in job.run.configuration}
     words = ["bench", "pyg", str(job.parts.graph), "--json"]
-    # Without a number PyG takes all cores, as ranks of ours share them all.
+    # Without a number of threads PyG takes all cores, as our ranks divide all of them.
     words += ["--threads", str(job.run.place.threads)] if job.run.place.threads else []
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = commands.facts(job.line(words, on_ranks=False), job.output, job.environment)
@@ -109,7 +110,7 @@ def _training_by_pyg(job: Job) -> dict[str, Any]:
 
 
 def _bench(job: Job) -> dict[str, Any]:
-    """On ranks where it is given their parts."""
+    """Run a bench; on ranks if its words name the parts."""
     words, on_ranks = shlex.split(job.run.given["bench"]), PARTS_WORD in job.run.given["bench"]
     if job.parts is not None:
         files = {PARTS_WORD: str(job.parts.path), GRAPH_WORD: str(job.parts.graph)}
@@ -129,7 +130,7 @@ def _is_line(line: Any) -> bool:
 
 
 def _preparation(job: Job) -> dict[str, Any]:
-    """A graph made of its source, partitioned and planned, each measured; the files go when all is done."""
+    """Convert a graph from its source, partition it, and plan it; measure each step, and remove the files in the end."""
     run, how = job.run, job.how
     assert run.graph is not None
     graph, parts = run.graph.file or job.place / "graph.h5", job.place / "parts.h5"

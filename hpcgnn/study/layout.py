@@ -1,10 +1,11 @@
-"""What the report of a study shows: tables and pictures, from ``[[report.tables]]`` and ``[[report.figures]]``, or by its kind.
+"""The layout of a study's report: tables and pictures, from ``[[report.tables]]`` and ``[[report.figures]]``, or a default by
+kind.
 
-A table has ``rows`` (an axis or several), ``columns`` (an axis) and ``figures`` (hpcgnn/study/measures.py; those ending in
-``_ratio`` or ``_difference`` compare runs of the same seed with ``baseline = {axis = value}``). A figure has ``x`` (an axis),
-``figure`` and ``series`` (axes); with ``x = "epoch"`` or ``x = "training_seconds"`` it is a curve of what each epoch has
-(hpcgnn/study/curves.py), the median over seeds. Both may have a ``title``, ``where = {axis = value}``, and ``about``: sentences
-that stand beside it.
+A table has ``rows`` (an axis or several), ``columns`` (an axis) and ``figures`` (hpcgnn/study/measures.py; those that end in
+``_ratio`` or ``_difference`` compare runs of the same seed with ``baseline = {axis = value}``). A picture has ``x`` (an axis),
+``figure`` and ``series`` (axes). With ``x = "epoch"`` or ``x = "training_seconds"`` it is a curve over epochs
+(hpcgnn/study/curves.py), the median over seeds. Both may have a ``title``, ``where = {axis = value}`` to choose configurations,
+and ``about``, sentences to show beside it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 from hpcgnn.study import curves, measures
 from hpcgnn.study.axes import STRONG, WEAK, CombinationError
 
-_DERIVED = ("hosts", "ranks_per_node")  # they follow ranks where those vary
+_DERIVED = ("hosts", "ranks_per_node")  # these follow from ranks if ranks vary
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table to be."""
+    """The plan of a table."""
 
     title: str
     rows: tuple[str, ...]
@@ -34,7 +35,7 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class FigurePlan:
-    """A picture to be."""
+    """The plan of a picture."""
 
     title: str
     x: str
@@ -49,7 +50,7 @@ class FigurePlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """All of a report."""
+    """All tables and pictures of a report."""
 
     tables: tuple[TablePlan, ...]
     figures: tuple[FigurePlan, ...]
@@ -60,12 +61,12 @@ _FIGURE = ("title", "x", "figure", "series", "baseline", "where", "x_is_log", "y
 
 
 def read_layout(report: Mapping[str, Any], kind: str, names: Collection[str], varied: Sequence[str]) -> Layout:
-    """The layout that a specification gives, or else the usual one of its kind.
+    """The layout that a specification gives, or else the default of its kind.
 
-    names: of axes that configurations have. varied: axes with several values.
+    names: names of the axes that configurations have. varied: axes with several values.
 
     Raises:
-        CombinationError: its ``axes`` are the place within the table ``report``.
+        CombinationError: for a layout that is not valid; its ``axes`` are the place within the table ``report``.
     """
     for name in report:
         if name not in ("tables", "figures"):

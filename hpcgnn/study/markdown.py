@@ -9,7 +9,7 @@ from hpcgnn.study.summary import Figure, Series, StudySummary, Table
 
 
 def page(summary: StudySummary) -> str:
-    """All of it; figures as tables of their values."""
+    """The whole summary; pictures become tables of their values."""
     lines = [f"# {summary.name}", ""]
     lines += [f"- {name}: {_plain(value)}" for name, value in summary.facts]
     lines += ["", *(f"> {_plain(note)}" for note in summary.notes), ""] if summary.notes else [""]
@@ -34,7 +34,7 @@ def _table(table: Table) -> list[str]:
 
 
 def rows_of_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:
-    """The lines of a table whose columns behind the first ``label_columns`` are numbers."""
+    """The lines of a table; columns after the first ``label_columns`` are numbers."""
     marks = ["---" if number < label_columns else "--:" for number in range(len(header))]
     return [_row(header), _row(marks), *map(_row, rows)]
 
@@ -54,7 +54,7 @@ def _values(figure: Figure) -> Table:
 
 
 def _last_until(series: Series, place: float) -> str:
-    """Nothing before the first point, and behind the last one."""
+    """The last value of a series up to ``place``; a dash before its first and after its last point."""
     passed = [y for x, y in zip(series.x, series.y, strict=True) if x <= place]
     return f"{passed[-1]:.4g}" if passed and place <= series.x[-1] else NOTHING
 
@@ -68,5 +68,5 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """One line, in which nothing is HTML."""
+    """The text on one line, with HTML made harmless."""
     return " ".join(text.split()).replace("<", "&lt;")

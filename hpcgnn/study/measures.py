@@ -1,4 +1,4 @@
-"""The figures of a run that tables, pictures and targets name, with their units."""
+"""The figures of a run that tables, pictures and targets may name, with their units."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpcgnn.study.records import Record
 RATIO, DIFFERENCE = "_ratio", "_difference"
 SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
 SECONDS = "epoch_seconds_median"
-# Of most runs, until an evaluation is as good as the baseline's mean less a point.
+# Seconds in which most runs reach an evaluation as good as the baseline's mean minus one point.
 SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_best_val", 0.01
-# What the lines of benches and preparations may have beside the axes of a configuration.
+# Axes that lines of benches and preparations may have beside those of a configuration.
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
 _LABELS = {
@@ -42,9 +42,9 @@ _LABELS = {
     EFFICIENCY: "parallel efficiency",
     SPREAD: "spread of epoch times",
 }
-# Times of all epochs but the first, which is slower: means, as medians hide what is done in few epochs only.
+# Mean times of all epochs except the first, which is slower. Means, because medians hide work that only few epochs do.
 _MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_wait_seconds"}
-# Of benches and preparations.
+# Figures of benches and preparations.
 _OF_LINES = {
     "seconds": "seconds",
     "gigabytes_per_second": "GB/s",
@@ -83,7 +83,8 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def known() -> list[str]:
-    """All, without the endings ``_ratio`` and ``_difference`` that compare with a baseline. Times of phases have a dot."""
+    """The names of all figures, without the endings ``_ratio`` and ``_difference``, which compare with a baseline. Names of
+    phases' times contain a dot."""
     phases = [
         f"{table}.{phase}"
         for table in ("breakdown_seconds_median", "breakdown_seconds_mean_median")
@@ -93,7 +94,7 @@ def known() -> list[str]:
 
 
 def split(name: str) -> tuple[str, str]:
-    """``("bytes_sent_per_epoch", "_ratio")`` of ``bytes_sent_per_epoch_ratio``."""
+    """A figure's name and its ending: ``("bytes_sent_per_epoch", "_ratio")`` for ``bytes_sent_per_epoch_ratio``."""
     for ending in (RATIO, DIFFERENCE):
         if name.endswith(ending):
             return name.removesuffix(ending), ending
@@ -101,18 +102,18 @@ def split(name: str) -> tuple[str, str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is such a figure."""
+    """Whether there is a figure of this name."""
     base, ending = split(name)
     return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET))
 
 
 def needs_baseline(name: str) -> bool:
-    """Whether it compares."""
+    """Whether the figure compares with a baseline."""
     return bool(split(name)[1]) or name == SECONDS_TO_TARGET
 
 
 def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """Axes and figures of each result of a finished run; a training has one, and no axes of its own."""
+    """The axes and figures of each result of a finished run; a training has one result, without axes of its own."""
     if "lines" in record.summary:
         return [(line["axes"], line["figures"]) for line in record.summary["lines"]]
     shares = {int(bits): share for bits, share in record.summary.get("bits_shares", {}).items()}
@@ -124,7 +125,7 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
 
 
 def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
-    """What the epochs of a training tell that its summary does not."""
+    """Figures that follow from the epochs of a training, and are not in its summary."""
     found = {name: mean(epochs[column][1:]) for name, column in _MEANS.items() if len(epochs.get(column, ())) > 1}
     if epochs.get("bytes_sent"):
         found["bytes_sent_mean"] = mean(epochs["bytes_sent"])
@@ -134,7 +135,7 @@ def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
 
 
 def value(figures: Mapping[str, Any], name: str) -> float | None:
-    """Of the figures of a result; None where it was not measured."""
+    """The value of the figure ``name`` of a result; None if it was not measured."""
     found: Any = figures
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -142,7 +143,7 @@ def value(figures: Mapping[str, Any], name: str) -> float | None:
 
 
 def label(name: str) -> str:
-    """In words, with its unit."""
+    """The label of a figure, in words and with its unit."""
     base, ending = split(name)
     text = _LABELS.get(base) or _OF_LINES.get(base) or base.rpartition(".")[2].replace("_", " ")
     text += " (mean of ranks)" if "mean_median" in base else ""
@@ -151,7 +152,7 @@ def label(name: str) -> str:
 
 
 def unit(name: str) -> str:
-    """What follows a number of :func:`shown` where no label does."""
+    """The unit to write after a number of :func:`shown` that has no label."""
     base, ending = split(name)
     if ending != RATIO and base in _IN_PERCENT:
         return " percentage points" if ending else " %"
@@ -159,7 +160,7 @@ def unit(name: str) -> str:
 
 
 def shown(name: str, number: float) -> str:
-    """A number as tables have it."""
+    """A number as tables show it."""
     if math.isinf(number):
         return "not reached"
     base, ending = split(name)

@@ -1,5 +1,5 @@
-"""Graphs and parts of a study, made once. A part file is made with the plans of all strategies that the study asks of it, and
-never changed afterwards: runs may read it while another runner prepares others."""
+"""Graphs and parts of a study, each made once. A parts file gets the plans of all strategies that the study needs, and is never
+changed afterwards, so that runs may read it while another runner prepares other files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRAPHS, PARTS = "graphs", "parts"
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is trained on. strategies: those whose plans it has."""
+    """The parts file of a run. strategies: the strategies whose plans it has."""
 
     path: Path
     graph: Path
@@ -34,12 +34,12 @@ class Parts:
 
     @property
     def facts_path(self) -> Path:
-        """Where what the partitioner and the plans said is kept."""
+        """The file with the output of ``hpcgnn partition`` and ``plan``."""
         return self.path.with_suffix(".json")
 
 
 def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
-    """The parts of each run, by its key; runs share them where they can. Those without a graph have none."""
+    """The parts of each run, by its key; runs share parts where they can. Runs without a graph are left out."""
     made: dict[Path, dict[str, Any]] = {}
     places: dict[str, Path] = {}
     for run in runs:
@@ -69,7 +69,7 @@ def partition_flags(run: Run) -> tuple[str, ...]:
 
 
 def _parts_name(run: Run) -> str:
-    """The name of a file of parts, which tells what it is made of."""
+    """The name of a parts file, which contains the graph and the options of the partition."""
     assert run.graph is not None
     axes = run.configuration
     label = f"{run.graph.name}-{run.place.ranks}-{axes['partitioner']}-{axes['objective']}"
@@ -77,7 +77,7 @@ def _parts_name(run: Run) -> str:
 
 
 def make_graph(run: Run, folder: Path, how: Commands) -> Path:
-    """The graph file of a run; converts its source where that was not done yet. Raises HpcgnnError."""
+    """The graph file of a run, converted from its source unless that was done before. Raises HpcgnnError if it fails."""
     assert run.graph is not None
     if run.graph.file is not None:
         return run.graph.file
@@ -92,7 +92,7 @@ def make_graph(run: Run, folder: Path, how: Commands) -> Path:
 
 
 def make_parts(parts: Parts, how: Commands) -> None:
-    """Partition, and make the plans, where that was not done yet. Raises HpcgnnError."""
+    """Partition a graph and make the plans, unless that was done before. Raises HpcgnnError if it fails."""
     with _made_once(parts.path) as pieces:
         if pieces is None:
             return
@@ -113,7 +113,7 @@ def make_parts(parts: Parts, how: Commands) -> None:
 
 
 def preparation(parts: Parts) -> dict[str, Any]:
-    """What a record tells of how the parts were made."""
+    """The outputs of ``partition`` and ``plan``, for a record."""
     return typed.read_json(parts.facts_path, dict[str, Any])
 
 
@@ -126,7 +126,7 @@ def _said(what: str, line: list[str], pieces: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _made_once(path: Path) -> Iterator[Path | None]:
-    """An empty folder to make ``path`` in, while others who want it wait; None where it is there."""
+    """An empty folder in which to make ``path``, while other processes that need it wait; None if it exists already."""
     if path.exists():
         yield None
         return
@@ -141,10 +141,11 @@ def _made_once(path: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[bool]:
-    """Hold the lock of a file; or_else: called, and False given, where another process holds it, instead of waiting for it.
+    """Hold the lock of a file, and yield True. or_else: if given and another process holds the lock, call it and yield False
+    instead of waiting.
 
     Raises:
-        HpcgnnError: where there can be no such file.
+        HpcgnnError: if the file cannot be written.
     """
     try:
         stream = path.open("a")
@@ -158,6 +159,6 @@ def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[
             or_else()
             yield False
             return
-        except OSError:  # a file system without locks: then one runner at a time has to do
+        except OSError:  # a file system without locks, where only one runner may run at a time
             pass
         yield True

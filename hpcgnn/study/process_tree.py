@@ -1,4 +1,4 @@
-"""The memory of a command and of all processes that it starts, together."""
+"""The total memory of a command and of all processes that it starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _EVERY_SECONDS = 0.05
 
 
 class MemoryWatch:
-    """Asks a process and its descendants for their memory, up to twenty times a second, until it is stopped. Pages that they
-    share count once: what is added up are proportional set sizes (Linux). Asking walks page tables, which takes long for large
-    processes: it is done for a twentieth of the time at most."""
+    """Measures the memory of a process and its descendants, up to twenty times a second, until it is stopped. It adds up
+    proportional set sizes (Linux), so that pages that they share count once. A measurement walks page tables, which takes long
+    for large processes; so measurements take a twentieth of the time at most."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._most, self._over = pid, 0, threading.Event()
@@ -29,7 +29,7 @@ class MemoryWatch:
             pause = max(_EVERY_SECONDS, 20 * (time.perf_counter() - began))
 
     def stop(self) -> int:
-        """The largest memory that they have had together, in bytes; 0 where there is no /proc."""
+        """Stop, and return the largest total memory in bytes; 0 on systems without /proc."""
         self._over.set()
         self._thread.join()
         return self._most
@@ -41,6 +41,6 @@ def _family(pid: int) -> list[int]:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for child in (thread / "children").read_text().split():
                 found += _family(int(child))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         pass
     return found

@@ -1,4 +1,4 @@
-"""The records of a study: ``records.jsonl``, a line for every try of a run, which is only ever appended to."""
+"""The records of a study: ``records.jsonl``, to which every attempt of a run appends lines."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ RECORDS, SPECIFICATION = "records.jsonl", "study.toml"
 STARTED: Final = "started"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
-# What tells one kind of machine from another. Nodes of a cluster that are alike are one machine; a host's name, its free memory
-# and the cores that a job was given are facts beside that.
+# The facts that identify a kind of machine. Nodes of a cluster with the same facts count as one machine; a host's name, its free
+# memory and the cores of a job are recorded beside these facts, but do not count.
 _OF_ID = ("processor", "architecture", "cores", "gpus")
 
 
 class Record(msgspec.Struct, kw_only=True, frozen=True):
-    """A try of a run.
+    """An attempt of a run.
 
-    key: of the configuration with its seed and repeat. configuration: axis -> value. status: of the last line of a run that was
-    killed it is ``started``. error: one sentence of a failed run. machine: :func:`machine_facts`. started: ISO 8601, UTC.
-    wall_seconds: of the whole command, start-up and evaluations with it. parts, run: files, relative to the study's folder.
-    summary: ``summary.json`` of the run. epochs: by name, a list with a number for each epoch of ``metrics.jsonl``.
-    preparation: ``plan`` and ``partition``, as those commands tell them with ``--json``.
+    key: identifies the configuration with its seed and repeat. configuration: axis -> value. status: ``started``, ``finished`` or
+    ``failed``; a run that was killed stays ``started``. error: one sentence about the failure. machine: :func:`machine_facts`.
+    started: ISO 8601, UTC. wall_seconds: seconds of the whole command, including start-up and evaluations. parts, run: files,
+    relative to the study's folder. summary: ``summary.json`` of the run. epochs: lists by name with a number for each epoch of
+    ``metrics.jsonl``. preparation: the ``--json`` output of ``plan`` and ``partition``.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run ended as it should."""
+        """Whether the run ended successfully."""
         return self.status == FINISHED
 
     @property
@@ -65,24 +65,24 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class _Line(msgspec.Struct):
-    """A result of a run that has several."""
+    """One result of a run that has several."""
 
     axes: dict[str, str]
     figures: dict[str, Any]
 
 
 def append(folder: str | Path, record: Record) -> None:
-    """Add a line, which is on the disk when this returns. Processes of several hosts may, where the file system has locks.
+    """Append a line, which is on the disk when this returns. Processes of several hosts may append, if the file system has locks.
 
     Raises:
-        HpcgnnError: where it cannot be written.
+        HpcgnnError: if the file cannot be written.
     """
     path = Path(folder) / RECORDS
-    # Python's JSON has NaN and infinity, which a loss may be; msgspec's has not.
+    # Python's JSON has NaN and infinity, which a loss may be; that of msgspec does not.
     line = json.dumps(msgspec.to_builtins(record)).encode() + b"\n"
     try:
         with path.open("a+b") as stream:
-            with contextlib.suppress(OSError):  # a file system without locks: then one process at a time has to write
+            with contextlib.suppress(OSError):  # a file system without locks, where one process at a time may write
                 fcntl.lockf(stream, fcntl.LOCK_EX)
             stream.write((b"\n" if _is_torn(stream) else b"") + line)
             stream.flush()
@@ -92,7 +92,7 @@ def append(folder: str | Path, record: Record) -> None:
 
 
 def _is_torn(stream: BinaryIO) -> bool:
-    """Whether a process was killed while it wrote the last line; what it has begun stays a line of its own."""
+    """Whether the last line is incomplete because its writer was killed; it then stays a line of its own."""
     size = stream.seek(0, os.SEEK_END)
     if not size:
         return False
@@ -101,13 +101,13 @@ def _is_torn(stream: BinaryIO) -> bool:
 
 
 def read(folder: str | Path) -> list[Record]:
-    """The records of a study's folder, in the order in which their runs were first tried; none where nothing ran yet.
+    """The records of a study's folder, in the order of the runs' first attempts; empty if no run has started yet.
 
-    Of several lines with the same key and machine the last counts, but a run that is finished stays so. A line that was torn
-    when its writer was killed is left out.
+    If several lines have the same key and machine, the last one counts, but a finished run stays finished. Lines that are
+    incomplete because their writer was killed are left out.
 
     Raises:
-        HpcgnnError: for a line that is damaged otherwise; it names the line.
+        HpcgnnError: for a line that is damaged in another way; the error names the line.
     """
     path = Path(folder) / RECORDS
     if not path.exists():
@@ -130,7 +130,7 @@ def read(folder: str | Path) -> list[Record]:
 
 
 def _parsed(line: str) -> Any:
-    """What a line says; None where its writer was killed before its end."""
+    """The value of a line; None if it is incomplete because its writer was killed."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -138,12 +138,12 @@ def _parsed(line: str) -> Any:
 
 
 def finished_keys(folder: str | Path, machine: str) -> set[str]:
-    """The keys of the runs that are finished on the machine of an id."""
+    """The keys of the runs that have finished on the machine with the id ``machine``."""
     return {record.key for record in read(folder) if record.is_finished and record.machine_id == machine}
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by the machine's id: figures of different machines are never mixed."""
+    """Records by the machine's id, because figures of different machines are never mixed."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.machine_id, []).append(record)
@@ -154,7 +154,7 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What this machine is: ``processor``, ``architecture``, ``cores``, ``gpus``, and ``id``, a short hash of these; beside them
+    """The facts about this machine: ``processor``, ``architecture``, ``cores``, ``gpus``, and ``id``, a short hash of these; also
     ``host``, ``system``, ``usable_cores`` and ``memory_bytes``."""
     facts: dict[str, Any] = {
         "processor": processor(),
@@ -170,7 +170,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
-    """A machine in a few words: its processor and how many cores."""
+    """A machine in a few words: its processor, number of cores, GPUs and id."""
     gpus = facts.get("gpus") or []
     beside = f", {len(gpus)} x {gpus[0]}" if gpus else ""
     return (
@@ -179,7 +179,7 @@ def in_words(facts: Mapping[str, Any]) -> str:
 
 
 def _gpus() -> list[str]:
-    """Names of NVIDIA's GPUs, from the driver itself: asking torch would take memory of each."""
+    """The names of NVIDIA's GPUs, from the driver: torch would take memory of each GPU to answer."""
     found = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         for line in path.read_text(errors="replace").splitlines():
@@ -190,6 +190,6 @@ def _gpus() -> list[str]:
 
 
 def short_hash(value: Any) -> str:
-    """Eight hexadecimal digits of what JSON can say; the order of names does not count."""
+    """A hash of eight hexadecimal digits of a value that JSON can hold; the order of names does not count."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,4 +1,5 @@
-"""The runner of a study: what is not finished on this machine yet, in rounds, each run recorded before and after it."""
+"""The runner of a study: it runs the configurations that have not finished on this machine, in rounds, and records each run
+before and after it."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from hpcgnn.study.records import Record
 from hpcgnn.study.specification import Run, Specification
 
 RUNS = "runs"
-_NOT_OF_RUNS = ("report", "about")  # what may change in the file of a study that has begun
+_NOT_OF_RUNS = ("report", "about")  # tables that may change in the specification of a study that has begun
 _CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
 class Listener:
-    """What is told of the progress. note: one sentence. advance: so many runs are done."""
+    """Receives the progress. note: takes one sentence. advance: takes the number of runs that are done."""
 
     note: Callable[[str], None] = lambda sentence: None
     advance: Callable[[int], None] = lambda count: None
@@ -39,7 +40,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of those asked for this runner has done, have failed, and were another runner's."""
+    """Numbers of runs that this runner has done, that have failed, and that were left to another runner."""
 
     finished: int
     failed: int
@@ -47,10 +48,10 @@ class Outcome:
 
 
 def claim(specification: Specification, folder: Path) -> None:
-    """Make the folder of a study, with its specification.
+    """Make the folder of a study, with its specification in it.
 
     Raises:
-        HpcgnnError: for a folder of another study.
+        HpcgnnError: if the folder belongs to another study, holds other files, or cannot be made.
     """
     path = folder / records.SPECIFICATION
     if path.exists():
@@ -74,7 +75,8 @@ def _of_runs(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def order(runs: Iterable[Run]) -> list[Run]:
-    """Round by round (a repeat and a seed), each with all its configurations, which begin at another one, drawn for the round."""
+    """The runs in rounds; a round is all configurations with one repeat and seed. Each round begins at another configuration,
+    drawn at random for the round."""
     rounds: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
         rounds.setdefault(run.round, []).append(run)
@@ -86,7 +88,7 @@ def order(runs: Iterable[Run]) -> list[Run]:
 
 
 def missing(specification: Specification, folder: Path) -> list[Run]:
-    """The runs that are not finished on this machine, in the order in which they are to run."""
+    """The runs that have not finished on this machine, in the order in which to run them."""
     done = records.finished_keys(folder, records.machine_facts()["id"])
     return [run for run in order(specification.runs) if run.key not in done]
 
@@ -98,12 +100,12 @@ def run_all(
     listener: Listener,
     only: Collection[str] = (),
 ) -> Outcome:
-    """Run what is missing; a run that fails is recorded, and the others go on.
+    """Run all runs that are missing; a run that fails is recorded, and the others go on.
 
-    only: keys of runs; empty for all.
+    only: keys of the runs to do; empty for all.
 
     Raises:
-        HpcgnnError: where nothing can run at all, and for a key that there is not.
+        HpcgnnError: if no run can start, and for an unknown key.
     """
     unknown = sorted(set(only) - {run.key for run in specification.runs})
     if unknown:
@@ -119,14 +121,14 @@ def run_all(
 
 
 def _check_hosts(runs: Iterable[Run]) -> None:
-    """Raise HpcgnnError where virtual hosts are asked for and cannot be: before the first run, not in each."""
+    """Raise HpcgnnError if runs need virtual hosts and these cannot be made: once before the first run, not in each run."""
     if any(run.place.hosts for run in runs):
         virtual_cluster.check_rights()
         mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
 
 
 class _Runner:
-    """Runs in one folder. A graph or a partition that cannot be made is tried once."""
+    """Executes runs in one folder. A graph or a partition that cannot be made is tried only once."""
 
     def __init__(self, folder: Path, how: Commands, listener: Listener, parts: dict[str, Parts]) -> None:
         self._folder, self._how, self._listener, self._parts = folder, how, listener, parts
@@ -134,11 +136,11 @@ class _Runner:
         self._obstacles: dict[Path, str] = {}
 
     def run(self, run: Run) -> str:
-        """One run from its start; the status in which it ends, ``started`` for one that is another runner's."""
+        """Do one run from its start, and return its status; ``started`` if another runner does it."""
         what = f"{run.key} is run by another process: left to it"
         lock = self._folder / RUNS / f".{run.key}.lock"
         with prepare.locked(lock, or_else=lambda: self._listener.note(what)) as mine:
-            # Another runner may have finished it since this one looked what is missing.
+            # Another runner may have finished it since this one made its list of missing runs.
             mine = mine and run.key not in records.finished_keys(self._folder, self._machine["id"])
             if mine:
                 record = self._tried(run)
@@ -163,7 +165,7 @@ class _Runner:
             records.append(self._folder, record)
             return record
         records.append(self._folder, record)
-        shutil.rmtree(place, ignore_errors=True)  # what a failed try has left
+        shutil.rmtree(place, ignore_errors=True)  # a failed attempt may have left files
         place.mkdir(parents=True)
         started = time.perf_counter()
         found = jobs.done(Job(run, parts, place, self._how))
@@ -176,7 +178,7 @@ class _Runner:
         return record
 
     def _prepared(self, run: Run, parts: Parts) -> str:
-        """Why there can be no parts; nothing where they are there now."""
+        """Make the parts unless they exist; return "", or the reason why they cannot be made."""
         if parts.path not in self._obstacles:
             try:
                 prepare.make_graph(run, self._folder, self._how)

@@ -1,4 +1,4 @@
-"""What a study shows, as plain data: tables and figures, which a Markdown file, a terminal and an HTML page draw alike."""
+"""Tables and figures of a study as plain data, from which a Markdown file, a terminal and an HTML page show the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells as they are shown. The first ``label_columns`` columns name a row, the others are its figures."""
+    """A table of cells as text. The first ``label_columns`` columns name a row, the others are its figures."""
 
     title: str
     header: tuple[str, ...]
@@ -18,8 +18,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a figure. low, high: ends of intervals at the same places; empty where there are none. is_reference: not
-    measured (ideal scaling)."""
+    """A line of a figure. low, high: ends of the intervals at each x; empty if there are none. is_reference: the line is not
+    measured, such as ideal scaling."""
 
     name: str
     x: tuple[float, ...]
@@ -31,7 +31,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """Lines over the same axes; labels have units. x_is_log, y_is_log: logarithmic axes (of base 2 along x)."""
+    """Lines over the same axes; labels include units. x_is_log, y_is_log: whether an axis is logarithmic (with base 2 along
+    x)."""
 
     title: str
     x_label: str

@@ -1,4 +1,4 @@
-"""The specification of a study: a TOML file, read and checked whole before anything runs.
+"""The specification of a study: a TOML file, which is read and checked as a whole before the first run.
 
 ::
 
@@ -6,17 +6,17 @@
     kind = "strong"                   # train, strong or weak; prepare or bench (hpcgnn/study/jobs.py)
     seeds = [0, 1, 2]                 # or repeats = 3, or both
 
-    [axes]                            # their product
+    [axes]                            # runs are the product of all values
     graph = "digits"                  # a source of `hpcgnn convert`, a graph.h5, or a name in [graphs]
     ranks = [1, 2, 4]
 
-    [[configurations]]                # each merged over the product, for what is none
+    [[configurations]]                # each replaces or adds axes, for studies that are no product
     bits = "32"
     [[configurations]]
     bits = ["2", "adaqp"]
     strategy = "post"
 
-    [settings]                        # of all runs; a whole number may be "{seed}", the seed of each run
+    [settings]                        # for all runs; in place of a whole number, "{seed}" is the seed of each run
     epochs = 50
 
     [[report.tables]]                 # see hpcgnn/study/layout.py
@@ -50,8 +50,11 @@ _GRAPH_WORDS = (axes.PARTS_WORD, axes.GRAPH_WORD)
 
 @dataclass(frozen=True)
 class Run:
-    """One run, a training but where its kind says otherwise. configuration: as its record tells it. given: what the specification
-    says of it. graph: None for a bench that names none. flags: of ``train``."""
+    """One run: a training, a preparation or a bench, by the study's kind.
+
+    key: identifies the run in records. configuration: the configuration in its record. given: the values of axes that the
+    specification gives. graph: its graph; None for a bench without one. flags: flags of ``hpcgnn train``.
+    """
 
     kind: str
     key: str
@@ -63,14 +66,14 @@ class Run:
 
     @property
     def round(self) -> tuple[int, int]:
-        """Its repeat and its seed: runs of different configurations with the same ones are compared in pairs."""
+        """Its repeat and seed. Runs of different configurations with the same repeat and seed are compared as a pair."""
         return self.configuration["repeat"], self.configuration["seed"]
 
 
 @dataclass(frozen=True)
 class Specification:
-    """A study. varied: axes with several values, in the order of the file; product: those of them that every listed configuration
-    has all values of. text: the file."""
+    """A study. varied: axes with several values, in the order of the file. product: the varied axes that no listed configuration
+    names, so that each configuration has all their values. text: the text of the file."""
 
     name: str
     kind: str
@@ -93,7 +96,7 @@ class _File:
         raise HpcgnnError(f"{self.path}, line {line_of(self.lines, place)}: {sentence}")
 
     def place_of(self, name: str, number: int | None) -> Place:
-        """Where the value that an axis has in a configuration was given."""
+        """The place in the file that gives the value of an axis in a configuration."""
         if number is not None and name in self.values["configurations"][number]:
             return ("configurations", number, name)
         return next(((table, name) for table in ("axes", "settings") if name in self.values.get(table, {})), ())
@@ -105,7 +108,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(spec: str) -> Path:
-    """The file of a specification: a path, or the name of a shipped one. Raises HpcgnnError."""
+    """The file of a specification, given as a path or as the name of a shipped one. Raises HpcgnnError if there is none."""
     path = Path(spec)
     if path.suffix == ".toml" or path.exists():
         return path
@@ -118,7 +121,7 @@ def read(path: str | Path) -> Specification:
     """The specification in a TOML file.
 
     Raises:
-        HpcgnnError: one sentence, with the line, for what is not known, is of another type, or cannot be.
+        HpcgnnError: one sentence with the line, for unknown names, values of another type, and combinations that cannot run.
     """
     path = Path(path)
     text, values = parsed(path)
@@ -164,7 +167,7 @@ def _check_top(file: _File) -> None:
 
 
 def _check_values(file: _File) -> None:
-    """Each axis by itself: its name, and the type and range of each of its values."""
+    """Check each axis by itself: its name, and the type and range of each value."""
     for number, table in enumerate(file.values.get("configurations", [])):
         if not isinstance(table, dict):
             file.refuse(("configurations",), "configurations are tables: begin each with [[configurations]]")
@@ -194,11 +197,11 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _configurations(values: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, Any]]]:
-    """Each configuration, and which of the listed ones it comes from."""
+    """Each configuration, with the number of the listed one from which it comes; None if none is listed."""
     base = values["axes"]
     listed: list[tuple[int | None, dict[str, Any]]] = [*enumerate(values.get("configurations", []))] or [(None, {})]
     for number, table in listed:
-        varied = base | table  # an axis that a table names has that table's values
+        varied = base | table  # where a table names an axis, its values replace those of [axes]
         for product in itertools.product(*map(_listed, varied.values())):
             yield number, values.get("settings", {}) | dict(zip(varied, product, strict=True))
 
@@ -247,14 +250,14 @@ def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], rep
 
 
 def _varied(configurations: Iterator[Mapping[str, Any]] | Any) -> tuple[str, ...]:
-    """Axes that not all have the same value of."""
+    """The axes of which the configurations have different values."""
     found = list(configurations)
     names = list(dict.fromkeys(name for given in found for name in given))
     return tuple(name for name in names if len({str(given.get(name)) for given in found}) > 1)
 
 
 def _check_kind(file: _File, runs: tuple[Run, ...]) -> None:
-    """Scaling is over ranks; with graphs that grow with them where it is weak, and with the same graph where it is strong."""
+    """Check a study of scaling: it needs several numbers of ranks, and graphs that grow with them if weak, or stay if strong."""
     kind = file.values["kind"]
     if kind not in (STRONG, WEAK):
         return

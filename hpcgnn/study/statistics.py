@@ -1,6 +1,6 @@
 """Statistics of a study: medians with bootstrap intervals, paired ratios and differences with Student's, speed-up, efficiency.
 
-Pairs are runs with the same seed and repeat, which ran within one round: what else the machine did then hit both.
+Pairs are runs with the same seed and repeat. Both ran within one round, so that other work of the machine affected both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESAMPLES, _LEAST_FOR_BOOTSTRAP = 2000, 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its 95 % interval, which is None where there are too few values for one. count: of values or pairs."""
+    """A value and the ends of its 95 % interval, None if there are too few values for one. count: number of values or pairs."""
 
     value: float
     low: float | None
@@ -26,13 +26,13 @@ class Estimate:
     count: int
 
     def scaled(self, factor: float) -> Estimate:
-        """All of it times a positive number."""
+        """The value and its interval times a positive number."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         return Estimate(self.value * factor, low, high, self.count)
 
 
 def median(values: Sequence[float]) -> Estimate | None:
-    """The median; its interval by the percentile bootstrap, from three values on. None of no values."""
+    """The median, with an interval by the percentile bootstrap if there are at least three values. None without values."""
     if not len(values):
         return None
     array = np.asarray(values, float)
@@ -52,13 +52,13 @@ def spread(values: Sequence[float]) -> float:
 def paired_difference(
     ours: Mapping[tuple[int, int], float], theirs: Mapping[tuple[int, int], float]
 ) -> Estimate | None:
-    """The mean of ``ours - theirs`` over common keys, with Student's interval from two pairs on. None without a pair."""
+    """The mean of ``ours - theirs`` over common keys, with Student's interval if there are two pairs. None without pairs."""
     return _student([ours[key] - theirs[key] for key in ours if key in theirs])
 
 
 def paired_ratio(ours: Mapping[tuple[int, int], float], theirs: Mapping[tuple[int, int], float]) -> Estimate | None:
-    """The geometric mean of ``ours / theirs`` over common keys, with Student's interval of its logarithm. None without a pair
-    of positive numbers."""
+    """The geometric mean of ``ours / theirs`` over common keys, with Student's interval of its logarithm. None without pairs of
+    positive numbers."""
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     logs = _student([math.log(one / other) for one, other in pairs if one > 0 and other > 0])
     if logs is None:
@@ -68,20 +68,20 @@ def paired_ratio(ours: Mapping[tuple[int, int], float], theirs: Mapping[tuple[in
 
 
 def speed_up(seconds: Mapping[tuple[int, int], float], base: Mapping[tuple[int, int], float]) -> Estimate | None:
-    """``T(P0) / T(P)``, paired. seconds: T(P) by seed and repeat; base: T(P0)."""
+    """The speed-up ``T(P0) / T(P)`` over pairs. seconds: T(P) by repeat and seed. base: T(P0)."""
     return paired_ratio(base, seconds)
 
 
 def strong_efficiency(
     seconds: Mapping[tuple[int, int], float], ranks: int, base: Mapping[tuple[int, int], float], base_ranks: int
 ) -> Estimate | None:
-    """``T(P0) P0 / (T(P) P)`` for one graph on P0 and on P ranks, paired."""
+    """The efficiency ``T(P0) P0 / (T(P) P)`` of one graph on P0 and on P ranks, over pairs."""
     faster = speed_up(seconds, base)
     return None if faster is None else faster.scaled(base_ranks / ranks)
 
 
 def weak_efficiency(seconds: Mapping[tuple[int, int], float], base: Mapping[tuple[int, int], float]) -> Estimate | None:
-    """``T(P0) / T(P)`` for graphs that grow with the ranks, paired."""
+    """The efficiency ``T(P0) / T(P)`` for graphs that grow with the number of ranks, over pairs."""
     return paired_ratio(base, seconds)
 
 

@@ -1,7 +1,7 @@
-"""A study on Slurm: one job array for each number of nodes (and shape of ranks on them), all from the one job template.
+"""A study on Slurm: one job array for each number of nodes, ranks on a node and threads, all from the same job template.
 
 Each task of an array runs one configuration with ``hpcgnn study run ... --only KEY``, which records it in the study's folder as
-anywhere else; the folder must be seen by all nodes.
+usual; all nodes must see this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FOLDER = "slurm"
 
 @dataclass(frozen=True)
 class Array:
-    """A job array. keys: of its runs, one a task. keys_path: the file that its tasks read them from. command: of sbatch."""
+    """A job array. keys: keys of its runs, one for each task. keys_path: the file from which tasks read their keys. command: the
+    ``sbatch`` command."""
 
     nodes: int
     keys: tuple[str, ...]
@@ -35,18 +36,19 @@ class Array:
     environment: Mapping[str, str]
 
     def in_words(self) -> str:
-        """As one would type it."""
+        """The command line as a user would type it."""
         settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
         return f"{settings} {shlex.join(self.command)}"
 
 
 def arrays(specification: Specification, folder: Path, runs: Iterable[Run], options: Sequence[str] = ()) -> list[Array]:
-    """The job arrays of ``runs``, from the fewest nodes on.
+    """The job arrays of ``runs``, in ascending order of nodes.
 
-    options: more of sbatch, such as ``--partition=NAME`` or ``--time=30``; they win over the template's and these.
+    options: further options of sbatch, such as ``--partition=NAME`` or ``--time=30``; they override those of the template and
+    those made here.
 
     Raises:
-        HpcgnnError: for runs on virtual hosts, which a batch system has no use for.
+        HpcgnnError: for runs on virtual hosts, which make no sense on a batch system.
     """
     by_shape: dict[tuple[int, int, int], list[Run]] = {}
     for run in runs:
@@ -59,7 +61,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
     folder = folder.resolve()
     found = []
     for (nodes, per_node, threads), each in sorted(by_shape.items()):
-        # Its name tells what is in it: tasks of an array that waits read it, whatever is submitted meanwhile.
+        # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
         keys = (
             folder
             / FOLDER
@@ -67,7 +69,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         )
         command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
         command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
-        output = str(folder / FOLDER).replace("%", "%%")  # which begins what sbatch fills in
+        output = str(folder / FOLDER).replace("%", "%%")  # sbatch replaces words that begin with %
         command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, str(TEMPLATE)]
         environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
         found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
@@ -75,16 +77,16 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
 
 
 def _hpcgnn() -> str:
-    """The installed command of this installation."""
+    """The ``hpcgnn`` command of this installation."""
     beside = Path(sys.executable).with_name("hpcgnn")
     return os.environ.get("HPCGNN") or (str(beside) if beside.exists() else "hpcgnn")
 
 
 def submit(array: Array) -> str:
-    """Give an array to Slurm; returns the number of its job.
+    """Submit an array to Slurm; return the number of its job.
 
     Raises:
-        HpcgnnError: with Slurm's own words where it does not take it.
+        HpcgnnError: if Slurm refuses it, with Slurm's own words.
     """
     if shutil.which("sbatch") is None:
         raise HpcgnnError("found no sbatch: submit where Slurm is, or run the study here with `hpcgnn study run`")

@@ -1,5 +1,5 @@
-"""What a study's folder shows: its tables and figures, from the runs of one machine that have finished, as plain data, which a
-Markdown file, a terminal and an HTML page draw alike."""
+"""The summary of a study's folder: tables and figures of the finished runs of one machine as plain data, from which a Markdown
+file, a terminal and an HTML page show the same."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _FAILURES_TOLD = 10
 
 @dataclass(frozen=True)
 class StudySummary:
-    """A study: facts (names and values, in order) of its specification and machine, tables, figures, and what a reader must know.
+    """The summary of a study.
 
-    notes: runs that failed or are not done, records of other machines that are left out. groups: of the runs that these are of.
+    facts: names and values, in order, about its specification and machine. notes: sentences about runs that failed or have not
+    finished, and about left-out records of other machines. groups: groups of the runs in the tables and figures.
     """
 
     name: str
@@ -35,7 +36,7 @@ class StudySummary:
 
 
 def read_study(folder: str | Path) -> Specification:
-    """The specification that a folder was made of. Raises HpcgnnError where it is no study's."""
+    """The specification of a study's folder. Raises HpcgnnError if the folder belongs to no study."""
     path = Path(folder) / records.SPECIFICATION
     if not path.exists():
         raise HpcgnnError(
@@ -45,10 +46,10 @@ def read_study(folder: str | Path) -> Specification:
 
 
 def choose_machine(found: list[Record], wanted: str = "") -> str:
-    """The id of the machine whose records count: the one wanted, this one, or that with most.
+    """The id of the machine whose records count: the wanted one, else this one, else the one with most records.
 
     Raises:
-        HpcgnnError: where there are no records, or none of the one wanted.
+        HpcgnnError: if there are no records, or not exactly one machine is the wanted one.
     """
     machines = records.by_machine(found)
     if not machines:
@@ -63,19 +64,19 @@ def choose_machine(found: list[Record], wanted: str = "") -> str:
 
 
 def finished_groups(folder: str | Path, machine: str = "") -> Groups:
-    """The groups of a study's finished runs on one machine. Raises HpcgnnError."""
+    """The groups of a study's finished runs on one machine. Raises HpcgnnError as :func:`choose_machine` does."""
     study, found = read_study(folder), records.read(folder)
     chosen = choose_machine(found, machine)
     return Groups(study, [record for record in found if record.machine_id == chosen and record.is_finished])
 
 
 def summarise(folder: str | Path, machine: str = "") -> StudySummary:
-    """Tables and figures of a study, whatever of it has run.
+    """Tables and figures of a study, from the runs that have finished so far.
 
-    machine: the id, or its beginning, of the machine whose records count; else this one, or that with most.
+    machine: the id, or its beginning, of the machine whose records count; empty for this one, or else the one with most records.
 
     Raises:
-        HpcgnnError: for a folder that is no study's, or where nothing has run.
+        HpcgnnError: if the folder belongs to no study, or nothing has run.
     """
     study, found = read_study(folder), records.read(folder)
     chosen = choose_machine(found, machine)

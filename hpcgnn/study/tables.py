@@ -1,4 +1,4 @@
-"""Tables and pictures of a study, from its groups and the layout of its report."""
+"""Tables and pictures of a study, made from its groups and the layout of its report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HAS_INTERVALS = (
 
 
 def table(groups: Groups, plan: TablePlan) -> Table:
-    """The table of a plan; axes that it leaves open become columns that name its rows."""
+    """The table of a plan; axes that vary and that the plan does not name become columns that name its rows."""
     chosen = groups.matching(plan.where)
     named = (*plan.rows, *filter(None, [plan.columns]))
     axes = (*plan.rows, *groups.left_open(chosen, named))
@@ -48,7 +48,7 @@ def _cell(groups: Groups, group: Group | None, figure: str, plan: TablePlan) -> 
 
 
 def shown(figure: str, found: Estimate) -> str:
-    """An estimate with its interval, if it has one."""
+    """An estimate as text, with its interval if it has one."""
     text = measures.shown(figure, found.value)
     if found.low is None or found.high is None or found.low == found.high:
         return text
@@ -56,7 +56,8 @@ def shown(figure: str, found: Estimate) -> str:
 
 
 def figure(groups: Groups, plan: FigurePlan) -> Figure:
-    """The picture of a plan; axes that it leaves open tell its lines apart, too. A place along x must be a number."""
+    """The picture of a plan; each combination of axes that vary and that the plan does not name is a line of its own. Values
+    along x must be numbers."""
     if plan.x in curves.PLACES:
         return _curves(groups, plan)
     chosen = [group for group in groups.matching(plan.where) if _number(group, plan.x) is not None]
@@ -115,7 +116,7 @@ def _series(name: str, points: list[tuple[float, Estimate]]) -> Series:
 
 
 def _ideal(kind: str, of: str, first: Series) -> list[Series]:
-    """What the first line would be without any loss."""
+    """The line of ideal scaling, from the first point of the line ``first``."""
     start, seconds = first.x[0], first.y[0]
     if of == measures.EFFICIENCY:
         values = [1.0 for _ in first.x]

@@ -1,9 +1,10 @@
-"""Targets of a study: what figures must reach, in a TOML file with ``[[targets]]``.
+"""Targets of a study: bounds that figures must keep, in a TOML file with ``[[targets]]``.
 
-``where = {axis = value}`` says which configurations, ``figure`` what of them (hpcgnn/study/measures.py), ``baseline = {axis =
-value}`` with what they are compared (by their ratio, or by the difference where the figure ends in ``_difference``), ``at_most``
-or ``at_least`` the bound, and ``about`` why. The estimate itself must keep the bound, or with ``of = "low"`` or ``"high"`` that
-end of its 95 % interval, which is shown beside it. With fewer ``pairs`` (runs, where nothing is compared) nothing is said.
+``where = {axis = value}`` chooses configurations, and ``figure`` a figure of them (hpcgnn/study/measures.py). ``baseline = {axis
+= value}`` chooses the configuration to compare with, by the ratio, or by the difference if the figure ends in ``_difference``.
+``at_most`` or ``at_least`` is the bound, and ``about`` the reason for it. The estimate must keep the bound, or, with ``of =
+"low"`` or ``"high"``, that end of its 95 % interval, which is shown beside it. With fewer than ``pairs`` pairs (runs, without a
+baseline) there is no verdict.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ YES, NO, NOT_MEASURED = "yes", "no", "not measured"
 
 
 class Target(msgspec.Struct, kw_only=True, frozen=True):
-    """A target as its file has it."""
+    """A target, as in its file."""
 
     figure: str
     where: dict[str, Any] = {}
@@ -40,7 +41,7 @@ class Target(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def compared(self) -> str:
-        """The figure, as a ratio where there is a baseline and nothing else is said."""
+        """The name of the figure to compare: with a baseline, its ratio, unless the figure itself compares."""
         return self.figure + (measures.RATIO if self.baseline and not measures.needs_baseline(self.figure) else "")
 
     def is_kept_by(self, value: float) -> bool:
@@ -51,7 +52,7 @@ class Target(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target for one configuration. wanted, found: as they are shown."""
+    """The verdict on a target for one configuration. wanted, found: bound and value as text."""
 
     target: str
     configuration: str
@@ -64,7 +65,7 @@ def default_path(study: Specification) -> Path:
     """The targets of the shipped specification with the study's name.
 
     Raises:
-        HpcgnnError: where there are none.
+        HpcgnnError: if there are none.
     """
     path = SHIPPED / f"{study.name}.targets.toml"
     if study.name not in shipped() or not path.exists():
@@ -73,7 +74,7 @@ def default_path(study: Specification) -> Path:
 
 
 def read(path: str | Path) -> list[Target]:
-    """The targets in a file. Raises HpcgnnError, with the line."""
+    """The targets in a file. Raises HpcgnnError with the line for a target that is not valid."""
     path = Path(path)
     text, values = parsed(path)
     lines, given = lines_of(text), values.get("targets")
@@ -97,7 +98,7 @@ def read(path: str | Path) -> list[Target]:
 
 
 def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
-    """Each target for each configuration that it is about."""
+    """A verdict on each target for each configuration that it chooses."""
     found = []
     for target in targets:
         chosen = [

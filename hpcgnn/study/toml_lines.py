@@ -1,4 +1,4 @@
-"""Where a TOML file says what: tomllib gives values without their lines, and a sentence about a mistake should name one."""
+"""The lines of values in a TOML file: an error about a value should name its line, and tomllib does not tell it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'[^']*'")
 
 
 def parsed(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file and its values. Raises HpcgnnError."""
+    """The text of a TOML file and its values. Raises HpcgnnError if it cannot be read."""
     text = typed.text_of(path)
     try:
         return text, tomllib.loads(text)
@@ -29,12 +29,12 @@ def parsed(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def lines_of(text: str) -> dict[Place, int]:
-    """The line, from 1, of each table and key that stands at a line's beginning: ``("axes", "bits")``, and with the number, from
-    0, of a table of a list: ``("configurations", 1, "bits")``. The text must be TOML, without strings of several lines."""
+    """The line, from 1, of each table and key that begins a line. Keys are ``("axes", "bits")``, or, in a list of tables,
+    ``("configurations", 1, "bits")`` with the number of the table, from 0. The text must be TOML, without multi-line strings."""
     found: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
-    depth = 0  # of lists and tables that go on over several lines
+    depth = 0  # nesting of lists and tables that extend over several lines
     for number, line in enumerate(text.splitlines(), start=1):
         value = line
         if depth == 0 and (header := _HEADER.match(line)):
@@ -53,7 +53,7 @@ def lines_of(text: str) -> dict[Place, int]:
 
 
 def line_of(lines: dict[Place, int], place: Place) -> int:
-    """The line of a place, or of the nearest that it is in; 1 where nothing is known."""
+    """The line of a place, or of the innermost known place that contains it; 1 if none is known."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place, 1)
