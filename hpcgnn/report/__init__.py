@@ -1,1 +1,1 @@
-"""Pages about runs and studies, from the files that they leave."""
+"""Reports about runs and studies, made from the files that these leave."""

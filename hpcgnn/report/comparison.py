@@ -1,4 +1,4 @@
-"""The page of several runs: their figures with ratios to the first one, and their curves over each other."""
+"""The page that compares several runs: their figures with ratios to the first run, and their curves in common pictures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcgnn.study.summary import Series, Table
 
 
 def comparison_page(folders: Sequence[Path]) -> Page:
-    """Runs side by side; the first one is what the others are compared with.
+    """The page of several runs, which compares all others with the first.
 
     Raises:
-        HpcgnnError: where one holds no run.
+        HpcgnnError: if a folder holds no run.
     """
     runs = [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
@@ -36,7 +36,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Names of folders, with as many folders above them as tell them apart."""
+    """The names of folders, each with as many parent folders as make the names different."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[-depth:]) for each in parts]
@@ -101,7 +101,7 @@ def _metric(run: Run, base: Run, value: object, name: str) -> str:
 
 
 def _settings(runs: Sequence[Run]) -> Section:
-    """Those that are not the same in all."""
+    """The settings in which the runs differ."""
     names = list(dict.fromkeys(itertools.chain(*(run.settings for run in runs))))
     shown = {name: [words.plain(run.settings[name]) if name in run.settings else "" for run in runs] for name in names}
     differing = {name: values for name, values in shown.items() if len(set(values)) > 1}
@@ -130,7 +130,7 @@ def _curves(runs: Sequence[Run]) -> list[Section]:
 
 
 def _over_time(run: Run) -> Series:
-    """Validation over the seconds of all training steps until then; evaluations do not count."""
+    """The validation metric over the seconds of all training steps until then, without evaluations."""
     spent, x, y = 0.0, [], []
     for record in run.records:
         spent += record["seconds"] if is_number(record.get("seconds")) else 0.0
@@ -141,7 +141,7 @@ def _over_time(run: Run) -> Series:
 
 
 def _time(runs: Sequence[Run]) -> Section | None:
-    """Phases of each run on top of each other, as means over ranks."""
+    """The phases of each run as stacked bars, means over ranks."""
     timed = [run for run in runs if run.records]
     if not timed:
         return None

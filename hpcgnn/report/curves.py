@@ -1,4 +1,4 @@
-"""How a run learned: curves over epochs."""
+"""Curves of a run over its epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = {"training": "train_metric", "validation": "val_metric", "test": "tes
 
 
 def curves(run: Run) -> Section:
-    """Loss, metrics, seconds, and where they change bits and ages of rows."""
+    """Curves of loss, metrics and seconds, and of the bit-widths and ages of rows if these change."""
     text, pictures = [], []
     loss = _series("loss", *run.values("loss"))
     pictures += _picture("Loss", "loss", (loss,), lambda value: f"{value:.4g}")
@@ -49,7 +49,7 @@ def _series(name: str, x: Sequence[float], y: Sequence[float], scale: float = 1)
 
 
 def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], without: str = "") -> list[Series]:
-    """A series for each name that any epoch has; ``without`` where there are others."""
+    """A series for each name in any epoch; ``without`` is left out if there are other names."""
     found: dict[str, list[tuple[float, float]]] = {}
     for record in run.records:
         for name, value in values(record).items():
@@ -61,7 +61,7 @@ def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], w
 
 
 def _picture(title: str, y_label: str, series: Sequence[Series], told: Callable[[float], str]) -> list[Picture]:
-    """A picture of the series that have points; none where none has."""
+    """A picture of the series that have points; an empty list if none has."""
     drawn = tuple(each for each in series if each.y)
     if not drawn:
         return []
@@ -72,7 +72,7 @@ def _picture(title: str, y_label: str, series: Sequence[Series], told: Callable[
 
 
 def overlaid(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> list[Picture]:
-    """The same of several runs, over any axis."""
+    """A picture of series of several runs, over any axis; an empty list if none has points."""
     drawn = tuple(_series(each.name, each.x, each.y) for each in series if each.y)
     if not drawn:
         return []

@@ -1,7 +1,8 @@
-"""Pictures of reports as SVG: lines, bars and heat maps that read in colour, to the colour blind, and in black and white.
+"""Pictures of reports as SVG: lines, bars and heat maps that are readable in colour, for the colour-blind, and in black and
+white.
 
-Colours are Okabe and Ito's. Lines differ in dashes and markers as well, bars in hatches. Text stays text; what comes from files
-is never read as mathematics.
+Colours are those of Okabe and Ito. Lines also differ in dashes and markers, and bars in hatches. Text stays text in the SVG, and
+text from files is never interpreted as mathematics.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from hpcgnn.study.summary import Figure, Series
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
-_WIDTH, _HEIGHT = 4.7, 3.1  # inches; on a phone, 10 points become 10 pixels
+_WIDTH, _HEIGHT = 4.7, 3.1  # inches; on a phone, text of 10 points is then 10 pixels high
 _MOST_POINTS = 400
-_MOST_NAMES = 16  # bars or ranks that are all named
+_MOST_NAMES = 16  # most bars or ranks of which all are named
 MOST_LINES = 12
 _SETTINGS = {
     "svg.fonttype": "none",
@@ -50,7 +51,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Of stacked bars, or one of several bars side by side: a value for each bar."""
+    """One part of stacked bars, or one of several bars side by side, with a value for each bar."""
 
     name: str
     values: Sequence[float]
@@ -64,7 +65,7 @@ def lines(figure: Figure) -> str:
 
 
 def panels(figures: Sequence[Figure], kind: str = "svg") -> bytes:
-    """Several figures with the same lines side by side, over the same upright axis and one legend. kind: svg or pdf."""
+    """Several figures with the same lines side by side, with a common vertical axis and one legend. kind: svg or pdf."""
     canvas, context = _matplotlib()
     with context(_SETTINGS):
         picture = canvas(figsize=(_WIDTH * len(figures), _HEIGHT + 0.4), layout="constrained")
@@ -78,14 +79,14 @@ def panels(figures: Sequence[Figure], kind: str = "svg") -> bytes:
 
 
 def thinned(x: Sequence[float], y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most some hundred of the points, at even distances; the last one is among them."""
+    """At most some hundred of the points, at even distances, including the last one."""
     step = -(-len(x) // _MOST_POINTS) if x else 1
     chosen = range((len(x) - 1) % step if x else 0, len(x), step)
     return tuple(x[i] for i in chosen), tuple(y[i] for i in chosen)
 
 
 def stacked_bars(names: Sequence[str], parts: Sequence[Part], y_label: str, x_label: str = "") -> str:
-    """One bar for each name, of parts on top of each other."""
+    """One bar for each name, made of stacked parts."""
 
     def draw(axes: Any) -> None:
         places, bottom = np.arange(len(names)), np.zeros(len(names))
@@ -103,7 +104,7 @@ def stacked_bars(names: Sequence[str], parts: Sequence[Part], y_label: str, x_la
 def bars_beside(
     names: Sequence[str], parts: Sequence[Part], value_label: str, shown: Callable[[float], str] | None = None
 ) -> str:
-    """Horizontal bars: for each name one of each part. shown: as what a value is written behind its bar."""
+    """Horizontal bars: for each name, one bar for each part. shown: gives the text to write after a bar."""
 
     def draw(axes: Any) -> None:
         thickness = 0.8 / len(parts)
@@ -124,7 +125,7 @@ def bars_beside(
 
 
 def bars(names: Sequence[str], values: Sequence[float], y_label: str, x_label: str) -> str:
-    """One upright bar for each name, and a line at their mean."""
+    """One vertical bar for each name, and a line at their mean."""
 
     def draw(axes: Any) -> None:
         axes.bar(range(len(names)), values, color=COLOURS[5], edgecolor="#333333", **_thickness(len(names)))
@@ -138,7 +139,8 @@ def bars(names: Sequence[str], values: Sequence[float], y_label: str, x_label: s
 
 
 def agreement(series: Sequence[Series], x_label: str, y_label: str, shares: Sequence[float] = (0.1, 0.2)) -> str:
-    """Points over logarithmic axes of the same quantity, the line on which both agree, and lines so many shares beside it."""
+    """Points over two logarithmic axes of the same quantity, the line on which both are equal, and lines at relative distances
+    ``shares`` from it."""
 
     def draw(axes: Any) -> None:
         places = [place for each in series for place in (*each.x, *each.y)]
@@ -159,7 +161,7 @@ def agreement(series: Sequence[Series], x_label: str, y_label: str, shares: Sequ
 
 
 def _name_decades(axis: Any, extent: float) -> None:
-    """Plain numbers on a logarithmic axis, at 1, 2 and 5 unless it is long: matplotlib's own are mathematics."""
+    """Label a logarithmic axis with plain numbers, at 1, 2 and 5 unless it is long; matplotlib's own labels are mathematics."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if extent < 1000 else (1,), numticks=12))
@@ -168,7 +170,7 @@ def _name_decades(axis: Any, extent: float) -> None:
 
 
 def heat_map(values: np.ndarray, names: Sequence[str], unit: str) -> str:
-    """(B, B) from the rank of a row to that of a column; nothing is white, and the most is dark."""
+    """A heat map of ``values`` (B, B), from the rank of the row to that of the column; 0 is white, and the largest value dark."""
 
     def draw(axes: Any) -> None:
         shown = np.ma.masked_equal(values, 0)
@@ -195,7 +197,7 @@ def heat_map(values: np.ndarray, names: Sequence[str], unit: str) -> str:
 
 @cache
 def _matplotlib() -> tuple[Any, Any]:
-    """Imported late: it takes longer than all else that the command imports."""
+    """matplotlib's figure class and context of settings, imported late because the import takes longer than all others."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
@@ -211,7 +213,7 @@ def _drawn(draw: Callable[[Any], None], *, height: float = _HEIGHT) -> str:
 
 
 def _saved(picture: Any, kind: str) -> bytes:
-    """The file of a picture, without what differs from one time to the next."""
+    """The file of a picture, without metadata that differ each time it is made."""
     stream = io.BytesIO()
     names = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Creator", "Producer", "CreationDate")
     picture.savefig(stream, format=kind, metadata=dict.fromkeys(names), facecolor="white")
@@ -240,7 +242,7 @@ def _shape_lines(axes: Any, figure: Figure) -> None:
 
 
 def _shape_y(axes: Any, figure: Figure) -> None:
-    """The scale and the labels of the upright axis; matplotlib's own for logarithms are mathematics."""
+    """Set the scale and the labels of the vertical axis; matplotlib's own labels of logarithms are mathematics."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     if figure.y_is_log:
@@ -271,7 +273,7 @@ def _draw_series(axes: Any, series: Series, number: int) -> None:
         linewidth=1.7,
         marker=marker,
         markersize=5,
-        # not at the same places in all lines, which often lie on each other
+        # Markers are at different places in each line, because lines often lie on each other.
         markevery=(min(number * max(every // 4, 1), len(series.x) - 1), every) if len(series.x) > 20 else None,
         label=shortened(series.name),
     )
@@ -284,12 +286,12 @@ def _look(part: Part) -> Mapping[str, Any]:
 
 
 def _thickness(bars: int) -> Mapping[str, float]:
-    """Many bars stand side by side without borders, which would be most of what is seen."""
+    """The width and border of bars; many bars have no borders, which would hide their colours."""
     return {"width": 0.8, "linewidth": 0.6} if bars <= 2 * _MOST_NAMES else {"width": 1.0, "linewidth": 0.0}
 
 
 def _legend(axes: Any, most_columns: int = 3) -> None:
-    """Below the axes, where it hides nothing."""
+    """Draw the legend below the axes, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
@@ -302,7 +304,7 @@ def _legend(axes: Any, most_columns: int = 3) -> None:
 
 
 def _wrapped(label: str) -> str:
-    """In lines that fit beside an axis."""
+    """A label broken into lines that fit beside an axis."""
     return "\n".join(textwrap.wrap(label, 34))
 
 

@@ -1,4 +1,4 @@
-"""What a study's report says of a cost model: its predictions beside what was measured."""
+"""The section of a study's report about a cost model: its predictions beside the measurements."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from hpcgnn.study.shown import Series, Table
 from hpcgnn.study.summary import StudySummary, choose_machine
 
 _TITLE = "Predicted against measured"
-# Of which a table tells the errors apart, where they vary.
+# The axes by whose values a table lists errors, if they vary.
 _AXES = ("graph", "ranks", "rate", "ranks_per_node", "model", "hidden", "layers", "strategy", "bits", "staleness",
          "compute", "threads")  # fmt: skip
 _MOST_COLOURS = 6
 
 
 def comparison_with(fitted: Path, folder: Path, machine: str = "") -> Comparison:
-    """Of the cost model in a file with the finished runs of a study. machine: as :func:`hpcgnn.study.summary.summarise` takes it.
+    """Compare the cost model in a file with the finished runs of a study. machine: as in :func:`hpcgnn.study.summary.summarise`.
 
     Raises:
-        HpcgnnError: where one of them is none, or nothing that the equations know has finished.
+        HpcgnnError: if the file holds no cost model, the folder no study, or no run has finished that the model can predict.
     """
     found = records.read(folder)
     return compare(model_file.read(fitted), folder, found, choose_machine(found, machine))
 
 
 def added(summary: StudySummary, comparison: Comparison | None) -> StudySummary:
-    """A summary with the comparison's tables behind its own."""
+    """A summary with the tables of the comparison after its own."""
     return summary if comparison is None else replace(summary, tables=(*summary.tables, *tables(comparison)))
 
 
 def section(comparison: Comparison) -> Section:
-    """The figure, the summary and the tables of a page."""
+    """The section of a page, with a picture, a summary and tables."""
     text = (f"{comparison.in_words()}.", *comparison.notes)
     return Section(_TITLE, text, (_picture(comparison.runs),), tables(comparison))
 
@@ -68,7 +68,7 @@ def tables(comparison: Comparison) -> tuple[Table, ...]:
 
 
 def varied(runs: Sequence[Compared]) -> list[str]:
-    """The axes that tell runs apart."""
+    """The axes in which the runs differ."""
     return [axis for axis in _AXES if len({str(run.configuration.get(axis, "")) for run in runs}) > 1]
 
 
@@ -81,7 +81,7 @@ def _figures(run: Compared) -> tuple[str, ...]:
 
 
 def _by(runs: Sequence[Compared], axes: Sequence[str]) -> dict[str, list[Compared]]:
-    """Runs by their values of axes, in words."""
+    """Runs grouped by their values of axes, which the keys give in words."""
     found: dict[str, list[Compared]] = {}
     for run in runs:
         name = ", ".join(f"{axis} {value}" for axis, value in zip(axes, _label(run, axes), strict=True))

@@ -1,4 +1,4 @@
-"""A page: sections of tables and pictures, as one HTML file that needs no other, or as Markdown with pictures beside it."""
+"""A page: sections of tables and pictures, as one self-contained HTML file, or as Markdown with pictures in files beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDS = ((re.compile(r'\bid="'), 'id="{}'), (re.compile(r"url\(#"), "url(#{}"), (
 
 @dataclass(frozen=True)
 class Picture:
-    """draw: gives a whole SVG file; called when the page is written. alt: what it shows, for those who do not see it."""
+    """A picture. draw: returns a whole SVG file, when the page is written. alt: description for readers who cannot see it."""
 
     title: str
     draw: Callable[[], str]
@@ -30,7 +30,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """text: sentences. folded: tables that are not shown before somebody opens them (they are on paper, and in Markdown)."""
+    """A section. text: sentences. folded: tables that a reader has to open in HTML; on paper and in Markdown they are shown."""
 
     title: str
     text: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """notes: what a reader must know before anything else."""
+    """A page. notes: sentences that a reader must know first."""
 
     title: str
     sections: tuple[Section, ...]
@@ -60,7 +60,7 @@ def as_html(page: Page) -> str:
 
 
 def as_markdown(page: Page, stem: str) -> tuple[str, dict[str, str]]:
-    """The text, and the pictures beside it by the names of their files, which begin with ``stem``."""
+    """The Markdown text, and the pictures by the names of their files, which begin with ``stem``."""
     environment = _environment(autoescape=False)
     files: dict[str, str] = {}
 
@@ -88,7 +88,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
 
 
 def _grouped(table: Table) -> list[dict[str, Any]]:
-    """Rows with, for each label, whether it is a figure."""
+    """The rows of a table, each divided into labels and figures."""
     return [{"labels": row[: table.label_columns], "figures": row[table.label_columns :]} for row in table.rows]
 
 
@@ -97,7 +97,8 @@ def _slug(text: str) -> str:
 
 
 def _inline(picture: Picture, prefix: str) -> str:
-    """The SVG element for a page that has others: its ids are its own, it is as wide as there is room, and has a label."""
+    """The SVG element of a picture for a page with several: its ids are unique, its width follows the page, and it has a
+    label."""
     whole = picture.draw()
     svg = whole[whole.index("<svg") :]
     for pattern, replacement in _IDS:
@@ -107,7 +108,7 @@ def _inline(picture: Picture, prefix: str) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """With what Markdown and HTML give a meaning to made harmless."""
+    """The text with the special characters of Markdown and HTML escaped."""
     escaped = re.sub(r"([\\`*_\[\]|#])", r"\\\1", text.replace("\n", " "))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

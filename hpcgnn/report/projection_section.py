@@ -1,4 +1,4 @@
-"""A projection as figures and tables: of a page of its own, or of a study's that has ``projection.json`` in its folder."""
+"""A projection as figures and tables: on a page of its own, or on that of a study with ``projection.json`` in its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLES = {STRONG: "Strong scaling", WEAK: "Weak scaling"}
 
 
 class Point(msgspec.Struct):
-    """A prediction, as ``hpcgnn model project`` writes it; what else it says is not shown."""
+    """A prediction, as ``hpcgnn model project`` writes it; its other fields are not shown."""
 
     scaling: str
     way: str
@@ -43,7 +43,8 @@ class Point(msgspec.Struct):
 
 
 class Projection(msgspec.Struct):
-    """What ``hpcgnn model project --out NAME.json`` writes. where: nodes and network in words. sources: of their numbers."""
+    """The output of ``hpcgnn model project --out NAME.json``. where: nodes and network in words. sources: origin of their
+    numbers."""
 
     model: str
     where: str
@@ -54,10 +55,10 @@ class Projection(msgspec.Struct):
 
 
 def read(path: Path) -> Projection:
-    """Of a file.
+    """The projection in a file.
 
     Raises:
-        HpcgnnError: where it is none.
+        HpcgnnError: if the file holds no projection.
     """
     found = typed.read_json(path, Projection)
     if not found.points:
@@ -66,17 +67,17 @@ def read(path: Path) -> Projection:
 
 
 def section_of(folder: Path) -> tuple[Section, ...]:
-    """Of the projection in a study's folder; nothing where there is none."""
+    """The section about the projection in a study's folder; empty if there is none."""
     return (section(read(folder / NAME)),) if (folder / NAME).is_file() else ()
 
 
 def figure(projection: Projection, kind: str = "svg") -> bytes:
-    """The picture alone, as a file. kind: svg or pdf."""
+    """The picture alone, as the bytes of a file. kind: svg or pdf."""
     return drawing.panels(_figures(projection.points), kind)
 
 
 def page(projection: Projection) -> Page:
-    """Of a projection alone."""
+    """The page of a projection alone."""
     notes = tuple(dict.fromkeys(_general(sentence) for each in projection.points for sentence in each.warnings))
     sections = [section(projection)]
     if projection.numbers:
@@ -92,7 +93,7 @@ def _general(sentence: str) -> str:
 
 
 def section(projection: Projection) -> Section:
-    """Figures of all scalings side by side, what is assumed, and tables."""
+    """The figures of all scalings side by side, the assumptions, and tables."""
     points = projection.points
     figures = _figures(points)
     alt = "; ".join(f"{figure.title}: {_told(figure.series)}" for figure in figures)
@@ -140,7 +141,7 @@ def _figure(scaling: str, points: Sequence[Point]) -> Figure:
 
 
 def _name(way: str, points: Sequence[Point]) -> str:
-    """With what it is, where its name does not say it."""
+    """The name of a way to train, with its strategy and bit-width unless the name has them."""
     first = next(point for point in points if point.way == way)
     bits = f"{first.bits} bits" if isinstance(first.bits, int) else first.bits
     told = f"{first.strategy}, {bits}"

@@ -1,4 +1,5 @@
-"""What ``ranks.json`` and the parts file tell: who waits for whom, who sends to whom, and how the graph was divided."""
+"""Sections about ranks, from ``ranks.json`` and the parts file: how long ranks wait, the bytes that they send to each other, and
+the partition."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _COUNTED = {"nodes": "nodes", "edges": "edges", "cut_edges": "edges from other r
 
 @dataclass(frozen=True)
 class Blocks:
-    """What the file has, as arrays of one entry a block: mean and largest over its ranks. names: ``7``, or ``0-127``."""
+    """The contents of ``ranks.json`` as arrays with one entry for each block of ranks: mean and largest value over its ranks.
+    names: such as ``7`` or ``0-127``."""
 
     ranks: Ranks
     names: list[str]
@@ -37,7 +39,7 @@ class Blocks:
 
     @classmethod
     def of(cls, ranks: Ranks) -> Blocks:
-        """With names and sizes."""
+        """The blocks of ``ranks``, with their names and sizes."""
         ends = [*ranks.first_rank[1:], ranks.ranks]
         pairs = list(zip(ranks.first_rank, ends, strict=True))
         names = [str(first) if end - first == 1 else f"{first}-{end - 1}" for first, end in pairs]
@@ -45,33 +47,33 @@ class Blocks:
 
     @property
     def are_ranks(self) -> bool:
-        """Whether each is one rank."""
+        """Whether each block is a single rank."""
         return len(self.names) == self.ranks.ranks
 
     @property
     def axis(self) -> str:
-        """What the names are of."""
+        """The label of an axis with the blocks' names."""
         return "rank" if self.are_ranks else "ranks (mean of each block)"
 
     def mean(self, name: str) -> np.ndarray:
-        """(B,) over the ranks of each block."""
+        """(B,) mean over the ranks of each block."""
         return np.array(self.ranks.mean[name])
 
     def sum_of(self, names: Iterable[str]) -> np.ndarray:
-        """(B,) means of several, added up."""
+        """(B,) sum of the means of several figures."""
         return np.sum([self.mean(name) for name in names], axis=0)
 
     def largest(self, name: str) -> np.ndarray:
-        """(B,) over the ranks of each block."""
+        """(B,) largest value over the ranks of each block."""
         return np.array(self.ranks.largest[name])
 
     def over_all(self, name: str) -> tuple[float, float]:
-        """Mean and largest over all ranks."""
+        """Mean and largest value over all ranks."""
         return float(self.mean(name) @ self.sizes / self.sizes.sum()), float(self.largest(name).max())
 
 
 def rank_sections(run: Run) -> list[Section]:
-    """Of a run with the file; without it, what the parts file alone tells."""
+    """The sections about ranks of a run with ``ranks.json``; without it, those that follow from the parts file alone."""
     if run.ranks is None:
         said = Section("By rank", (f"Nothing is known {_MISSING}.",))
         partition = _partition(run, None)
@@ -220,7 +222,7 @@ def _balance(blocks: Blocks) -> Picture:
 
 
 def _strategies(run: Run, text: list[str]) -> list[Table]:
-    """Rows by strategy, of the plans that the parts file holds."""
+    """A table of rows by strategy, from the plans in the parts file."""
     path = _parts_of(run)
     if path is None:
         return []
@@ -247,7 +249,7 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
 
 
 def _parts_of(run: Run) -> Path | None:
-    """The parts file, from here or from beside the run."""
+    """The path of the parts file, relative to the working folder or to the run."""
     named = run.settings.get("parts")
     if not isinstance(named, str) or not named:
         return None

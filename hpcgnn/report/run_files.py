@@ -1,5 +1,5 @@
-"""What a run folder tells a report. Whatever of it is missing or damaged becomes a note: a report is often made of runs that
-were killed, or that go on."""
+"""The contents of a run folder for a report. Missing or damaged files become notes, because reports are often made of runs that
+were killed or are still running."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _LINES_NAMED = 3
 
 @dataclass(frozen=True)
 class Run:
-    """settings: ``config.toml``. records: lines of ``metrics.jsonl``, by epoch. summary: ``summary.json``, or nothing. ranks:
-    ``ranks.json``. state: whether the run came to its end, in words. notes: what is missing or damaged."""
+    """A run. settings: ``config.toml``. records: lines of ``metrics.jsonl``, by epoch. summary: ``summary.json``; empty if
+    missing. ranks: ``ranks.json``. state: whether the run has finished, in words. notes: sentences about missing or damaged
+    files."""
 
     path: Path
     name: str
@@ -39,42 +40,42 @@ class Run:
     notes: tuple[str, ...] = field(default=())
 
     def values(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Epochs, and what they have of ``name``; those without are left out."""
+        """The epochs that have a number called ``name``, and these numbers."""
         found = [(record["epoch"], value) for record in self.records if is_number(value := record.get(name))]
         return tuple(float(epoch) for epoch, _ in found), tuple(float(value) for _, value in found)
 
     def median(self, name: str) -> float | None:
-        """Over epochs; None where no epoch has it."""
+        """The median over epochs; None if no epoch has the number."""
         values = self.values(name)[1]
         return float(np.median(values)) if values else None
 
     def number(self, name: str) -> float | None:
-        """A figure of the summary; None where there is none."""
+        """A figure of the summary; None if it is missing."""
         value = self.summary.get(name)
         return float(value) if is_number(value) else None
 
     @property
     def metric(self) -> str:
-        """Its name."""
+        """Name of the metric."""
         return str(self.summary.get("metric_name") or self.settings.get("metric") or "metric")
 
     @property
     def num_ranks(self) -> int | None:
-        """As far as a file tells."""
+        """The number of ranks; None if no file has it."""
         told = self.number("ranks")
         return int(told) if told else self.ranks.ranks if self.ranks else None
 
     def best(self) -> dict[str, Any] | None:
-        """The record with the best validation metric; None where none was measured."""
+        """The record with the best validation metric; None if none was measured."""
         measured = [record for record in self.records if is_number(record.get("val_metric"))]
         return max(measured, key=lambda record: record["val_metric"]) if measured else None
 
     def changed_settings(self) -> list[tuple[str, str, str]]:
-        """Those that differ from their defaults: name, value, default."""
+        """The settings that differ from their defaults, as (name, value, default)."""
         return [each for each in self._settings() if each[1] != each[2]]
 
     def usual_settings(self) -> list[tuple[str, str, str]]:
-        """The others."""
+        """The settings that have their defaults, as (name, value, default)."""
         return [each for each in self._settings() if each[1] == each[2]]
 
     def _settings(self) -> list[tuple[str, str, str]]:
@@ -89,7 +90,7 @@ class Run:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it can be drawn."""
+    """Whether ``value`` is a finite number, which can be drawn."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -100,17 +101,17 @@ def _plain(value: Any) -> str:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a training began in it."""
+    """Whether the folder holds files of a training."""
     return any((folder / name).is_file() for name in (CONFIG, METRICS, SUMMARY))
 
 
 def is_study(folder: Path) -> bool:
-    """Whether ``hpcgnn study run`` made it."""
+    """Whether the folder holds files of ``hpcgnn study run``."""
     return any((folder / name).is_file() for name in (RECORDS, SPECIFICATION))
 
 
 def check_folder(folder: Path) -> None:
-    """Raise HpcgnnError where there is neither a run nor a study."""
+    """Raise HpcgnnError if the folder holds neither a run nor a study."""
     if not folder.is_dir():
         what = "it is a file: name its folder" if folder.exists() else "there is no such folder"
         raise HpcgnnError(f"{folder} holds no run: {what}")
@@ -121,10 +122,10 @@ def check_folder(folder: Path) -> None:
 
 
 def read_run(folder: Path, name: str = "") -> Run:
-    """A run folder.
+    """The run in a folder.
 
     Raises:
-        HpcgnnError: where it is none, or cannot be read at all.
+        HpcgnnError: if the folder holds no run, or cannot be read at all.
     """
     check_folder(folder)
     notes: list[str] = []
@@ -155,7 +156,7 @@ def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
-    """As a ``kind``; None where there is no file, or another one."""
+    """The contents of a JSON file as a ``kind``; None if there is no file, or one with other contents."""
     if not path.exists():
         return None
     try:
@@ -166,7 +167,7 @@ def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
 
 
 def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """The lines that are records; of several of one epoch the last."""
+    """The lines that are records; of several with one epoch, the last one."""
     if not path.exists():
         notes.append(f"there is no {path.name}: no epoch is known")
         return []
@@ -208,7 +209,7 @@ def _record_of(line: str) -> dict[str, Any] | None:
 def _state(
     folder: Path, settings: dict[str, Any], records: list[dict[str, Any]], summary: dict[str, Any]
 ) -> tuple[str, bool]:
-    """In words, and whether the run came to its end."""
+    """The state of a run in words, and whether it has finished."""
     wanted = settings.get("epochs")
     done = f"{len(records)} of {wanted} epochs" if is_number(wanted) else f"{len(records)} epochs"
     if not summary:

@@ -14,10 +14,10 @@ from hpcgnn.study.summary import Table
 
 
 def run_page(folder: Path) -> Page:
-    """What ``hpcgnn train`` left in ``folder``.
+    """The page of the run that ``hpcgnn train`` has left in ``folder``.
 
     Raises:
-        HpcgnnError: where that holds no run.
+        HpcgnnError: if the folder holds no run.
     """
     run = read_run(folder)
     sections = [_result(run), _settings(run)]

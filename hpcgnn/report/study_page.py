@@ -1,4 +1,4 @@
-"""The page of a study: its tables and figures, and the phases of an epoch on top of each other."""
+"""The page of a study: its tables and figures, and the phases of an epoch as stacked bars."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _MOST_PICTURES, _MOST_BARS = 8, 24
 
 
 def study_page(folder: str | Path) -> str:
-    """One HTML file about what ``hpcgnn study run`` left in ``folder``.
+    """One HTML file about the study that ``hpcgnn study run`` has left in ``folder``.
 
     Raises:
-        HpcgnnError: where that is no study, or nothing of it has run.
+        HpcgnnError: if the folder holds no study, or nothing has run.
     """
     return as_html(study_of(Path(folder)))
 
 
 def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comparison | None = None) -> Page:
-    """The same as a page. summary: where it was made already. comparison: of a cost model's predictions with these runs."""
+    """The page of a study. summary: its summary, if that exists already. comparison: a comparison of a cost model's predictions
+    with its runs, to add to the page."""
     check_folder(folder)
     summary = summarise(folder) if summary is None else summary
     groups = summary.groups
@@ -45,7 +46,7 @@ def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comp
 
 
 def _figure(figure: Figure) -> list[Picture]:
-    """A picture of a figure; several where it has more lines than one can show."""
+    """The picture of a figure; several pictures if it has more lines than one can show."""
     measured = [each for each in figure.series if each.x and not each.is_reference]
     ideal = tuple(each for each in figure.series if each.x and each.is_reference)
     if not measured:
@@ -68,7 +69,7 @@ def _told(series: Series) -> str:
 
 
 def _breakdown(groups: Groups) -> list[Section]:
-    """Mean phases of an epoch: over ranks for each configuration where they vary, else over configurations."""
+    """The mean phases of an epoch: by number of ranks for each configuration if ranks vary, else by configuration."""
     timed = [group for group in groups.all if _phase(groups, group, phases.ADDING) > 0]
     if not timed:
         return []

@@ -1,4 +1,4 @@
-"""Where the seconds of an epoch go, over all ranks."""
+"""The section about the phases of an epoch, over all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcgnn.study.summary import Table
 
 
 def time_section(run: Run) -> Section:
-    """Phases: on the slowest rank of each, and their mean over ranks; medians over epochs."""
+    """The seconds of each phase on its slowest rank and as the mean over ranks; medians over epochs."""
     medians = {name: (run.median(name) or 0.0, run.median(f"{name}_mean") or 0.0) for name in NAMES}
     whole = run.median("seconds_mean") or run.median("seconds") or 0.0
     rows = [

@@ -1,4 +1,4 @@
-"""Numbers as reports show them."""
+"""Numbers in the form in which reports show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MISSING = "-"
 
 
 def seconds(value: float | None) -> str:
-    """``seconds(0.0123) == '12.3 ms'``."""
+    """Seconds with a unit that fits: ``seconds(0.0123) == '12.3 ms'``."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value == 0:
@@ -28,7 +28,7 @@ def _three_digits(value: float) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes: ``size(3 << 20) == '3.0 MiB'``."""
+    """Bytes with a unit that fits: ``size(3 << 20) == '3.0 MiB'``."""
     if value is None or not math.isfinite(value):
         return MISSING
     scaled, unit = value, "B"
@@ -40,19 +40,19 @@ def size(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with separators; means of them get one digit behind the point."""
+    """A number with thousands separators; one that is not whole, such as a mean, gets one digit after the point."""
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def percent(value: float | None) -> str:
-    """A share of 1."""
+    """A share of 1 as a percentage."""
     return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.2f} %"
 
 
 def ratio(value: float | None, base: float | None) -> str:
-    """``x0.82`` of what it is compared with; nothing where there is no ratio."""
+    """The ratio of a value to its base, such as ``x0.82``; an empty text if there is no ratio."""
     if value is None or base is None or not base or not math.isfinite(value / base):
         return ""
     found = value / base
@@ -60,7 +60,7 @@ def ratio(value: float | None, base: float | None) -> str:
 
 
 def plain(value: Any) -> str:
-    """A setting's value as a TOML file has it, near enough."""
+    """A setting's value, almost as a TOML file has it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):
@@ -69,5 +69,5 @@ def plain(value: Any) -> str:
 
 
 def shortened(name: str, most: int = 28) -> str:
-    """A name for a legend: its end tells more than its beginning."""
+    """A name of at most ``most`` characters for a legend; its end is kept, as it tells more than its beginning."""
     return name if len(name) <= most else "…" + name[1 - most :]
