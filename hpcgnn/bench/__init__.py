@@ -1,1 +1,1 @@
-"""Measurements: aggregation and quantization against other libraries and against what the machine can do at most."""
+"""Measurements of our kernels beside other libraries and the limits of the machine."""

@@ -1,13 +1,14 @@
-"""What ``hpcgnn bench aggregate`` measures on one graph.
+"""The measurements of ``hpcgnn bench aggregate`` on one graph.
 
 Three comparisons, each forward and backward:
 
-- *kernel*: one process, every contender under the same allocator with warm memory (:func:`hpcgnn.memory.keep_freed_memory`),
-  ours without its pool. The machine's ceilings, narrow storage and one thread against several run beside them.
-- *user*: every contender in a process of its own as users start it; ours reuses buffers.
+- *kernel*: all contenders in one process, under the same allocator with warm memory
+  (:func:`hpcgnn.memory.keep_freed_memory`), ours without its pool. The machine's ceilings, narrow storage, and one thread beside
+  several are measured as well.
+- *user*: every contender in a process of its own, as users start it; ours reuses buffers.
 - *ablation*: ours with each optimisation switched off in turn.
 
-On a device it is the first alone: how processes allocate there is torch's business for all of them.
+On a GPU only the first is measured, because torch allocates memory there for all contenders.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
 
 MODES, ABLATION = ("kernel", "user"), "ablation"
-ONE_THREAD = "@1"  # ends the keys of what ran on one thread
+ONE_THREAD = "@1"  # the end of keys of contenders that ran on one thread
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One graph, stored in ``graph``, and how it is measured. source: what it was made from. device: as torch calls it.
-    dtypes: beside float32, arithmetic whose conversions are counted."""
+    """One graph, stored in the folder ``graph``, and the way to measure it. source: the source of the graph. device: torch's name
+    of the device. dtypes: types, beside float32, that are measured with their conversions."""
 
     graph: Path
     source: str
@@ -45,15 +46,16 @@ class Workload:
     dtypes: tuple[str, ...] = ()
 
     def place(self, *, warm: bool, graph: Path | None = None, **changes: Any) -> Place:
-        """A process for it. graph: another one than its own."""
+        """The process in which to measure it. graph: another graph in place of its own."""
         subject = studies.aggregation(graph or self.graph, self.width)
         return replace(Place(subject, self.threads, warm, device=self.device), **changes)
 
 
 def kernel_entries(work: Workload) -> list[Entry]:
-    """One process for all; on the host a second one with one thread.
+    """One process for all contenders; on the host, a second one with one thread.
 
-    PyG's come last: what others keep would be cut out of the memory of the messages, a row for each edge.
+    PyG's contenders come last. They need memory for messages, a row for each edge, and memory that later contenders keep would
+    divide it.
     """
     together, chosen = work.place(warm=True), line_up(work.device)
     names = [contender.name for contender in (*chosen.ours, *chosen.rivals)]
@@ -72,14 +74,14 @@ def kernel_entries(work: Workload) -> list[Entry]:
 
 
 def user_entries(work: Workload) -> list[Entry]:
-    """A process each, for those that most people use: all of them are in memory at the same time."""
+    """A process for each contender that most people use; only for these, as all processes are in memory at the same time."""
     chosen = line_up(work.device)
     contenders = (*chosen.ours, *(rival for rival in chosen.rivals if rival.family in chosen.apart))
     return [Entry(contender.name, contender.name, work.place(warm=False), alone=True) for contender in contenders]
 
 
 def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
-    """Ours, and ours without each optimisation; ``orders`` are other orders of the same graph's nodes."""
+    """Ours, and ours without each optimisation. ``orders``: the same graph with its nodes in other orders."""
     warm, usual = work.place(warm=True), work.place(warm=False)
     entries = [Entry("ours", "ours", warm)]
     entries += [Entry(variant.name, variant.name, warm) for variant in tuning_variants()]
@@ -96,17 +98,17 @@ def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
 
 
 def steps(entries: list[Entry], rounds: int) -> int:
-    """How often ``advance`` counts for both directions."""
+    """The number of calls of ``advance`` for both directions."""
     return steps_of(entries, rounds, len(DIRECTIONS))
 
 
 def measure(work: Workload, entries: list[Entry], advance: Advance) -> dict[str, Outcome]:
-    """Outcomes by direction."""
+    """Measure ``entries``; return their outcomes by direction."""
     return interleave(entries, work.rounds, advance)
 
 
 def describe(work: Workload) -> dict[str, Any]:
-    """The graph's facts, and what one product reads and adds."""
+    """The facts of the graph, and the bytes and operations of one product."""
     facts = graphs.facts(work.graph)
     feature_bytes = facts["nodes"] * work.width * 4
     chosen = {"dtypes": list(work.dtypes), "dot_products": dot_products(where=work.device)} if work.dtypes else {}
@@ -126,7 +128,7 @@ def describe(work: Workload) -> dict[str, Any]:
 
 
 def gathered_bytes(entries: int, width: int, value_bytes: int) -> int:
-    """A row of features and an index for each entry."""
+    """The bytes that a product gathers: a row of features and an index for each entry."""
     return entries * (width * value_bytes + 4)
 
 

@@ -1,7 +1,7 @@
-"""What ``hpcgnn bench breakdown`` measures: what an epoch's time breakdown costs, in its clocks and in reducing their times over
-ranks.
+"""The measurement of ``hpcgnn bench breakdown``: the cost of an epoch's time breakdown, which reads clocks and reduces their
+times over ranks.
 
-Epochs with and without it take turns, in the one order and then in the other.
+Epochs with and without it take turns, in alternating order.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.trainer import Trainer
 
 WARM_UP = 3
-_TRIMMED = 0.1  # of each end: what else the machine did befalls single epochs
+_TRIMMED = 0.1  # share that is cut off at each end, as other work of the machine disturbs single epochs
 _NEVER = 1 << 30
 
 
 class NoTimings(Timings):
-    """Clocks that nobody reads."""
+    """Timings that measure nothing."""
 
     def add(self, phase: str, seconds: float) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def measure(self, phase: str) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]  # for less
         """Only run the body."""
@@ -45,7 +45,8 @@ class NoTimings(Timings):
 
 @dataclass(frozen=True)
 class Settings:
-    """epochs: of each kind. bits, hidden: as in training, with its other defaults."""
+    """Settings of the measurement. epochs: number of epochs of each kind. bits, hidden: as in training; its other settings have
+    their defaults."""
 
     epochs: int = 100
     bits: int = 2
@@ -77,7 +78,7 @@ def _trainer(graph: LocalGraph, settings: Settings, timings: Timings) -> Trainer
 
 
 def _turn(world: World, trainers: list[Trainer], number: int) -> list[float]:
-    """Seconds of an epoch with the breakdown and of one without. Collective."""
+    """The seconds of an epoch with the breakdown and of one without it. Collective."""
     measured, plain = trainers
     ways = [measured.run_epoch, lambda: plain.step(number)]
     seconds = [0.0, 0.0]
@@ -91,12 +92,12 @@ def _turn(world: World, trainers: list[Trainer], number: int) -> list[float]:
 
 
 def _meet(world: World) -> None:
-    """Wait for all ranks, so that an epoch is not charged for those that are late from the one before. Collective."""
+    """Wait for all ranks, so that an epoch does not include waiting for ranks that are late from the one before. Collective."""
     world.allreduce(np.zeros(1), what="every rank to begin an epoch")
 
 
 def summary(seconds: np.ndarray) -> dict[str, float]:
-    """Medians of (n, 2) seconds, and the trimmed mean of neighbours' differences over them with its 95 % interval."""
+    """The medians of ``seconds`` (n, 2), and the trimmed mean of the pairs' relative differences with its 95 % interval."""
     with_it, without = np.median(seconds, axis=0)
     kept = stats.trimboth((seconds[:, 0] - seconds[:, 1]) / without, _TRIMMED)
     interval = stats.t.ppf(0.975, kept.size - 1) * stats.sem(kept)

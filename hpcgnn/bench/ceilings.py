@@ -1,4 +1,4 @@
-"""What the machine can do at most: copy bandwidth, row-gather bandwidth with a graph's own index stream, multiply-adds."""
+"""The limits (ceilings) of the machine: copy bandwidth, row-gather bandwidth with a graph's own indices, and multiply-adds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpcgnn.kernels import Csr
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
 
-# Entries ahead to prefetch; the ceiling is the best of them.
+# Numbers of entries to prefetch ahead; the ceiling is the best of them.
 _DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
 _TRIES = 2
-# A ceiling of arithmetic does at least so many multiply-adds in a call, which take longer than starting threads does.
+# Least number of multiply-adds in a call of an arithmetic ceiling, so that they take longer than the start of threads.
 _LEAST_MULTIPLY_ADDS = 1 << 28
 
 
 def gather_call(csr: Csr, x: torch.Tensor) -> Call:
-    """Reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes nothing.
+    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes nothing.
 
-    Gives a one-element sum. The prefetch distance is the fastest of several, tried here.
+    It returns a sum of one element. The prefetch distance is the fastest of several, which are tried here.
     """
     if library.load() is None:
         raise HpcgnnError("the row-gather ceiling is measured in C++, and hpcgnn was installed without a compiler")
@@ -51,23 +51,23 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
 
 
 def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
-    """:func:`gather_call` where the tensors are: on the host, or on a device."""
+    """:func:`gather_call` on the device of the tensors."""
     if device.where.type == "cpu":
         return gather_call(csr, x)
-    from hpcgnn.bench import device_ceilings  # whose kernel is in Triton, which not every machine has
+    from hpcgnn.bench import device_ceilings  # needs Triton, which not every machine has
 
     return device_ceilings.gather_call(csr, x, device)
 
 
 def int8_sized(x: torch.Tensor) -> torch.Tensor:
-    """Rows of float32 as long in bytes as those of ``x`` (n, F) are in 8-bit integers: what gathering those costs at least."""
+    """float32 rows with as many bytes as the rows of ``x`` (n, F) have in 8-bit integers, to measure the ceiling of those."""
     return x[:, : math.ceil(x.shape[1] / 4)].contiguous()
 
 
 def multiply_call(dtype: str, multiply_adds: int) -> Counted:
-    """Does about so many multiply-adds of ``float32`` or ``int8``, of which no operand comes from memory.
+    """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8``, whose operands stay in registers.
 
-    Those of int8 are by the instructions that our kernels use here.
+    For int8 it uses the instructions that our kernels use on this machine.
     """
     name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
     native = library.load()
@@ -84,13 +84,13 @@ def multiply_call(dtype: str, multiply_adds: int) -> Counted:
 
 
 def copy_call(x: torch.Tensor) -> Call:
-    """Copies ``x`` into memory that is warm; its bytes are counted twice, read and written."""
+    """A call that copies ``x`` into warm memory; its bytes count twice, as they are read and written."""
     target = torch.empty_like(x).fill_(0)
     return lambda: target.copy_(x)
 
 
 def last_level_cache_bytes(device: str = "cpu") -> int:
-    """Size of the largest cache of the first core, or of a GPU; 0 where nobody tells."""
+    """Bytes of the largest cache of the first core, or of a GPU; 0 if the size is unknown."""
     where = torch.device(device)
     if where.type == "cuda":
         return torch.cuda.get_device_properties(where).L2_cache_size

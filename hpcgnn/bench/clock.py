@@ -1,4 +1,4 @@
-"""Timing calls on a device: between two of its marks, so that the host's own way to them is not counted."""
+"""Timing of calls on a device: between two of the device's marks, so that the host's time to start them does not count."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from hpcgnn.devices import Device
 
-# On a device, calls are timed together, so many at a time as take so long: one alone may be shorter than what starts it.
+# On a GPU, several calls are timed together, for at least this time, because one call may be shorter than its start.
 _TOGETHER_SECONDS = 0.01
 _MOST_TOGETHER = 100
 
 
 def seconds(device: Device, call: Callable[[], object], calls: int = 1) -> float:
-    """Seconds of one call, the mean of so many that follow each other. The last one's result is freed untimed."""
+    """Seconds of one call, as the mean of ``calls`` consecutive ones. Freeing the last result is not timed."""
     started = device.mark()
     for _ in range(calls):
         result = call()
@@ -23,7 +23,7 @@ def seconds(device: Device, call: Callable[[], object], calls: int = 1) -> float
 
 
 def calls_together(device: Device, one: float) -> int:
-    """How many calls of ``one`` second to time together: a single one on the host, whose calls have ended when they return."""
+    """Number of calls of ``one`` seconds each to time together; 1 on the host, where a call has ended when it returns."""
     if device.where.type == "cpu":
         return 1
     return min(max(math.ceil(_TOGETHER_SECONDS / max(one, 1e-9)), 1), _MOST_TOGETHER)

@@ -1,8 +1,8 @@
-"""The libraries that people use, each used as well as it allows.
+"""The contenders from other libraries, each used in its fastest way.
 
-Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own
-autograd; where that makes the transpose anew in every call, a second contender keeps it (``.kept``), and the faster of the
-two stands for the library. A contender works where the problem's tensors are, on the host or on a device.
+Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own autograd.
+If that makes the transpose in every call, a second contender keeps the transpose (``.kept``), and the faster of both represents
+the library. A contender runs on the device of the problem's tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcgnn.kernels import Csr
 
 
 def _pyg_conv(problem: Problem, direction: str) -> Call:
-    """What a layer of PyG runs on ``edge_index``: ``index_select``, then ``scatter_add_`` with the index expanded."""
+    """A PyG layer on ``edge_index``: it runs ``index_select``, then ``scatter_add_`` with an expanded index."""
     from torch_geometric.nn import SimpleConv
 
     layer, edge_index = SimpleConv(aggr="sum"), problem.edge_index
@@ -30,7 +30,7 @@ def _pyg_index_add(problem: Problem, direction: str) -> Call:
 
 
 def _pyg_scatter(problem: Problem, direction: str) -> Call:
-    """As a layer of one's own has it: gather, then PyG's ``scatter``."""
+    """A layer that users write themselves: a gather, then PyG's ``scatter``."""
     from torch_geometric.utils import scatter
 
     src, dst = problem.edge_index
@@ -39,7 +39,7 @@ def _pyg_scatter(problem: Problem, direction: str) -> Call:
 
 
 def _compiled(problem: Problem, direction: str) -> Call:
-    """torch's compiler fuses the gather into the sum."""
+    """``torch.compile``, which fuses the gather into the sum."""
     src, dst = problem.edge_index
     rows = problem.csr.num_rows
     function = torch.compile(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]))
@@ -47,7 +47,8 @@ def _compiled(problem: Problem, direction: str) -> Call:
 
 
 def _pyg_edge_index(problem: Problem, direction: str) -> Call:
-    """Sorted by destination and with both CSR forms cached; layers fall back to scatter for it, ``matmul`` does not."""
+    """PyG's ``EdgeIndex``, sorted by destination, with both CSR forms cached. ``matmul`` uses these; layers fall back to
+    scatter."""
     from torch_geometric import EdgeIndex
 
     sizes = (problem.csr.num_rows, problem.csr.num_cols)
@@ -92,7 +93,7 @@ def _ones(csr: Csr) -> torch.Tensor:
 
 
 def _torch_mm(problem: Problem, direction: str) -> Call:
-    # Its backward sorts by row * columns + column in the type of the indices: 32 bits overflow, and gradients are wrong.
+    # The backward pass sorts by row * columns + column in the indices' type: 32 bits would overflow and give wrong gradients.
     matrix = _torch_csr(problem.csr, torch.int32 if direction == "forward" else torch.int64)
     return autograd_call(lambda x: torch.sparse.mm(matrix, x, "sum"), problem, direction)
 
@@ -115,7 +116,7 @@ def _torch_matmul_kept(problem: Problem, direction: str) -> Call:
 
 
 def _dgl(problem: Problem, direction: str) -> Call:
-    """Its own kernel, 32-bit ids, both formats made in advance; backward is the same kernel on the reverse graph."""
+    """DGL's kernel with 32-bit ids and both formats made in advance; backward is the same kernel on the reverse graph."""
     import dgl
 
     src, dst = problem.edge_index.int()
@@ -141,7 +142,7 @@ RIVALS = (
     Contender("torch.csr.kept", "torch CSR, kept transpose", "torch.csr", _torch_matmul_kept, directions=_BACKWARD),
     *_OF_PYG,
 )
-# On a device torch.sparse.mm has no reduction by name, and is cuSPARSE's (rocSPARSE's) product.
+# On a GPU torch.sparse.mm takes no name of a reduction, and runs the product of cuSPARSE (rocSPARSE).
 DEVICE_RIVALS = (
     Contender("dgl", "DGL", "dgl", _dgl, ("dgl",)),
     Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", "torch.mm", _torch_matmul),

@@ -1,9 +1,9 @@
-"""What a GPU can do at most with a graph's own index stream: a kernel that reads rows and writes next to nothing.
+"""The row-gather ceiling of a GPU with a graph's own indices: a kernel that reads rows and writes next to nothing.
 
-It is in Triton, as the kernels that are measured beside it are.
+It is written in Triton, like the kernels that are measured beside it.
 """
 
-# Triton reads annotations, and knows no types but its own.
+# Triton reads annotations, and knows only its own types.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from hpcgnn.devices import Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.triton.launch import launch
 
-# Rows that a program reads at a time, and its warps; the ceiling is the best of them.
+# Numbers of rows that a program reads at a time, and of its warps; the ceiling is the best of them.
 _SHAPES = ((4, 1), (8, 1), (16, 1), (8, 2), (16, 4), (32, 4), (64, 8))
-_STEPS = 16  # so many times a program
+_STEPS = 16  # steps of a program
 _TRIES = 3
 
 
 def gather_call(csr: Csr, x: torch.Tensor, device: Device) -> Call:
-    """Reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order; writes a sum for each program.
+    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes a sum for
+    each program.
 
-    How many rows are read at a time is the fastest of several, tried here.
+    The number of rows that are read at a time is the fastest of several, which are tried here.
     """
 
     def run(rows: int, warps: int) -> torch.Tensor:
@@ -48,7 +49,7 @@ def gather_call(csr: Csr, x: torch.Tensor, device: Device) -> Call:
         return sums
 
     def seconds(shape: tuple[int, int]) -> float:
-        run(*shape)  # compiled
+        run(*shape)  # the first call compiles
         return min(clock.seconds(device, lambda: run(*shape)) for _ in range(_TRIES))
 
     best = min(_SHAPES, key=seconds)
@@ -57,7 +58,7 @@ def gather_call(csr: Csr, x: torch.Tensor, device: Device) -> Call:
 
 @triton.jit
 def _gather(indices, x, sums, entries, width, COLUMNS: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr):
-    """STEPS times ROWS entries a program: the sum of all that they name."""
+    """Sum the rows that STEPS times ROWS entries of each program name."""
     first = tl.program_id(0).to(tl.int64) * (ROWS * STEPS)
     column = tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

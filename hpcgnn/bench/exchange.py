@@ -1,13 +1,13 @@
-"""What ``hpcgnn bench exchange`` measures: how much of an exchange's time local aggregation hides, in each direction.
+"""The measurement of ``hpcgnn bench exchange``: the share of an exchange's time that local aggregation hides, in each direction.
 
-Four timings take turns: L x alone, the exchange alone, both as training does them, and one after the other. Ranks start each
-together, once S x is computed, and a round counts with its slowest rank. What is hidden is what both take less than the sum of
-the first two; one after the other may take longer than that sum, as caches are cold after an exchange, and shorter where it is
-not the same rank that is slowest in both. Exchanges are timed from when their bytes are handed to MPI; encoding comes before
-that and decoding after it. *wire* is how long the exchange alone took by MPI's account.
+Four timings take turns: L x alone, the exchange alone, both together as in training, and one after the other. All ranks start
+each of them together, once S x is computed, and a round counts the time of its slowest rank. The hidden time is the sum of the
+first two timings minus the third. The fourth may be longer than that sum, because caches are cold after an exchange, and shorter
+if different ranks are the slowest ones in both parts. An exchange is timed from the moment when MPI gets its bytes; encoding
+comes before it, and decoding after it. *wire* is the time of the exchange alone, from its start until a test finds it complete.
 
-On a device, encoding was asked for when the exchange starts, and the clock stops when the device has done all that it was asked
-for: the rows have come, and are in its memory.
+On a GPU, encoding has been started, but may not be done, when the exchange starts, and the clock stops when the GPU has done all
+its work: the rows have arrived in its memory.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
 
 CALLS = ("aggregate", "exchange", "both", "in_turn")
-WAYS = ("host", "staged", "direct")  # in which messages get from a rank's memory to MPI
+WAYS = ("host", "staged", "direct")  # ways of messages from a rank's memory to MPI
 _WARM_UP_ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Settings:
-    """width: columns of the rows that travel. bits, collective, gpu_mpi: as in training. rounds: of which the median counts."""
+    """Settings of the measurement. width: columns of the rows that travel. bits, collective, gpu_mpi: as in training. rounds:
+    number of rounds, whose median counts."""
 
     width: int = 256
     bits: int = 32
@@ -70,7 +71,7 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
 
 
 def _ranks_by_way(messages: Messages) -> dict[str, int]:
-    """How many ranks' messages leave in each of :data:`WAYS`. Collective."""
+    """The number of ranks whose messages take each of :data:`WAYS`. Collective."""
     mine = np.array([way == _way_of(messages) for way in WAYS], np.int64)
     return dict(zip(WAYS, messages.world.allreduce(mine).tolist(), strict=True))
 
@@ -105,7 +106,7 @@ def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> di
 
 
 class _Calls:
-    """The four, each of which returns its seconds. Collective. wire_seconds: of the last exchange, by MPI's account."""
+    """The four timed calls, each of which returns its seconds. Collective. wire_seconds: wire time of the last exchange."""
 
     def __init__(self, aggregator: Aggregator, width: int) -> None:
         self._exchange, self._plan = aggregator.exchange, aggregator.plan
@@ -116,27 +117,27 @@ class _Calls:
         self.wire_seconds = 0.0
 
     def aggregate(self) -> float:
-        """L x alone."""
+        """Time L x alone."""
         self._together()
         self._started_at = time.perf_counter()
         self._add_local()
         return self._since_start()
 
     def exchange(self) -> float:
-        """The exchange alone."""
+        """Time the exchange alone."""
         message = self._start()
         self._wait(message)
         return self._since_start()
 
     def both(self) -> float:
-        """L x while the exchange is under way."""
+        """Time L x while the exchange is under way, and the wait for its end."""
         message = self._start()
         self._add_local()
         self._wait(message)
         return self._since_start()
 
     def in_turn(self) -> float:
-        """The exchange, and then L x."""
+        """Time the exchange, and L x after it."""
         message = self._start()
         self._wait(message)
         self._add_local()
@@ -170,7 +171,7 @@ class _Calls:
 
 
 def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and the share of the shorter of aggregation and exchange that runs beside the other one."""
+    """Medians, and the share of the shorter one of aggregation and exchange that overlaps with the other."""
     seconds = {name: statistics.median(values) for name, values in rounds.items()}
     shorter = min(seconds["aggregate"], seconds["exchange"])
     hidden = seconds["aggregate"] + seconds["exchange"] - seconds["both"]
@@ -181,7 +182,7 @@ def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _lines(direction: str, found: dict[str, Any]) -> list[lines.Line]:
-    """Of one direction: its bytes are those of the exchange, and what is hidden is hidden where both run."""
+    """The lines of one direction; the exchange's line has the bytes, and the line of both has the hidden share."""
     beside = {"exchange": {"bytes": found["bytes"]}, "both": {"hidden_share": found["hidden_of_shorter"]}}
     return [
         lines.line({"direction": direction, "step": step}, seconds=found[f"{step}_seconds"], **beside.get(step, {}))

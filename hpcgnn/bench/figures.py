@@ -1,4 +1,4 @@
-"""What contenders reach beside ours in float32, and beside what they could reach at most."""
+"""The speed of contenders relative to ours in float32, and to their ceilings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpcgnn.bench.problem import Contender
 
 
 def lines(outcome: Outcome, contenders: Mapping[str, Contender], multiply_adds: float) -> dict[str, dict[str, Any]]:
-    """For ``--json``, by name: each timing, and where they are known ``giga_ops`` (of operations a second, of which a
-    multiply-add has two), ``times_ours`` (as fast as ours) and ``of_ceiling``.
+    """Each timing by name, for ``--json``. If known, it has ``giga_ops`` (10^9 operations a second; a multiply-add counts as
+    two), ``times_ours`` (speed relative to ours) and ``of_ceiling``.
 
-    multiply_adds: of what each contender computes, but for those that count their own.
+    multiply_adds: number of multiply-adds of each contender, except for those that count their own.
     """
     timings = outcome.as_json()
     return {name: line | _reached(name, line, timings, contenders, multiply_adds) for name, line in timings.items()}

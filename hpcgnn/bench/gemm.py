@@ -1,6 +1,6 @@
-"""What ``hpcgnn bench gemm`` measures: a dense layer's products, beside other libraries and the CPU's peak of arithmetic.
+"""The measurement of ``hpcgnn bench gemm``: a dense layer's products, beside other libraries and the CPU's peak of arithmetic.
 
-One process for a shape, in which all contenders take turns with warm memory; ours without its pool of buffers.
+Each shape has one process, in which all contenders take turns with warm memory; ours runs without its pool of buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ AS_TRAINED = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and where. shapes: rows, depth and width of each. dtypes: beside float32, which is always measured."""
+    """Settings of the measurement. shapes: rows, depth and width of each. dtypes: types beside float32, which is always
+    measured."""
 
     shapes: tuple[tuple[int, int, int], ...]
     threads: int
@@ -35,7 +36,7 @@ class Settings:
 
 
 def run(settings: Settings, progress: Progress) -> dict[str, Any]:
-    """Measure everything. Raises :class:`HpcgnnError`."""
+    """Measure all shapes. Raises :class:`HpcgnnError` if a shape cannot be measured."""
     found: dict[str, Any] = {
         "machine": machine(settings.device),
         "versions": versions(),
@@ -53,7 +54,7 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
 
 
 def _training_takes_int8(threads: int) -> bool:
-    """Whether ``--compute int8`` multiplies large matrices in integers on this CPU, by the measurement that it makes."""
+    """Whether ``--compute int8`` multiplies large matrices as integers on this CPU, which training decides by a measurement."""
     usual = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -80,7 +81,7 @@ def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress
 
 
 def _lines(shape: dict[str, Any], found: dict[str, Any]) -> list[lines.Line]:
-    """Those of one shape; found: of :func:`run`, what it knows of the CPU."""
+    """The lines of one shape. found: the result of :func:`run` so far, with the facts about the CPU."""
     sizes = shape["rows"], shape["depth"], shape["width"]
     axes = {"subject": "x".join(map(str, sizes)), "integers": lines.integers(found["dot_products"])}
     products = shape["products"]

@@ -1,9 +1,9 @@
-"""Who multiplies dense matrices: ours in every arithmetic, torch, and libraries that quantize.
+"""The contenders that multiply dense matrices: ours in every arithmetic, torch, and libraries that quantize.
 
 A layer's products are ``y = x W``, ``dx = dy W^T`` and ``dW = x^T dy``; *layer* is all three, and *product* is y alone from
-operands that were converted before. What one of them has to convert is in its time, with two exceptions: dW takes x as y has
-left it, as training does (Tango §3.3), and libraries for inference pack the weight in advance. In *layer* each operand is
-converted once for all that can share it.
+operands that are converted in advance. The time of a contender includes its conversions, with two exceptions: dW takes x as y has
+converted it, as in training (Tango §3.3), and libraries for inference pack the weight in advance. In *layer*, each operand is
+converted once for all products that can share it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcgnn.kernels import dense, int8
 from hpcgnn.kernels.native import dense as native
 
 DIRECTIONS = ("y", "dx", "dW", "layer", "product")
-_KEY, _WEIGHT_KEY = 1, 2  # of the noise, as training draws it
+_KEY, _WEIGHT_KEY = 1, 2  # keys of the rounding noise, which training uses as well
 _TINY = 1e-30
 
 
@@ -36,7 +36,7 @@ class GemmProblem:
 
     @property
     def multiply_adds(self) -> int:
-        """Of each of the three products."""
+        """The multiply-adds of each of the three products."""
         return self.rows * self.depth * self.width
 
     @cached_property
@@ -55,7 +55,7 @@ class GemmProblem:
         return self._normal(self.rows, self.width, 2)
 
     def exact(self, direction: str) -> tuple[torch.Tensor, ...]:
-        """What there is to compute, in float64; of *layer* all three."""
+        """The exact results of a direction, in float64; *layer* has all three."""
         x, weight, dy = (each.double() for each in (self.x, self.weight, self.dy))
         products = {"y": lambda: x @ weight, "dx": lambda: dy @ weight.T, "dW": lambda: x.T @ dy}
         products["product"] = products["y"]
@@ -67,19 +67,19 @@ class GemmProblem:
 
 
 class _Products:
-    """One way to compute them: it has a method for each direction that it can do, in lower case, and perhaps one for what
-    makes its result comparable, which is not timed (``finish_...``)."""
+    """One way to compute the products. A subclass has a method, in lower case, for each direction that it can compute, and
+    perhaps a method ``finish_...``, which is not timed, to make the result comparable."""
 
     def __init__(self, problem: GemmProblem) -> None:
         self.x, self.weight, self.dy = problem.x, problem.weight, problem.dy
 
     def layer(self) -> Result:
-        """All three."""
+        """All three products."""
         return self.y(), self.dx(), self.dw()  # type: ignore[attr-defined]
 
 
 class _Ours(_Products):
-    """Ours on float32 tensors; they are converted inside of the kernels."""
+    """Ours on float32 tensors, which the kernels convert."""
 
     compute = "float32"
 
@@ -104,7 +104,7 @@ class _OursTf32(_Ours):
 
 
 class _Native(_Products):
-    """The native kernels whatever the size, where ours leaves small products to torch."""
+    """Our native kernels at any size; :class:`_Ours` leaves small products to torch."""
 
     compute = "float32"
 
@@ -156,7 +156,7 @@ class _OursInt8(_Products):
 
 
 class _Exact(_Ours):
-    """x is kept in 8 bits from forward to backward, and everything is multiplied in float32."""
+    """Keeps x in 8 bits from forward to backward, and multiplies in float32."""
 
     def __init__(self, problem: GemmProblem) -> None:
         super().__init__(problem)
@@ -210,7 +210,8 @@ class _TorchBf16(_Products):
 
 
 class _TorchInt8(_Products):
-    """Rounded to the nearest, which is less work than noise. A weight is packed as that is fastest: columns as rows."""
+    """torch's products of 8-bit integers, rounded to the nearest, which is less work than noise. The weight is packed in its
+    fastest form, with columns as rows."""
 
     def __init__(self, problem: GemmProblem) -> None:
         super().__init__(problem)
@@ -248,7 +249,7 @@ class _TorchInt8(_Products):
 
 
 def _quantized(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """8-bit integers, and their scale with one entry along ``axis``."""
+    """``x`` as 8-bit integers, and their scales, with one entry along ``axis``."""
     scale = x.abs().amax(axis, keepdim=True).clamp_(min=_TINY).div_(127)
     return (x / scale).round_().to(torch.int8), scale
 
@@ -263,7 +264,7 @@ def _by(products: type[_Products]) -> Prepare:
 
 
 def _dynamic(engine: str) -> Prepare:
-    """What torch runs for a linear layer that was quantized dynamically: one scale for all of x."""
+    """torch's dynamically quantized linear layer, with one scale for the whole of x."""
 
     def prepare(problem: GemmProblem, direction: str) -> Call:
         if engine not in torch.backends.quantized.supported_engines:
@@ -336,5 +337,5 @@ _NAMED = {where: {each.name: each for each in some} for where, some in (("host",
 
 
 def by_name(device: str) -> dict[str, Contender]:
-    """Of a device as torch calls it."""
+    """The contenders on a device, given by torch's name."""
     return _NAMED["host" if device == HOST_NAME else "device"]

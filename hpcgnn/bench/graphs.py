@@ -1,9 +1,9 @@
-"""The graphs that are measured, kept in a folder each so that several processes read the same one.
+"""The graphs to measure, each kept in a folder, so that several processes read the same one.
 
-A graph is the CSR matrix of its edges by destination, sources ascending, parallel edges kept. Three things are made of
-one source: the graph as it comes; the same with its nodes in another order; and a *part*, which is what one rank
-aggregates locally: METIS cuts the graph as ``hpcgnn partition`` does (in-edges balanced, original order within a part)
-and the part with most inner edges is taken, its inner edges only.
+A graph is the CSR matrix of its edges by destination, with ascending sources and parallel edges kept. Three graphs can be made
+from one source: the graph itself, the graph with its nodes in another order, and a *part*, which is the local matrix of one
+rank: METIS partitions the graph as ``hpcgnn partition`` does (in-edges balanced, original order within a part), and the inner
+edges of the part with most of them are taken.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from hpcgnn.partition.methods import TOLERANCE, stdout_to_stderr
 from hpcgnn.partition.native_metis import load_metis
 
 ORDERS = ("original", "metis", "random")
-_ORDER_PARTS = 64  # parts that METIS order is made of
+_ORDER_PARTS = 64  # parts from which the METIS order is made
 
 
 class Graphs:
-    """Makes graphs in ``folder`` and finds those that are there already."""
+    """Makes graphs in ``folder``, and finds those that exist already."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def whole(self, source: str, order: str = "original") -> Path:
-        """The folder of the graph that ``source`` names, with its nodes in ``order``. Raises :class:`HpcgnnError`."""
+        """The folder of the graph from ``source``, with its nodes in ``order``. Raises :class:`HpcgnnError` if it cannot be
+        made."""
         folder = self._place(source, order)
         if not (folder / "graph.json").exists():
             src, dst, nodes = _edges(source)
@@ -43,7 +44,7 @@ class Graphs:
         return folder
 
     def part(self, source: str, parts: int) -> Path:
-        """The folder of the largest of ``parts`` parts of the graph that ``source`` names."""
+        """The folder of the part with most inner edges among ``parts`` parts of the graph from ``source``."""
         folder = self._place(source, f"part-of-{parts}")
         if not (folder / "graph.json").exists():
             part_of = self.parts(source, parts)
@@ -58,7 +59,7 @@ class Graphs:
         return folder
 
     def parts(self, source: str, parts: int) -> np.ndarray:
-        """(nodes,) part of each node, from METIS."""
+        """(nodes,) part of each node in METIS' partition."""
         path = self._place(source, f"parts-{parts}.npy")
         if not path.exists():
             src, dst, nodes = _edges(source)
@@ -72,7 +73,7 @@ class Graphs:
 
 
 def write_graph(folder: Path, src: np.ndarray, dst: np.ndarray, nodes: int, name: str) -> None:
-    """Store the edges (E,) of a graph as the matrix that aggregates them."""
+    """Store the edges of a graph, from ``src`` (E,) to ``dst`` (E,), as the matrix that aggregates over them."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = np.sort(dst * np.int64(nodes) + src)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(keys // max(nodes, 1), minlength=nodes))))
@@ -88,14 +89,14 @@ def write_graph(folder: Path, src: np.ndarray, dst: np.ndarray, nodes: int, name
 
 
 def read_graph(folder: Path) -> Csr:
-    """The matrix that :func:`write_graph` stored."""
+    """The matrix that :func:`write_graph` has stored."""
     nodes = json.loads((folder / "graph.json").read_text())["nodes"]
     indptr, indices = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("indptr", "indices"))
     return Csr(indptr, indices, nodes)
 
 
 def facts(folder: Path) -> dict:
-    """Name, nodes, entries and the longest row of a stored graph."""
+    """The name, nodes, entries and longest row of a stored graph."""
     return json.loads((folder / "graph.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Who is measured on the host and on a device."""
+"""The contenders on the host and on a GPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ HOST_NAME = "cpu"  # as torch calls it
 
 @dataclass(frozen=True)
 class LineUp:
-    """Of one kind of device.
+    """The contenders on one kind of device.
 
-    ours, rivals: who compares. beside: what is measured beside them, the ceilings among it. converted: and with other types
-    (``--dtype``). variants: of ours, for the ablation. apart: families of rivals that are measured in processes of their own too.
+    ours, rivals: the contenders to compare. beside: others that are measured beside them, such as ceilings. converted: contenders
+    with other types (``--dtype``). variants: variants of ours, for the ablation. apart: families of rivals that are also measured
+    in processes of their own.
     """
 
     ours: tuple[Contender, ...]
@@ -69,7 +70,7 @@ HOST = LineUp(
     variants=ours.SWITCHED_OFF,
     apart=("dgl", "torch.mm", "pyg"),
 )
-# The kernels are those that training takes on the device.
+# The kernels are those that training uses on the device.
 DEVICE = LineUp(
     ours=(Contender("ours", "ours", "ours", ours.ours("auto")),),
     rivals=DEVICE_RIVALS,
@@ -86,5 +87,5 @@ DEVICE = LineUp(
 
 
 def line_up(device: str) -> LineUp:
-    """Of a device as torch calls it, such as ``cuda:0``."""
+    """The contenders on a device, given by torch's name, such as ``cuda:0``."""
     return HOST if device == HOST_NAME else DEVICE

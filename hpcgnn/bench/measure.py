@@ -1,4 +1,4 @@
-"""Interleaved measuring: every contender once a round, rounds repeated, the median of all rounds."""
+"""Interleaved measurement: each round measures every contender once, and the median over rounds counts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Advance = Callable[[int], None]
 class Place:
     """The kind of process that a contender runs in.
 
-    ``warm``: freed memory is kept in the process and the buffer pool is off, so that all contenders get warm memory from
-    the same allocator. Else everything is as users have it. ``environment`` is set beside that. ``device``: as torch calls it.
+    warm: the process keeps freed memory, and the buffer pool is off, so that all contenders get warm memory from the same
+    allocator; without it, the process is as users have it. environment: further environment variables. device: torch's name of
+    the device.
     """
 
     subject: Subject
@@ -37,13 +38,13 @@ class Place:
     device: str = HOST_NAME
 
     def command(self) -> list[str]:
-        """What starts it."""
+        """The command that starts the process."""
         options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
         options += ["--device", self.device]
         return [sys.executable, "-m", "hpcgnn.bench.worker", self.subject.study, *self.subject.words, *options]
 
     def variables(self) -> dict[str, str]:
-        """Its environment."""
+        """The environment of the process."""
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
         pool = {"HPCGNN_BUFFER_POOL": "off"} if self.warm else {}
         return {**os.environ, "DGLBACKEND": "pytorch", **dict.fromkeys(names, str(self.threads)), **pool,
@@ -61,7 +62,7 @@ class Worker:
         )  # fmt: skip
 
     def ask(self, **request: str) -> dict[str, Any]:
-        """Its answer. Raises :class:`HpcgnnError` if the process has ended."""
+        """The answer of the process to a request. Raises :class:`HpcgnnError` if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -72,7 +73,7 @@ class Worker:
             line = ""
         if not line:
             code = self._process.wait()
-            if code == -signal.SIGKILL and request["do"] == "prepare":  # what the system does when memory runs out
+            if code == -signal.SIGKILL and request["do"] == "prepare":  # the system kills it when memory runs out
                 return {"missing": "ran out of memory"}
             self._said.seek(0)
             said = self._said.read().strip().splitlines()[-1:]
@@ -89,8 +90,8 @@ class Worker:
 
 @dataclass
 class Timing:
-    """Seconds of one contender, one value a round: the median of that round's calls. multiply_adds: of a call, if known.
-    relative_error: of its result, if measured."""
+    """The times of one contender. rounds: seconds of each round, the median of the round's calls. multiply_adds: number of
+    multiply-adds of a call, if known. relative_error: error of the result, if measured."""
 
     rounds: list[float] = field(default_factory=list)
     multiply_adds: float | None = None
@@ -107,7 +108,7 @@ class Timing:
         return (max(self.rounds) - min(self.rounds)) / self.seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The timing for ``--json``."""
         known = {"multiply_adds": self.multiply_adds, "relative_error": self.relative_error}
         known = {name: value for name, value in known.items() if value is not None}
         return {"seconds": self.seconds, "spread": self.spread, "rounds": self.rounds, **known}
@@ -115,8 +116,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a measurement: ``key`` in its results, who, and in which process. Equal places share a process if
-    ``alone`` is false."""
+    """One contender to measure. key: its key in the results. place: its process; entries with equal places share a process unless
+    ``alone`` is set."""
 
     key: str
     contender: str
@@ -126,13 +127,13 @@ class Entry:
 
 @dataclass
 class Outcome:
-    """Timings by key, and why others are missing."""
+    """Timings by key, and the reasons why others are missing."""
 
     timings: dict[str, Timing] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The outcome for ``--json``."""
         return {key: timing.as_json() for key, timing in self.timings.items()} | {
             key: {"missing": reason} for key, reason in self.missing.items()
         }
@@ -141,9 +142,10 @@ class Outcome:
 def interleave(
     entries: list[Entry], rounds: int, advance: Advance, directions: tuple[str, ...] = ()
 ) -> dict[str, Outcome]:
-    """Time ``entries`` in each of ``directions`` (all of their study: forward, then backward); see :func:`steps`.
+    """Time ``entries`` in each of ``directions`` (by default all of their study, such as forward and backward); see
+    :func:`steps`.
 
-    A contender that fails is missing, and so is one whose results are not those of the first one with the same subject.
+    A contender is missing if it fails, or if its results differ from those of the first one with the same subject.
     """
     directions = directions or entries[0].place.subject.of_study.directions
     with _workers(entries) as workers:
@@ -151,7 +153,7 @@ def interleave(
 
 
 def steps(entries: list[Entry], rounds: int, directions: int) -> int:
-    """How often :func:`interleave` counts with ``advance``."""
+    """The number of calls of ``advance`` by :func:`interleave`."""
     return directions * len(entries) * (rounds + 1)
 
 
@@ -162,7 +164,7 @@ def _interleave(
     ready = [entry for entry in entries if entry.key in outcome.timings]
     advance(len(outcome.missing) * rounds)
     for turn in range(rounds):
-        first = turn % max(len(ready), 1)  # nobody always follows the same one
+        first = turn % max(len(ready), 1)  # so that no contender always follows the same one
         for entry in ready[first:] + ready[:first]:
             if entry.key not in outcome.missing:
                 answer = workers[entry.key].ask(do="run", contender=entry.contender, direction=direction)
@@ -176,7 +178,7 @@ def _interleave(
 
 
 def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, advance: Advance) -> Outcome:
-    """Get everything ready and compare the results: timings without rounds yet, and why entries are missing."""
+    """Prepare all entries and compare their results; return timings without rounds, and the reasons of missing entries."""
     outcome = Outcome()
     expected: dict[Subject, list[float]] = {}
     for entry in entries:
@@ -220,7 +222,7 @@ def _workers(entries: list[Entry]) -> Iterator[dict[str, Worker]]:
 
 
 def compare(entry: Entry, tolerance: float, found: list[float], expected: list[float]) -> None:
-    """Raises unless two fingerprints are of the same results."""
+    """Raise HpcgnnError unless two fingerprints belong to the same results, within ``tolerance``."""
     for value, wanted, size in zip(found[::2], expected[::2], expected[1::2], strict=True):
-        if not abs(value - wanted) <= tolerance * size * 3:  # a NaN is not equal either
+        if not abs(value - wanted) <= tolerance * size * 3:  # a NaN also counts as different
             raise HpcgnnError(f"{entry.contender} computes something else than ours: {value:.6g}, not {wanted:.6g}")

@@ -1,4 +1,4 @@
-"""Our aggregation and its variants: weights, narrow storage, and each optimisation switched off in turn."""
+"""Our aggregation and its variants: with weights, with narrow storage, and with each optimisation switched off in turn."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpcgnn.kernels.int8 import quantize_rows
 from hpcgnn.kernels.native import spmm as native
 from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
 
-KEY = 1  # of the noise with which 8-bit integers are rounded, as in training
-# What "off" means where it is not 0 or the other boolean.
+KEY = 1  # key of the rounding noise of 8-bit integers, as in training
+# Values that switch a field off, where this is not 0 or the other boolean.
 _OFF = {"tile_bytes": 64, "tasks_a_thread": 1}
 
 
@@ -26,18 +26,18 @@ class Aggregate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, csr: Csr, weight: torch.Tensor | None, backend: str) -> torch.Tensor:
-        """A fresh (rows, width) result."""
+        """The product, (rows, width) in a new tensor."""
         ctx.csr, ctx.backend = (csr if weight is None else csr.with_weight(weight)).transpose(), backend
         return spmm(csr, x, weight, backend=backend)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        """The gradient of x."""
+        """The gradient of ``x``."""
         return spmm(ctx.csr, grads[0], backend=ctx.backend), None, None, None
 
 
 def ours(backend: str) -> Prepare:
-    """As training runs it, with the kernels of ``backend``."""
+    """Our aggregation as training runs it, with the kernels of ``backend``."""
 
     def prepare(problem: Problem, direction: str) -> Call:
         problem.csr.transpose()
@@ -47,7 +47,7 @@ def ours(backend: str) -> Prepare:
 
 
 def narrow_and_weighted(backend: str) -> tuple[Contender, ...]:
-    """Ours with weights, and with features stored in fewer bytes, by the kernels of ``backend``."""
+    """Ours with weights, and with features stored in fewer bytes, with the kernels of ``backend``."""
 
     def weighted(problem: Problem, direction: str) -> Call:
         weight = problem.weight
@@ -61,7 +61,7 @@ def narrow_and_weighted(backend: str) -> tuple[Contender, ...]:
         return lambda: spmm(csr, narrow, backend=backend)
 
     def int8(problem: Problem, direction: str) -> Call:
-        # A row's largest magnitude becomes 127: what spmm could gather where accuracy allows it.
+        # A row's largest magnitude becomes 127: spmm could gather such rows where accuracy allows it.
         csr, x = problem.operand(direction)
         scale = x.abs().amax(1).clamp(min=1e-30) / 127
         narrow = (x / scale[:, None]).round().to(torch.int8)
@@ -75,7 +75,7 @@ def narrow_and_weighted(backend: str) -> tuple[Contender, ...]:
 
 
 def converted(backend: str) -> tuple[Contender, ...]:
-    """What is measured with ``--dtype int8``: all conversions are in the time."""
+    """The contenders of ``--dtype int8``; their times include all conversions."""
 
     def int8(problem: Problem, direction: str) -> Call:
         csr, x = problem.operand(direction)
@@ -87,7 +87,7 @@ def converted(backend: str) -> tuple[Contender, ...]:
         return call
 
     def stored(problem: Problem, direction: str) -> Call:
-        """x is kept in 8 bits from forward to backward, and everything is added in float32."""
+        """Keeps x in 8 bits from forward to backward, and adds in float32."""
         csr, x = problem.operand(direction)
         kept = [quantize_rows(problem.x, key=KEY)]
 
@@ -138,7 +138,7 @@ def _tuned(tuning: Tuning) -> Callable[[Problem, str], Call]:
 
 
 def tuning_variants() -> list[Contender]:
-    """Every field of :class:`Tuning` switched off, or on where it is off by default."""
+    """Ours with each field of :class:`Tuning` switched off, or on if it is off by default."""
     found = []
     for field in dataclasses.fields(Tuning):
         usual = getattr(DEFAULT_TUNING, field.name)

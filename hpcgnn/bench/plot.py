@@ -1,4 +1,4 @@
-"""The roofline picture: what contenders reach between the measured bandwidths of a copy and of a row gather."""
+"""The roofline picture: the speed of contenders beside the measured bandwidths of a copy and of a row gather."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", 
 def roofline(result: dict[str, Any], path: Path) -> None:
     """Draw the forward kernels of every graph in ``result`` (of :func:`hpcgnn.bench.run.run`) to ``path``.
 
-    A contender stands at the bytes that its entries gather and the additions that they make; weights and results are not
-    counted, so that all that store features alike stand at one intensity. Raises :class:`HpcgnnError`.
+    The intensity of a contender is the number of its additions over the bytes that its entries gather. Weights and results do not
+    count, so contenders that store features in the same type have the same intensity.
+
+    Raises:
+        HpcgnnError: if ``result`` has no kernels, or the picture cannot be written.
     """
     figure_class, context = _matplotlib()
     graphs = [graph for graph in result["graphs"] if "kernel" in graph]
@@ -41,14 +44,14 @@ def roofline(result: dict[str, Any], path: Path) -> None:
 
 
 def roofs(graph: dict[str, Any]) -> dict[str, float]:
-    """Bytes a second of a copy and of a row gather, as one graph's forward kernels measured them."""
+    """Bytes a second of a copy and of a row gather, as measured with one graph's forward kernels."""
     timings = graph["kernel"]["forward"]
     moved = {"ceiling.copy": 2 * graph["feature_bytes"], "ceiling.gather": graph["gathered_bytes"]}
     return {name: count / timings[name]["seconds"] for name, count in moved.items() if "seconds" in timings[name]}
 
 
 def points(graph: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Additions a gathered byte and a second, of each contender of one graph's forward kernels."""
+    """Additions for each gathered byte, and additions a second, of each contender of one graph's forward kernels."""
     found = {}
     for name, timing in graph["kernel"]["forward"].items():
         if "seconds" in timing and not name.startswith("ceiling") and "@" not in name:
@@ -77,7 +80,7 @@ def _draw(axes: Any, graph: dict[str, Any]) -> None:
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Imported late: it takes longer than all else that the command imports."""
+    """matplotlib's figure class and context of settings, imported late because the import takes longer than all others."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

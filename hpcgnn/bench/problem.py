@@ -1,4 +1,4 @@
-"""What a contender works on, and how it is registered."""
+"""The problem that contenders solve, and the registration of a contender."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 
 DIRECTIONS = ("forward", "backward")
-# What a call gives: several results where it computes several things.
+# The result of a call: a tuple if it computes several tensors.
 Result = torch.Tensor | tuple[torch.Tensor, ...]
-# A product ready to run: everything that can be made in advance has been. Each call gives a fresh result.
+# A product that is ready to run, with everything prepared that can be made in advance. Each call returns a new result.
 Call = Callable[[], Result]
 Prepare = Callable[[Any, str], Call]
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A call whose result is compared with ours after ``finish``, which is not timed."""
+    """A call whose result is compared with ours after ``finish``; only the call is timed."""
 
     call: Call
     finish: Callable[[Any], Result]
@@ -35,7 +35,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Counted:
-    """A call that does so many multiply-adds."""
+    """A call with a known number of multiply-adds."""
 
     call: Call
     multiply_adds: float
@@ -48,7 +48,7 @@ class Counted:
 class Problem:
     """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward.
 
-    All of it is on ``device``; numbers are drawn on the host, so that they are the same on every device.
+    All tensors are on ``device``; numbers are drawn on the host, so that they are the same on every device.
     """
 
     def __init__(self, csr: Csr, width: int, seed: int = 0, device: Device = CPU) -> None:
@@ -74,7 +74,7 @@ class Problem:
 
     @cached_property
     def weight(self) -> torch.Tensor:
-        """(entries,) float32 weights, for contenders that have them."""
+        """(entries,) float32 weights, for contenders that use them."""
         drawn = torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
         return drawn.to(self.device.where)
 
@@ -83,7 +83,7 @@ class Problem:
         return (self.csr, self.x) if direction == "forward" else (self.csr.transpose(), self.dz)
 
     def exact(self, direction: str) -> tuple[torch.Tensor, ...] | None:
-        """What there is to compute, in float64; None where errors are not measured."""
+        """The exact results of a direction in float64; None if errors are not measured."""
         return None
 
     def _normal(self, rows: int, stream: int) -> torch.Tensor:
@@ -93,11 +93,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute what is measured.
+    """One way to solve a problem.
 
-    ``prepare(problem, direction)`` gives the product to time. ``family`` groups ways of one library. ``modules`` must be
-    importable. ``tolerance`` is how far the result may lie from ours, relative to its size; None where it is another quantity.
-    ``dtype``: with which it is measured, where types are chosen. ``ceiling``: the name of what it could reach at most.
+    prepare: ``prepare(problem, direction)`` returns the call to time. family: groups the ways of one library. modules: modules
+    that must be importable. tolerance: largest difference of the result to ours, relative to its size; None if the result is
+    another quantity. dtype: the ``--dtype`` with which it is measured. ceiling: name of the contender that is its upper limit.
     """
 
     name: str
@@ -111,17 +111,17 @@ class Contender:
     ceiling: str = ""
 
     def missing(self) -> str | None:
-        """Why this machine cannot run it, or None."""
+        """The reason why this machine cannot run it; None if it can."""
         for module in self.modules:
             try:
                 importlib.import_module(module)
-            except Exception as error:  # a library built for another torch fails in ways of its own
+            except Exception as error:  # a library that was built for another torch may raise any error
                 return f"{module}: {' '.join(str(error).split())[:120] or type(error).__name__}"
         return None
 
 
 def with_autograd(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Problem, str], Call]:
-    """Forward is ``function(x)``; backward is what autograd does for it, of which only the backward part is timed."""
+    """A contender's ``prepare``: forward calls ``function(x)``; backward calls autograd's backward pass of it alone."""
     return lambda problem, direction: autograd_call(function, problem, direction)
 
 

@@ -1,8 +1,8 @@
-"""What ``hpcgnn bench pyg`` measures: training on a whole graph by PyG's layers in one process, as its users write it.
+"""The measurement of ``hpcgnn bench pyg``: training on a whole graph with PyG's layers in one process, as its users write it.
 
-The model is that of `hpcgnn train` with the same settings: layers of PyG's with as many parameters, norm, activation and dropout
-between them in the same order, Adam, and the loss over all training nodes. GCN normalises its edges once. The process has
-torch's usual allocator. Seconds are those of a step, without evaluations, until the device has done it.
+The model is that of `hpcgnn train` with the same settings: PyG's layers with as many parameters, norm, activation and dropout
+between them in the same order, Adam, and the loss over all training nodes. GCN normalises its edges once. The process uses
+torch's default allocator. Seconds are those of a training step until the device has done it, without evaluations.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Problem:
     classes: int
 
     def loss(self, scores: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of (n, C) scores over the training nodes; for several labels a node the binary one."""
+        """The cross-entropy of ``scores`` (n, C) over the training nodes; the binary one if nodes have several labels."""
         learned = scores[self.learned]
         if self.y.dim() == 2:
             return F.binary_cross_entropy_with_logits(learned, self.y)
@@ -68,7 +68,7 @@ class Problem:
 
 
 class Model(torch.nn.Module):
-    """PyG's layers, and between them norm, activation and dropout."""
+    """PyG's layers, with norm, activation and dropout between them."""
 
     def __init__(self, settings: Settings, in_width: int, classes: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Model(torch.nn.Module):
 
 
 def run(path: Path, settings: Settings, device: Device = CPU) -> dict[str, Any]:
-    """Train on ``graph.h5``; what a record of a study needs.
+    """Train on ``graph.h5``; return the figures for a study's record.
 
     Raises:
         HpcgnnError: without PyG, and for graphs without dense features or training nodes.
@@ -121,7 +121,7 @@ def run(path: Path, settings: Settings, device: Device = CPU) -> dict[str, Any]:
 
 
 def train(model: Model, problem: Problem, settings: Settings, device: Device) -> tuple[list[float], float]:
-    """Seconds of each epoch, and the last one's loss."""
+    """Train the model; return the seconds of each epoch, and the loss of the last one."""
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     seconds, loss = [], torch.zeros(())
     for _ in range(settings.epochs):
@@ -137,7 +137,8 @@ def train(model: Model, problem: Problem, settings: Settings, device: Device) ->
 
 
 def read(path: Path, settings: Settings, device: Device) -> Problem:
-    """The problem in ``graph.h5``. Weights of edges are GCN's alone, as in `hpcgnn train`. Raises :class:`HpcgnnError`."""
+    """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`. Raises :class:`HpcgnnError` if the graph
+    has no dense features or no training nodes."""
     with GraphFile(path) as file:
         nodes, meta = file.meta.num_nodes, file.meta
         if meta.x_nnz is not None or not meta.num_features:
@@ -163,7 +164,7 @@ def read(path: Path, settings: Settings, device: Device) -> Problem:
 
 
 def _layer(settings: Settings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
-    """As users write it."""
+    """A layer as PyG's users write it."""
     from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
     if settings.model == "gat":

@@ -1,9 +1,9 @@
-"""What ``hpcgnn bench quantize`` measures: bytes a second beside the copy bandwidth of the host or of a device, in one process.
+"""The measurement of ``hpcgnn bench quantize``: bytes a second beside the copy bandwidth of the host or a GPU, in one process.
 
-These are the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts
-once if the work must read or write it: ``encode`` reads float32 rows and writes payload and parameters, ``decode`` does the
-reverse; ``aggregate`` reads the message, and reads and writes the rows that it adds to (two rows of the message to each); a
-copy reads and writes. All buffers are made in advance and warm.
+It runs the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts each time
+that the work must read or write it. ``encode`` reads float32 rows and writes payload and parameters, and ``decode`` does the
+reverse. ``aggregate`` reads the message, and reads and writes the rows to which it adds (two rows of the message to each). A copy
+reads and writes. All buffers are made in advance, and are warm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENTRIES_A_ROW = 2
 
 @dataclass(frozen=True)
 class Message:
-    """Rows 0, 1, ... in ``bits`` bits: their payloads, and then their parameters, as a message of one width has them."""
+    """A message of rows 0, 1, ... in ``bits`` bits: first their payloads, then their parameters, as messages of one bit-width."""
 
     bits: int
     rows: torch.Tensor
@@ -39,7 +39,7 @@ class Message:
 
     @classmethod
     def of(cls, rows: int, width: int, bits: int, device: Device = CPU) -> Message:
-        """One for (rows, width)."""
+        """A message for (rows, width) values."""
         numbers, row_bytes = torch.arange(rows, device=device.where), payload_bytes(width, bits)
         payloads = rows * row_bytes
         params = rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
@@ -47,7 +47,8 @@ class Message:
         return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
 
     def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
-        """The kernels by name; ``encode`` must come first. ``sums`` adds rows of the message to those of ``out``."""
+        """The kernels by name; ``encode`` must run first. ``sums`` is the matrix that adds rows of the message to those of
+        ``out``."""
         bits, buffer, places = self.bits, self.buffer, (self.payload_at, self.params_at)
         width = out.shape[1]
         return {
@@ -60,7 +61,7 @@ class Message:
 def run(
     rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int, advance: Advance, device: Device = CPU
 ) -> dict[str, Any]:
-    """Measure (rows, width) float32 at each of ``bits``; ``advance`` counts rounds. Raises :class:`HpcgnnError`."""
+    """Measure (rows, width) float32 at each bit-width in ``bits``; ``advance`` counts rounds."""
     torch.set_num_threads(threads)
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(rows, width, generator=draw).to(device.where)

@@ -1,4 +1,4 @@
-"""What was measured of one graph, in words and in ratios."""
+"""The measurements of one graph as lines, ratios and rows of a table."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def lines_of(graph: dict[str, Any]) -> list[lines.Line]:
 
 
 def _with_scaling(timings: dict[str, Any]) -> dict[str, Any]:
-    """Contenders that ran on one thread as well, with how many times as fast they are on all."""
+    """Add ``thread_scaling`` to the contenders that ran on one thread as well: how many times as fast they are on all threads."""
     scaling = {name: ratio(timings, name + ONE_THREAD, name) for name in timings}
     return {name: {**line, "thread_scaling": scaling[name]} for name, line in timings.items()}
 
 
 def device_of(graph: dict[str, Any]) -> str:
-    """What one graph was measured on; older results, all of the host, do not say."""
+    """The device on which one graph was measured; older results have none, and are all of the host."""
     return graph.get("device", HOST_NAME)
 
 
 def ratio(timings: dict[str, Any], slow: str, fast: str) -> float | None:
-    """Seconds of ``slow`` over those of ``fast``; None if one is missing."""
+    """The seconds of ``slow`` over those of ``fast``; None if one is missing."""
     values = [timings.get(name, {}).get("seconds") for name in (slow, fast)]
     return None if None in values else values[0] / values[1]
 
 
 def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tuple[str, list[str]]]:
-    """A label and six cells for each contender: milliseconds, spread and times ours, forward and backward."""
+    """A label and six cells for each contender: milliseconds, spread, and ratio to ours, for forward and backward."""
     known = line_up(device).by_name
     for key in timings[DIRECTIONS[0]]:
         name, at, threads = key.partition("@")

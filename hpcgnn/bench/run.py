@@ -28,7 +28,7 @@ _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dg
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and where. ``sources`` pairs each source with its width; ``parts`` is 0 for no METIS part; ``dtypes``:
+    """Settings of the measurement. sources: pairs of a graph's source and its width. parts: 0 for no METIS part. dtypes: types
     beside float32."""
 
     sources: tuple[tuple[str, int], ...]
@@ -42,7 +42,8 @@ class Settings:
 
 
 def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Measure everything; graphs are kept in ``folder``, and found there. Raises :class:`HpcgnnError`."""
+    """Measure all graphs, which are kept in ``folder`` and found there again. Raises :class:`HpcgnnError` if one cannot be
+    made."""
     store = graphs.Graphs(folder)
     with progress("making the graphs", len(settings.sources)) as advance:
         works = []
@@ -87,7 +88,7 @@ def _ablation(work: Workload, store: graphs.Graphs, progress: Progress) -> dict[
 
 
 def machine(device: Device = CPU) -> dict[str, Any]:
-    """The facts that figures depend on."""
+    """The facts about the machine on which figures depend."""
     return {
         "device": device.name,
         "processor": processor(),
@@ -102,7 +103,7 @@ def machine(device: Device = CPU) -> dict[str, Any]:
 
 
 def versions(**others: str) -> dict[str, str]:
-    """What ran, with ``others``: of the libraries, those that are installed."""
+    """The versions of hpcgnn and of the installed libraries, and ``others``."""
     found = {name: _version(name) for name in _LIBRARIES}
     return {"hpcgnn": __version__} | {name: value for name, value in found.items() if value is not None} | others
 

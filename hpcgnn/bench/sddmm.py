@@ -1,6 +1,6 @@
-"""What ``hpcgnn bench sddmm`` measures: products at the edges of graphs, beside other libraries and gathering their rows.
+"""The measurement of ``hpcgnn bench sddmm``: products at the edges of graphs, beside other libraries and a gather of their rows.
 
-One process for a graph, in which all contenders take turns with warm memory; ours without its pool of buffers.
+Each graph has one process, in which all contenders take turns with warm memory; ours runs without its pool of buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.kernels.int8 import dot_products
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and where. sources: pairs of a graph's source and its width. ops: *dot*, *add*. dtypes: beside
+    """Settings of the measurement. sources: pairs of a graph's source and its width. ops: *dot*, *add*. dtypes: types beside
     float32, which is always measured."""
 
     sources: tuple[tuple[str, int], ...]
@@ -34,7 +34,8 @@ class Settings:
 
 
 def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Measure everything; graphs are kept in ``folder``, and found there. Raises :class:`HpcgnnError`."""
+    """Measure all graphs, which are kept in ``folder`` and found there again. Raises :class:`HpcgnnError` if one cannot be
+    made."""
     for source, width in settings.sources:
         if width % settings.heads:
             raise HpcgnnError(

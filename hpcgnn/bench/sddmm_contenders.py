@@ -1,6 +1,6 @@
-"""Who multiplies at the edges of a graph: for each entry (r, c) of its matrix, row r of ``a`` and row c of ``b``.
+"""The contenders that multiply at the edges of a graph: for each entry (r, c) of its matrix, row r of ``a`` and row c of ``b``.
 
-*dot* has a product for each of so many heads, *add* the sum of both rows. What is quantized is quantized in the time of a call.
+*dot* computes a dot product for each head, *add* the sum of both rows. The time of a call includes quantization.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hpcgnn.kernels import Csr, edges, int8
 
 DIRECTIONS = ("dot", "add")
 DTYPES = ("float32", "int8")
-_KEYS = (1, 2)  # of the noise for a and b, as training draws it
-# Entries whose rows torch gathers at a time: what it gathers of a million would be gigabytes.
+_KEYS = (1, 2)  # keys of the rounding noise of a and b, which training uses as well
+# Entries whose rows torch gathers at a time: the rows of a million entries would take gigabytes.
 _CHUNK, _CHUNK_ON_DEVICE = 1 << 12, 1 << 18
 
 
 class SddmmProblem(Problem):
-    """A matrix, and ``a`` (rows, width) and ``b`` (columns, width), of which *dot* multiplies ``heads`` groups of columns."""
+    """A matrix, ``a`` (rows, width) and ``b`` (columns, width); *dot* multiplies ``heads`` groups of columns."""
 
     def __init__(self, csr: Csr, width: int, heads: int, device: Device = CPU) -> None:
         super().__init__(csr, width, device=device)
@@ -40,7 +40,7 @@ class SddmmProblem(Problem):
         return self.x
 
     def heads_of(self, op: str) -> int | None:
-        """As kernels take it."""
+        """The argument ``heads`` of kernels for ``op``."""
         return self.heads if op == "dot" else None
 
 
@@ -66,7 +66,7 @@ def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
 
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
-    """Both operands are quantized to be kept for the backward pass, and multiplied in float32."""
+    """Quantizes both operands, to keep them for backward, and multiplies in float32."""
     csr, heads = problem.csr, problem.heads_of(op)
     kept: list[int8.Int8Rows] = []
 
@@ -78,7 +78,7 @@ def _exact(problem: SddmmProblem, op: str) -> Call:
 
 
 def _torch(problem: SddmmProblem, op: str) -> Call:
-    """Gathers the rows of some thousand entries at a time."""
+    """torch's operations, which gather the rows of some thousand entries at a time."""
     csr, a, b, heads = problem.csr, problem.a, problem.b, problem.heads
     rows, columns = csr.entry_rows(), csr.indices.long()
     chunk = _CHUNK if csr.device.type == "cpu" else _CHUNK_ON_DEVICE
@@ -98,7 +98,7 @@ def _torch(problem: SddmmProblem, op: str) -> Call:
 
 
 def _torch_sampled(problem: SddmmProblem, op: str) -> Call:
-    """One of torch's sampled products a head, its operands made contiguous in advance."""
+    """A sampled product of torch for each head, with operands that are made contiguous in advance."""
     csr, heads = problem.csr, problem.heads
     indptr, indices, zeros = csr.indptr.int(), csr.indices.int(), torch.zeros(csr.num_entries, device=csr.device)
     shape = csr.num_rows, csr.num_cols
@@ -113,7 +113,7 @@ def _torch_sampled(problem: SddmmProblem, op: str) -> Call:
 
 
 def _dgl(problem: SddmmProblem, op: str) -> Call:
-    """Its own kernel, 32-bit ids, all formats made in advance."""
+    """DGL's kernel, with 32-bit ids and all formats made in advance."""
     import dgl
 
     src, dst = problem.edge_index.int()
@@ -138,7 +138,7 @@ _OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _GATH
 
 
 def _line_up(modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
-    """modules: what the ceilings need."""
+    """The contenders. modules: modules that the ceilings need."""
     return (
         Contender("ours", "ours float32", "ours", _ours, directions=DIRECTIONS, ceiling=_GATHER),
         Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=DIRECTIONS, **_OF_INT8),
@@ -162,5 +162,5 @@ HOST, DEVICE = ({each.name: each for each in _line_up(modules)} for modules in (
 
 
 def by_name(device: str) -> dict[str, Contender]:
-    """Of a device as torch calls it."""
+    """The contenders on a device, given by torch's name."""
     return HOST if device == HOST_NAME else DEVICE

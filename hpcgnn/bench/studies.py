@@ -1,4 +1,4 @@
-"""What there is to measure: aggregation, the products of a dense layer, and products at the edges of a graph."""
+"""The kinds of work to measure: aggregation, the products of a dense layer, and products at the edges of a graph."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hpcgnn.devices import Device
 class Study:
     """One kind of work.
 
-    directions: what there is to compute of a problem, such as forward and backward. problem: made of the words of a
-    :class:`Subject`, on a device, which it has as ``device``. contenders: by name, of a device as torch calls it.
+    directions: the results to compute of a problem, such as forward and backward. problem: makes a problem from the words of a
+    :class:`Subject`, on a device. contenders: returns the contenders by name on a device, given by torch's name.
     """
 
     directions: tuple[str, ...]
@@ -30,7 +30,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Subject:
-    """One problem of a study. words: what it is made of, as a process that measures it is given it."""
+    """One problem of a study. words: the words that describe it, as the measuring process gets them."""
 
     study: str
     words: tuple[str, ...]
@@ -41,22 +41,22 @@ class Subject:
         return STUDIES[self.study]
 
     def contender(self, name: str, device: str) -> Contender:
-        """The contender of that name on a device as torch calls it."""
+        """The contender ``name`` on a device, given by torch's name."""
         return self.of_study.contenders(device)[name]
 
 
 def aggregation(graph: Path, width: int) -> Subject:
-    """Of a stored graph."""
+    """The aggregation over a stored graph."""
     return Subject("aggregate", (str(graph), str(width)))
 
 
 def gemm(rows: int, depth: int, width: int) -> Subject:
-    """(rows, depth) times (depth, width), and its gradients."""
+    """The product of (rows, depth) and (depth, width), and its gradients."""
     return Subject("gemm", (str(rows), str(depth), str(width)))
 
 
 def sddmm(graph: Path, width: int, heads: int) -> Subject:
-    """Of a stored graph."""
+    """The products at the edges of a stored graph."""
     return Subject("sddmm", (str(graph), str(width), str(heads)))
 
 

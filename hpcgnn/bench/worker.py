@@ -2,9 +2,9 @@
 
 STUDY and its WORDs are those of a :class:`hpcgnn.bench.studies.Subject`, such as ``aggregate GRAPH_FOLDER WIDTH``.
 
-It answers one line of JSON on stdout for each line of JSON on stdin: ``{"do": "prepare" | "run", "contender": name, "direction":
-...}``, until its input ends. Threads, instruction set and buffer pool are set by the environment that it is
-started with. ``--warm`` keeps all freed memory in the process, so that fresh results cost no page faults.
+It answers with one line of JSON on stdout to each line of JSON on stdin, ``{"do": "prepare" | "run", "contender": name,
+"direction": ...}``, until its input ends. Its environment sets threads, instruction set and buffer pool. ``--warm`` keeps all
+freed memory in the process, so that new results cause no page faults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcgnn.bench.studies import STUDIES, Subject
 from hpcgnn.devices import Device, device_of
 from hpcgnn.memory import keep_freed_memory
 
-# A call that is shorter than this is made once untimed before it is timed, so that it finds its own code and data.
+# A call that is shorter than this runs once untimed before it is timed, so that its code and data are in the caches.
 _LONG_SECONDS = 0.3
 _ENOUGH_SECONDS = 0.05
 _MOST_CALLS = 10
@@ -34,7 +34,7 @@ _PR_SET_THP_DISABLE = 41
 
 
 class Bench:
-    """What one process holds: the problem and the products that are ready to run."""
+    """The state of one process: the problem, and the products that are ready to run."""
 
     def __init__(self, subject: Subject, device: Device) -> None:
         self._problem, self._device = subject.of_study.problem(subject.words, device), device
@@ -43,11 +43,11 @@ class Bench:
         self._ready: dict[str, Call] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what ``request`` asks. Products of one direction are dropped when the other one is prepared."""
+        """Do ``request``, and return the answer. Products of one direction are dropped when another one is prepared."""
         name = request["contender"]
         if request["direction"] != self._direction:
             self._ready.clear()
-            ctypes.CDLL(None).malloc_trim(0)  # a heap that never shrinks would be cut up by what the other one left
+            ctypes.CDLL(None).malloc_trim(0)  # otherwise remains of the last direction would fragment the heap
             self._direction = request["direction"]
         return self._prepare(name, request["direction"]) if request["do"] == "prepare" else self._run(name)
 
@@ -57,8 +57,8 @@ class Bench:
         if missing:
             return {"missing": missing}
         call = self._ready[name] = contender.prepare(self._problem, direction)
-        result = call()  # also warms what is made on first use
-        self._device.synchronize()  # what fails there is to be this one's failure
+        result = call()  # also makes what the first call makes
+        self._device.synchronize()  # an error on the device must count as this contender's
         if isinstance(call, Unfinished):
             result = call.finish(result)
         counted = {"multiply_adds": call.multiply_adds} if isinstance(call, Counted) else {}
@@ -72,15 +72,15 @@ class Bench:
         seconds = [clock.seconds(self._device, call)]
         if seconds[0] < _LONG_SECONDS:
             calls = clock.calls_together(self._device, seconds[0])
-            seconds.clear()  # that one was the untimed one
+            seconds.clear()  # that call was the untimed one
             while not seconds or (calls * sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
                 seconds.append(clock.seconds(self._device, call, calls))
         return {"seconds": seconds}
 
 
 def relative_error(result: Result, exact: tuple[torch.Tensor, ...] | None) -> float | None:
-    """How far each of the results is from what is exact, relative to its size (root mean square): the largest; None where
-    nothing exact is known."""
+    """The largest relative error of the results (root mean square of the error over that of the exact result); None if no exact
+    result is known."""
     if exact is None:
         return None
     results = result if isinstance(result, tuple) else (result,)
@@ -88,7 +88,8 @@ def relative_error(result: Result, exact: tuple[torch.Tensor, ...] | None) -> fl
 
 
 def fingerprint(result: Result) -> list[float]:
-    """Two numbers of each (rows, width) result, its product with fixed random vectors and its size, to compare results."""
+    """Two numbers for each (rows, width) result, its product with fixed random vectors and its size, by which results are
+    compared."""
     if isinstance(result, tuple):
         return [number for each in result for number in fingerprint(each)]
     draw = torch.Generator().manual_seed(7)
@@ -110,7 +111,7 @@ def main() -> None:
         raise OSError("this C library does not take mallopt's settings")
     if arguments.no_huge_pages:
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    answers = os.fdopen(os.dup(1), "w")  # stdout is for answers alone: libraries may print
+    answers = os.fdopen(os.dup(1), "w")  # stdout is for answers only, although libraries may print
     os.dup2(2, 1)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     device = device_of(torch.device(arguments.device))
@@ -119,7 +120,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer = bench.answer(json.loads(line))
-        except Exception as error:  # whatever a library raises: the others are measured
+        except Exception as error:  # a library may raise any error; the others are still measured
             answer = {"missing": " ".join(str(error).split())[:200] or type(error).__name__}
         print(json.dumps(answer), file=answers, flush=True)
 
