@@ -12,7 +12,8 @@ import torch
 
 from hpcgnn.arguments import check_device, check_path, check_world
 from hpcgnn.comm import World, same_everywhere, together, whole_job
-from hpcgnn.comm.devices import HOST, choose_device
+from hpcgnn.comm.device_names import HOST
+from hpcgnn.comm.devices import choose_device
 from hpcgnn.data import plan_store
 from hpcgnn.data.checks import in_range, sum_of_hashes
 from hpcgnn.data.graph_file import MASKS, GraphMeta
@@ -312,8 +313,7 @@ def load(
     """
     check_path("path", path)
     check_world(world)
-    world = whole_job() if world is None else world
-    path = Path(path)
+    world, path = whole_job() if world is None else world, Path(path)
     check_device(device, may_be_name=True)
     chosen = choose_device(world, device) if isinstance(device, str) else device
     with together(world, f"read {path}"), PartsFile(path) as parts:

@@ -1,11 +1,11 @@
-"""What can be chosen by name, each a class in a module of its own that nothing else need name."""
+"""Classes that are chosen by name, each in a module of its own that is imported when its class is asked for."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hpcgnn.errors import WrongTypeError, WrongValueError, told
@@ -13,36 +13,47 @@ from hpcgnn.errors import WrongTypeError, WrongValueError, told
 T = TypeVar("T", bound=type)
 
 
-class Registry(Generic[T]):
-    """The classes of a ``kind`` by name: those of all modules of ``package``, and what other programs register.
+@dataclass(frozen=True)
+class Known:
+    """A class of this package, as far as it is known without importing torch for it.
 
-    The package's modules are imported when names are asked for first.
+    module: the module that registers it. summary: a phrase for a command's help. settings: the dataclasses of its own settings.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self._kind, self._package = kind, package
+    module: str
+    summary: str
+    settings: tuple[type, ...] = ()
+
+
+class Registry(Generic[T]):
+    """The classes of a ``kind`` by name: the ``known`` ones of this package, and those that other programs register.
+
+    A command lists names, summaries and settings of all classes without importing the modules of any.
+    """
+
+    def __init__(self, kind: str, known: Mapping[str, Known]) -> None:
+        self._kind, self._known = kind, known
         self._found: dict[str, T] = {}
-        self._is_scanned, self._scanning = False, threading.RLock()
+        self._importing = threading.RLock()  # ranks may be threads
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator of a class that is chosen by ``name``."""
+        """Decorator of a class that is chosen by ``name``. A known class takes its summary and settings from :class:`Known`;
+        other classes state theirs as class attributes."""
 
         def add(found: T) -> T:
-            before = self._found.setdefault(name, found)
-            if (before.__module__, before.__qualname__) != (found.__module__, found.__qualname__):
+            known = self._known.get(name)
+            place = (found.__module__, found.__qualname__)
+            before = self._found.get(name)
+            if before is None and known is not None and found.__module__ != known.module:
+                before = self[name]
+            if before is not None and (before.__module__, before.__qualname__) != place:
                 raise ValueError(f"there is a {self._kind} {name!r} already: {before.__module__}.{before.__qualname__}")
+            if known is not None:
+                found.summary, found.settings = known.summary, known.settings  # type: ignore[attr-defined]
             self._found[name] = found
             return found
 
         return add
-
-    def _all(self) -> dict[str, T]:
-        with self._scanning:  # ranks may be threads; a module of the package may ask for names while it is imported
-            if not self._is_scanned:
-                self._is_scanned = True
-                for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-                    importlib.import_module(f"{self._package}.{module.name}")
-        return self._found
 
     def __getitem__(self, name: str) -> T:
         """The class.
@@ -50,19 +61,29 @@ class Registry(Generic[T]):
         Raises:
             WrongValueError, WrongTypeError: where there is none.
         """
-        if not isinstance(name, str) or name not in self._all():
+        if not isinstance(name, str) or name not in self:
             kind = WrongValueError if isinstance(name, str) else WrongTypeError
             raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
+        if name not in self._found:
+            with self._importing:
+                importlib.import_module(self._known[name].module)
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Names, in alphabetical order: which module comes first says nothing."""
-        return iter(sorted(self._all()))
-
-    def summaries(self, but: str = "") -> str:
-        """All names but one, each with its class's ``summary``, for a command's help."""
-        told = ((name, self[name].summary) for name in self if name != but)  # type: ignore[attr-defined]
-        return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
+        """Names, in alphabetical order: the order in which modules are imported says nothing."""
+        return iter(sorted({*self._known, *self._found}))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return name in self._known or name in self._found
+
+    def settings(self, name: str) -> tuple[type, ...]:
+        """The dataclasses of the settings that a class has of its own."""
+        return self._known[name].settings if name in self._known else self[name].settings  # type: ignore[attr-defined]
+
+    def summaries(self, but: str = "") -> str:
+        """All names but one, each with its summary, for a command's help."""
+        told = ((name, self._summary(name)) for name in self if name != but)
+        return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
+
+    def _summary(self, name: str) -> str:
+        return self._known[name].summary if name in self._known else self[name].summary  # type: ignore[attr-defined]

@@ -19,7 +19,8 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense
 from hpcgnn.nn import bfloat16, compute
 from hpcgnn.nn.bfloat16 import Bfloat16, best_of
-from hpcgnn.nn.compute import AUTO, BF16, EMULATED, FLOAT32, Rounded, check_compute
+from hpcgnn.nn.compute import Rounded, check_compute
+from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
 from hpcgnn.nn.linear import LateWeight, matmul
 
 HPCGNN = ["-m", "hpcgnn"]

@@ -14,7 +14,7 @@ from hpcgnn.host import index_array
 
 PACKAGE = Path(hpcgnn.__file__).parent
 FLOORS = [
-    {"byte_sink", "errors", "footprint", "host", "memory", "processor", "stop", "version"},
+    {"bit_widths", "byte_sink", "errors", "footprint", "host", "lazy", "memory", "processor", "stop", "version"},
     {"arguments", "devices", "registry", "typed", "whole_file"},
     {"settings"},
     {"kernels", "plan"},

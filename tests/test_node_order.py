@@ -14,7 +14,8 @@ import hpcgnn
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.native import library
 from hpcgnn.node_order import METHODS, NodeOrder, choice, node_order
-from hpcgnn.node_order.orders import ORDERS, find_order
+from hpcgnn.node_order.methods import ORDERS
+from hpcgnn.node_order.orders import find_order
 
 NO_NODES = sp.csr_matrix((0, 0))
 ISOLATED = sp.csr_matrix((7, 7))

@@ -1,7 +1,8 @@
-"""What a field says of a setting is what is checked, and registries find what is in their package."""
+"""What a field says of a setting is what is checked, and registries import the classes that are asked for."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 import hpcgnn
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.nn.config import MODELS
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Checked, setting
 
@@ -117,27 +120,37 @@ def test_policies_have_theirs_together():
         hpcgnn.PolicyConfig("sylvie", variance_weight=0.5)
 
 
-def test_a_registry_finds_the_modules_of_its_package(tmp_path, monkeypatch):
+def test_a_registry_imports_the_module_of_a_class_that_is_asked_for(tmp_path, monkeypatch):
     package = tmp_path / "shapes_of_a_test"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from hpcgnn.registry import Registry\nSHAPES = Registry('shape', 'shapes_of_a_test')\n"
+        "from hpcgnn.registry import Known, Registry\n"
+        "SHAPES = Registry('shape', {name: Known(f'shapes_of_a_test.{name}', f'is {name}') for name in ('round', 'even')})\n"
     )
     for name in ("round", "even"):
         (package / f"{name}.py").write_text(
-            f"from shapes_of_a_test import SHAPES\n@SHAPES.register({name!r})\nclass Shape:\n    summary = 'is {name}'\n"
+            f"from shapes_of_a_test import SHAPES\n@SHAPES.register({name!r})\nclass Shape:\n    pass\n"
         )
     monkeypatch.syspath_prepend(tmp_path)
     from shapes_of_a_test import SHAPES
 
     assert list(SHAPES) == ["even", "round"]
     assert SHAPES.summaries() == "even: is even; round: is round"
+    assert "shapes_of_a_test.round" not in sys.modules
+    assert SHAPES["round"].summary == "is round"
+    assert "shapes_of_a_test.even" not in sys.modules
     with pytest.raises(HpcgnnError, match=r"^shape must be one of even, round, not 'odd'$"):
         SHAPES["odd"]
 
 
+@pytest.mark.parametrize("registry", [MODELS, BITS_POLICIES, STALENESS_POLICIES], ids=["models", "bits", "staleness"])
+def test_known_classes_are_where_the_registry_says(registry):
+    for name in registry:
+        assert registry[name].settings == registry.settings(name)
+
+
 def test_two_classes_of_one_name_are_refused():
-    registry: Registry = Registry("shape", "hpcgnn.presets")
+    registry: Registry = Registry("shape", {})
 
     @registry.register("round")
     class First:

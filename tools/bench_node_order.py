@@ -22,7 +22,7 @@ import torch
 from hpcgnn.data.sources import open_source
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.node_order import node_order
-from hpcgnn.node_order.orders import ORDERS
+from hpcgnn.node_order.methods import ORDERS
 
 _ROUNDS = 7
 

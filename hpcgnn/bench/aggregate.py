@@ -20,15 +20,14 @@ from typing import Any
 
 from hpcgnn.bench import graphs, studies
 from hpcgnn.bench.ceilings import last_level_cache_bytes
-from hpcgnn.bench.line_up import HOST_NAME, line_up
+from hpcgnn.bench.line_up import line_up
 from hpcgnn.bench.measure import Advance, Entry, Outcome, Place, interleave
 from hpcgnn.bench.measure import steps as steps_of
+from hpcgnn.bench.names import DIRECTIONS, HOST_NAME
 from hpcgnn.bench.ours import tuning_variants
-from hpcgnn.bench.problem import DIRECTIONS
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library
 
-MODES, ABLATION = ("kernel", "user"), "ablation"
 ONE_THREAD = "@1"  # the end of keys of contenders that ran on one thread
 
 

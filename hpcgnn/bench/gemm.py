@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from hpcgnn.bench import figures, lines, studies
-from hpcgnn.bench.gemm_contenders import DIRECTIONS, DTYPES, by_name
+from hpcgnn.bench.gemm_contenders import by_name
 from hpcgnn.bench.measure import Entry, Place, interleave, steps
+from hpcgnn.bench.names import PRODUCT_DTYPES, PRODUCTS
 from hpcgnn.bench.run import Progress, machine, versions
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels.int8 import dot_products
@@ -31,7 +32,7 @@ class Settings:
     shapes: tuple[tuple[int, int, int], ...]
     threads: int
     rounds: int
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = PRODUCT_DTYPES
     device: Device = CPU
 
 
@@ -71,7 +72,7 @@ def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress
     entries = [Entry(name, name, place) for name in names]
     result = {"rows": rows, "depth": depth, "width": width, "multiply_adds": multiply_adds}
     title = " x ".join(f"{size:,}" for size in shape)
-    with progress(title, steps(entries, settings.rounds, len(DIRECTIONS))) as advance:
+    with progress(title, steps(entries, settings.rounds, len(PRODUCTS))) as advance:
         outcomes = interleave(entries, settings.rounds, advance)
     products = {
         direction: figures.lines(outcome, contenders, multiply_adds * (3 if direction == "layer" else 1))

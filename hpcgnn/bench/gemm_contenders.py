@@ -15,14 +15,13 @@ from typing import Any
 import torch
 
 from hpcgnn.bench.ceilings import copy_call, multiply_call
-from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.names import HOST_NAME, PRODUCTS
 from hpcgnn.bench.problem import Call, Contender, Prepare, Result, Unfinished
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, int8
 from hpcgnn.kernels.native import dense as native
 
-DIRECTIONS = ("y", "dx", "dW", "layer", "product")
 _KEY, _WEIGHT_KEY = 1, 2  # keys of the rounding noise, which training uses as well
 _TINY = 1e-30
 
@@ -296,7 +295,7 @@ _F32, _I8 = "ceiling.float32", "ceiling.int8"
 
 
 def _made(name: str, label: str, products: type[_Products], **changes: Any) -> Contender:
-    return Contender(name, label, name, _by(products), **({"directions": DIRECTIONS} | changes))
+    return Contender(name, label, name, _by(products), **({"directions": PRODUCTS} | changes))
 
 
 def _inference(engine: str, label: str) -> Contender:
@@ -304,7 +303,7 @@ def _inference(engine: str, label: str) -> Contender:
                      dtype="int8", ceiling=_I8)  # fmt: skip
 
 
-_NO_PRODUCT = tuple(direction for direction in DIRECTIONS if direction != "product")
+_NO_PRODUCT = tuple(direction for direction in PRODUCTS if direction != "product")
 _OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _I8}
 _OF_BF16: dict[str, Any] = {"tolerance": 2e-2, "dtype": "bf16"}
 EVERYWHERE = (
@@ -328,11 +327,10 @@ HOST = (
     _made("native", "native float32, any size", _Native, ceiling=_F32),
     _made("native.bf16", "native bf16, any size", _NativeBf16, directions=_NO_PRODUCT, **_OF_BF16),
     *(_inference(engine, label) for engine, label in _ENGINES.items()),
-    Contender(_F32, "peak of float32", "ceiling", _ceiling("float32"), directions=DIRECTIONS, tolerance=None),
-    Contender(_I8, "peak of int8", "ceiling", _ceiling("int8"), directions=DIRECTIONS, tolerance=None, dtype="int8"),
+    Contender(_F32, "peak of float32", "ceiling", _ceiling("float32"), directions=PRODUCTS, tolerance=None),
+    Contender(_I8, "peak of int8", "ceiling", _ceiling("int8"), directions=PRODUCTS, tolerance=None, dtype="int8"),
 )
 DEVICE = (*EVERYWHERE, _made("ours.tf32", "ours tf32", _OursTf32, tolerance=2e-3, dtype="tf32"))
-DTYPES = ("float32", "tf32", "bf16", "int8")
 _NAMED = {where: {each.name: each for each in some} for where, some in (("host", HOST), ("device", DEVICE))}
 
 

@@ -10,9 +10,8 @@ import torch
 from hpcgnn.bench import ours
 from hpcgnn.bench.ceilings import copy_call, gather_on, int8_sized
 from hpcgnn.bench.contenders import DEVICE_RIVALS, RIVALS
+from hpcgnn.bench.names import HOST_NAME
 from hpcgnn.bench.problem import Call, Contender, Problem
-
-HOST_NAME = "cpu"  # as torch calls it
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.names import HOST_NAME
 from hpcgnn.bench.studies import Subject
 from hpcgnn.errors import HpcgnnError
 

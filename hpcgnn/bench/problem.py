@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from hpcgnn.bench.names import DIRECTIONS
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 
-DIRECTIONS = ("forward", "backward")
 # The result of a call: a tuple if it computes several tensors.
 Result = torch.Tensor | tuple[torch.Tensor, ...]
 # A product that is ready to run, with everything prepared that can be made in advance. Each call returns a new result.

@@ -20,31 +20,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.bench.names import PygSettings
 from hpcgnn.bench.run import versions
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.memory import peak_memory_bytes
-
-MODELS, NORMS, ACTIVATIONS = ("gcn", "sage", "gat"), ("layer", "batch", "none"), ("relu", "elu")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """As of `hpcgnn train`. hidden: of all heads together. threads: of the process."""
-
-    model: str = "sage"
-    layers: int = 3
-    hidden: int = 256
-    heads: int = 8
-    norm: str = "layer"
-    activation: str = "relu"
-    dropout: float = 0.5
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    seed: int = 0
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +51,7 @@ class Problem:
 class Model(torch.nn.Module):
     """PyG's layers, with norm, activation and dropout between them."""
 
-    def __init__(self, settings: Settings, in_width: int, classes: int) -> None:
+    def __init__(self, settings: PygSettings, in_width: int, classes: int) -> None:
         super().__init__()
         widths = [in_width, *[settings.hidden] * (settings.layers - 1), classes]
         self.layers = torch.nn.ModuleList(
@@ -96,7 +77,7 @@ class Model(torch.nn.Module):
         return x
 
 
-def run(path: Path, settings: Settings, device: Device = CPU) -> dict[str, Any]:
+def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, Any]:
     """Train on ``graph.h5``; return the figures for a study's record.
 
     Raises:
@@ -120,7 +101,7 @@ def run(path: Path, settings: Settings, device: Device = CPU) -> dict[str, Any]:
     }
 
 
-def train(model: Model, problem: Problem, settings: Settings, device: Device) -> tuple[list[float], float]:
+def train(model: Model, problem: Problem, settings: PygSettings, device: Device) -> tuple[list[float], float]:
     """Train the model; return the seconds of each epoch, and the loss of the last one."""
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     seconds, loss = [], torch.zeros(())
@@ -136,7 +117,7 @@ def train(model: Model, problem: Problem, settings: Settings, device: Device) ->
     return seconds, float(loss.detach())
 
 
-def read(path: Path, settings: Settings, device: Device) -> Problem:
+def read(path: Path, settings: PygSettings, device: Device) -> Problem:
     """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`. Raises :class:`HpcgnnError` if the graph
     has no dense features or no training nodes."""
     with GraphFile(path) as file:
@@ -163,7 +144,7 @@ def read(path: Path, settings: Settings, device: Device) -> Problem:
     )
 
 
-def _layer(settings: Settings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
+def _layer(settings: PygSettings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
     """A layer as PyG's users write it."""
     from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 

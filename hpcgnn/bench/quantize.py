@@ -18,10 +18,11 @@ import torch
 from hpcgnn.bench import clock, lines
 from hpcgnn.bench.measure import Advance, Timing
 from hpcgnn.bench.run import machine, versions
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
-from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 _CALLS = 3
 _ENTRIES_A_ROW = 2

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcgnn.bench import lines
-from hpcgnn.bench.aggregate import ABLATION, MODES, ONE_THREAD
-from hpcgnn.bench.line_up import HOST_NAME, line_up
-from hpcgnn.bench.problem import DIRECTIONS
+from hpcgnn.bench.aggregate import ONE_THREAD
+from hpcgnn.bench.line_up import line_up
+from hpcgnn.bench.names import ABLATION, DIRECTIONS, HOST_NAME, MODES
 
 
 def lines_of(graph: dict[str, Any]) -> list[lines.Line]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.bench import aggregate, graphs, report
-from hpcgnn.bench.aggregate import ABLATION, PLANS, Workload
+from hpcgnn.bench.aggregate import PLANS, Workload
 from hpcgnn.bench.ceilings import last_level_cache_bytes
 from hpcgnn.bench.measure import Advance
-from hpcgnn.bench.problem import DIRECTIONS
+from hpcgnn.bench.names import ABLATION, DIRECTIONS
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library

@@ -12,8 +12,9 @@ from typing import Any
 from hpcgnn.bench import figures, graphs, lines, studies
 from hpcgnn.bench.ceilings import last_level_cache_bytes
 from hpcgnn.bench.measure import Entry, Place, interleave, steps
+from hpcgnn.bench.names import EDGE_DTYPES
 from hpcgnn.bench.run import Progress, machine, versions
-from hpcgnn.bench.sddmm_contenders import DTYPES, by_name
+from hpcgnn.bench.sddmm_contenders import by_name
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.int8 import dot_products
@@ -29,7 +30,7 @@ class Settings:
     threads: int
     rounds: int
     ops: tuple[str, ...] = ("dot",)
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = EDGE_DTYPES
     device: Device = CPU
 
 

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from hpcgnn.bench.ceilings import copy_call, gather_on, int8_sized
-from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.names import EDGE_OPS, HOST_NAME
 from hpcgnn.bench.problem import Call, Contender, Problem
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, edges, int8
 
-DIRECTIONS = ("dot", "add")
-DTYPES = ("float32", "int8")
 _KEYS = (1, 2)  # keys of the rounding noise of a and b, which training uses as well
 # Entries whose rows torch gathers at a time: the rows of a million entries would take gigabytes.
 _CHUNK, _CHUNK_ON_DEVICE = 1 << 12, 1 << 18
@@ -140,20 +138,20 @@ _OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _GATH
 def _line_up(modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
     """The contenders. modules: modules that the ceilings need."""
     return (
-        Contender("ours", "ours float32", "ours", _ours, directions=DIRECTIONS, ceiling=_GATHER),
-        Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=DIRECTIONS, **_OF_INT8),
+        Contender("ours", "ours float32", "ours", _ours, directions=EDGE_OPS, ceiling=_GATHER),
+        Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=EDGE_OPS, **_OF_INT8),
         Contender("ours.int8.alone", "ours int8, codes given", "ours.int8.alone", _ours_int8_alone,
-                  directions=DIRECTIONS, **_OF_INT8),
-        Contender("exact", "EXACT-like storage", "exact", _exact, directions=DIRECTIONS, dtype="int8",
+                  directions=EDGE_OPS, **_OF_INT8),
+        Contender("exact", "EXACT-like storage", "exact", _exact, directions=EDGE_OPS, dtype="int8",
                   ceiling=_GATHER),
-        Contender("dgl", "DGL float32", "dgl", _dgl, ("dgl",), directions=DIRECTIONS, ceiling=_GATHER),
-        Contender("torch", "torch, gather and sum", "torch", _torch, directions=DIRECTIONS, ceiling=_GATHER),
+        Contender("dgl", "DGL float32", "dgl", _dgl, ("dgl",), directions=EDGE_OPS, ceiling=_GATHER),
+        Contender("torch", "torch, gather and sum", "torch", _torch, directions=EDGE_OPS, ceiling=_GATHER),
         Contender("torch.sampled", "torch sampled_addmm", "torch", _torch_sampled, directions=("dot",),
                   ceiling=_GATHER),
-        Contender(_GATHER, "row-gather ceiling", "ceiling", _gather, modules, directions=DIRECTIONS, tolerance=None),
-        Contender(_GATHER_INT8, "row-gather ceiling, int8 rows", "ceiling", _gather_int8, modules, directions=DIRECTIONS,
+        Contender(_GATHER, "row-gather ceiling", "ceiling", _gather, modules, directions=EDGE_OPS, tolerance=None),
+        Contender(_GATHER_INT8, "row-gather ceiling, int8 rows", "ceiling", _gather_int8, modules, directions=EDGE_OPS,
                   tolerance=None, dtype="int8"),
-        Contender("ceiling.copy", "copy of b", "ceiling", lambda problem, _: copy_call(problem.b), directions=DIRECTIONS,
+        Contender("ceiling.copy", "copy of b", "ceiling", lambda problem, _: copy_call(problem.b), directions=EDGE_OPS,
                   tolerance=None),
     )  # fmt: skip
 

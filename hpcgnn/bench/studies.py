@@ -10,7 +10,8 @@ from typing import Any
 from hpcgnn.bench import gemm_contenders, graphs, sddmm_contenders
 from hpcgnn.bench.gemm_contenders import GemmProblem
 from hpcgnn.bench.line_up import line_up
-from hpcgnn.bench.problem import DIRECTIONS, Contender, Problem
+from hpcgnn.bench.names import DIRECTIONS, EDGE_OPS, PRODUCTS
+from hpcgnn.bench.problem import Contender, Problem
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.devices import Device
 
@@ -77,6 +78,6 @@ def _sddmm(words: tuple[str, ...], device: Device) -> SddmmProblem:
 
 STUDIES = {
     "aggregate": Study(DIRECTIONS, _aggregation, lambda device: line_up(device).by_name),
-    "gemm": Study(gemm_contenders.DIRECTIONS, _gemm, gemm_contenders.by_name),
-    "sddmm": Study(sddmm_contenders.DIRECTIONS, _sddmm, sddmm_contenders.by_name),
+    "gemm": Study(PRODUCTS, _gemm, gemm_contenders.by_name),
+    "sddmm": Study(EDGE_OPS, _sddmm, sddmm_contenders.by_name),
 }

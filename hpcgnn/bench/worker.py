@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hpcgnn.bench import clock
-from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.names import HOST_NAME
 from hpcgnn.bench.problem import Call, Counted, Result, Unfinished
 from hpcgnn.bench.studies import STUDIES, Subject
 from hpcgnn.devices import Device, device_of

@@ -11,27 +11,17 @@ from typing import Any
 
 import click
 
-from hpcgnn.bench import plot as pictures
-from hpcgnn.bench import quantize as quantization
-from hpcgnn.bench.aggregate import MODES
-from hpcgnn.bench.line_up import HOST_NAME
-from hpcgnn.bench.problem import DIRECTIONS
-from hpcgnn.bench.report import device_of, timing_rows
-from hpcgnn.bench.run import Settings, run
+from hpcgnn.bench.names import DIRECTIONS, HOST_NAME, MODES
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.cli import bench_products, bench_training, console
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli.bench_shared import table
 from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
-from hpcgnn.comm import MpiWorld, check_alike, together
-from hpcgnn.comm.devices import choose_device
-from hpcgnn.comm.gpu_mpi import CHOICES as GPU_MPI
-from hpcgnn.comm.links import COLLECTIVES
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.devices import CPU
+from hpcgnn.comm.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.plan import STRATEGIES
 
+# Commands import what they measure, torch with it, once their arguments are known to be right.
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
 
 
@@ -82,8 +72,12 @@ def aggregate(
 
     Contenders take turns, so that what else the machine does hits all of them; each result is compared with ours.
     """
+    from hpcgnn.bench import plot as pictures
+    from hpcgnn.bench.run import Settings, run
+    from hpcgnn.devices import CPU
+
     graphs = shared.paired(sources, widths, _GRAPHS)
-    chosen = choose_device(one_rank(), device)
+    chosen = shared.chosen_device(device)
     if chosen is not CPU and (mode not in (None, "kernel") or ablation):
         raise click.UsageError("on a device there is neither --mode user nor --ablation: leave them out")
     usual = "both" if chosen is CPU else "kernel"
@@ -118,7 +112,10 @@ def quantize(
     rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, device: str, as_json: bool
 ) -> None:
     """Quantization and back, beside the copy bandwidth of the machine, or of a device."""
-    numbers, chosen = tuple(sorted({int(number) for number in bits})), choose_device(one_rank(), device)
+    from hpcgnn.bench import quantize as quantization
+    from hpcgnn.devices import CPU
+
+    numbers, chosen = tuple(sorted({int(number) for number in bits})), shared.chosen_device(device)
     with console.progress("rounds", rounds, quiet=as_json) as advance:
         found = quantization.run(rows, width, numbers, threads or shared.cores(), rounds, advance, chosen)
     if as_json:
@@ -157,6 +154,8 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     Start it under mpirun or srun, one rank a part, on the hosts that are to train.
     """
     from hpcgnn.bench import exchange as measuring
+    from hpcgnn.comm import MpiWorld, check_alike, together
+    from hpcgnn.comm.devices import choose_device
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
 
@@ -189,6 +188,8 @@ def _show_exchange(found: dict[str, Any]) -> None:
 
 
 def _show_aggregation(found: dict[str, Any]) -> None:
+    from hpcgnn.bench.report import device_of
+
     for graph in found["graphs"]:
         for mode in filter(graph.__contains__, MODES):
             title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
@@ -198,6 +199,8 @@ def _show_aggregation(found: dict[str, Any]) -> None:
 
 
 def _show_timings(title: str, timings: dict[str, Any], device: str = HOST_NAME) -> None:
+    from hpcgnn.bench.report import timing_rows
+
     shown = table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
     for key, cells in timing_rows(timings, device):
         shown.add_row(key, *cells)

@@ -7,20 +7,17 @@ import functools
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.bench import gemm as products
-from hpcgnn.bench import gemm_contenders, sddmm_contenders
-from hpcgnn.bench import sddmm as at_edges
-from hpcgnn.bench.problem import Contender
+from hpcgnn.bench.names import EDGE_DTYPES, EDGE_OPS, PRODUCT_DTYPES
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT
-from hpcgnn.comm.devices import choose_device
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.devices import CPU
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.problem import Contender
 
 _SDDMM_GRAPHS = (("rmat:scale=17,degree=28", shared.WIDTH),)
 
@@ -46,7 +43,7 @@ class _Shape(click.ParamType):
     "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
     show_default=True, help="x (ROWS, DEPTH) times a weight (DEPTH, WIDTH); repeat for more.",
 )  # fmt: skip
-@shared.dtypes(gemm_contenders.DTYPES, "all of them")
+@shared.dtypes(PRODUCT_DTYPES, "all of them")
 @shared.threads
 @shared.rounds
 @shared.device
@@ -64,9 +61,13 @@ def gemm(
     y is x times the weight, dx and dW are its gradients, and layer is all three: conversions are in the time, but for those of
     what y leaves for dW. product is y from operands that were converted before. Each result is compared with ours in float32.
     """
-    chosen = choose_device(one_rank(), device)
+    from hpcgnn.bench import gemm as products
+    from hpcgnn.bench import gemm_contenders
+    from hpcgnn.devices import CPU
+
+    chosen = shared.chosen_device(device)
     settings = products.Settings(
-        shapes, threads or shared.cores(), rounds, shared.beside(dtypes or gemm_contenders.DTYPES), chosen
+        shapes, threads or shared.cores(), rounds, shared.beside(dtypes or PRODUCT_DTYPES), chosen
     )
     found = products.run(settings, functools.partial(console.progress, quiet=as_json))
     if as_json:
@@ -85,9 +86,9 @@ def gemm(
 @shared.graphs("R-MAT of scale 17")
 @shared.widths(str(shared.WIDTH))
 @click.option("--heads", type=COUNT, default=8, show_default=True, help="Groups of columns, a product each.")
-@click.option("--op", "ops", type=click.Choice(sddmm_contenders.DIRECTIONS), multiple=True, default=["dot"], show_default=True,
+@click.option("--op", "ops", type=click.Choice(EDGE_OPS), multiple=True, default=["dot"], show_default=True,
               help="Products of both rows, or their sum (a row for each edge: mind the memory); repeat for both.")  # fmt: skip
-@shared.dtypes(sddmm_contenders.DTYPES, "all of them")
+@shared.dtypes(EDGE_DTYPES, "all of them")
 @shared.folder
 @shared.threads
 @shared.rounds
@@ -110,8 +111,12 @@ def sddmm(
     Quantization of both operands is in the time, but in the line that says otherwise. Each result is compared with ours in
     float32.
     """
-    graphs, chosen = shared.paired(sources, widths, _SDDMM_GRAPHS), choose_device(one_rank(), device)
-    beside = shared.beside(dtypes or sddmm_contenders.DTYPES)
+    from hpcgnn.bench import sddmm as at_edges
+    from hpcgnn.bench import sddmm_contenders
+    from hpcgnn.devices import CPU
+
+    graphs, chosen = shared.paired(sources, widths, _SDDMM_GRAPHS), shared.chosen_device(device)
+    beside = shared.beside(dtypes or EDGE_DTYPES)
     settings = at_edges.Settings(
         graphs, heads, threads or shared.cores(), rounds, tuple(dict.fromkeys(ops)), beside, chosen
     )

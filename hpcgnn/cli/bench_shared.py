@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.table import Table
 
-from hpcgnn.bench.line_up import HOST_NAME
+from hpcgnn.bench.names import HOST_NAME
 from hpcgnn.cli.ranges import COUNT
+
+if TYPE_CHECKING:
+    from hpcgnn.devices import Device
 
 WIDTH = 256
 folder = click.option(
@@ -85,3 +88,11 @@ def table(title: str, *names: str) -> Table:
     for number, name in enumerate(names):
         shown.add_column(name, justify="left" if number == 0 else "right")
     return shown
+
+
+def chosen_device(asked: str) -> Device:
+    """The device that ``--device`` names, for a process on its own."""
+    from hpcgnn.comm.devices import choose_device
+    from hpcgnn.comm.thread_world import one_rank
+
+    return choose_device(one_rank(), asked)

@@ -8,16 +8,13 @@ from typing import Any
 
 import click
 
-from hpcgnn.bench import pyg as by_pyg
+from hpcgnn.bench.names import ACTIVATIONS, NORMS, PYG_MODELS, PygSettings
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, NumberRange
-from hpcgnn.comm import MpiWorld, check_alike
-from hpcgnn.comm.devices import choose_device
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.kernels.packing import MESSAGE_BITS
 
-_USUAL = by_pyg.Settings()
+_USUAL = PygSettings()
 
 
 def _count(name: str, default: int, text: str) -> Any:
@@ -28,12 +25,12 @@ def _count(name: str, default: int, text: str) -> Any:
     epilog="\b\nExample\n  hpcgnn bench pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"
 )
 @click.argument("graph", metavar="graph.h5", type=click.Path(path_type=Path))
-@click.option("--model", type=click.Choice(by_pyg.MODELS), default=_USUAL.model, show_default=True)
+@click.option("--model", type=click.Choice(PYG_MODELS), default=_USUAL.model, show_default=True)
 @_count("--layers", _USUAL.layers, "Depth.")
 @_count("--hidden", _USUAL.hidden, "Width of hidden layers; of attention, of all heads together.")
 @_count("--heads", _USUAL.heads, "Heads that share --hidden.")
-@click.option("--norm", type=click.Choice(by_pyg.NORMS), default=_USUAL.norm, show_default=True)
-@click.option("--activation", type=click.Choice(by_pyg.ACTIVATIONS), default=_USUAL.activation, show_default=True)
+@click.option("--norm", type=click.Choice(NORMS), default=_USUAL.norm, show_default=True)
+@click.option("--activation", type=click.Choice(ACTIVATIONS), default=_USUAL.activation, show_default=True)
 @click.option("--dropout", type=NumberRange(0, 1, max_open=True), default=_USUAL.dropout, show_default=True,
               help="Before every layer but the first.")  # fmt: skip
 @_count("--epochs", _USUAL.epochs, "In all.")
@@ -50,8 +47,10 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
     """
     if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
         raise click.UsageError(f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}")
-    chosen = choose_device(one_rank(), device)
-    found = by_pyg.run(graph, by_pyg.Settings(threads=threads or shared.cores(), **settings), chosen)
+    from hpcgnn.bench import pyg as by_pyg
+
+    chosen = shared.chosen_device(device)
+    found = by_pyg.run(graph, PygSettings(threads=threads or shared.cores(), **settings), chosen)
     if as_json:
         print(json.dumps(found))
         return
@@ -75,6 +74,7 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     Start it under mpirun or srun, one rank a part.
     """
     from hpcgnn.bench import breakdown as measuring
+    from hpcgnn.comm import MpiWorld, check_alike
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
     from hpcgnn.memory import keep_freed_memory

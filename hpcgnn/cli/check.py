@@ -74,7 +74,7 @@ def _folder(path: Path) -> dict[str, Any]:
 def _texts(path: Path) -> Iterator[str]:
     """Look at the text files that are there; yields their names."""
     from hpcgnn.policy.clock import Decision
-    from hpcgnn.train import run_folder
+    from hpcgnn.train import file_names, run_folder
     from hpcgnn.train.rank_report import Ranks
     from hpcgnn.train.run_config import check_file, read_file
 
@@ -86,11 +86,11 @@ def _texts(path: Path) -> Iterator[str]:
             raise HpcgnnError(f"{file} is damaged: its lists are not of one length")
 
     looks = {
-        run_folder.CONFIG: lambda file: check_file(read_file(file), str(file)),
-        run_folder.METRICS: lambda file: lines(file, run_folder.Record),
-        run_folder.DECISIONS: lambda file: lines(file, Decision),
-        run_folder.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
-        run_folder.RANKS: ranks,
+        file_names.CONFIG: lambda file: check_file(read_file(file), str(file)),
+        file_names.METRICS: lambda file: lines(file, run_folder.Record),
+        file_names.DECISIONS: lambda file: lines(file, Decision),
+        file_names.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
+        file_names.RANKS: ranks,
     }
     for name, look in looks.items():
         if (path / name).exists():

@@ -18,6 +18,8 @@ SOURCE is one of
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
   ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
+  dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file of dgl.save_graphs
+  graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
   edgelist:FILE[?nodes=N]             text: src dst [weight]; also arclist:FILE
   binedges:FILE[?dtype=int64&nodes=N] pairs of little-endian int32, uint32 or int64
   parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import NumberRange
-from hpcgnn.comm import MpiWorld, check_alike
-from hpcgnn.partition import PartitionOptions, PartitionReport
-from hpcgnn.partition import partition as make_parts
-from hpcgnn.partition.balance import QUANTITIES
-from hpcgnn.partition.options import METHODS, OBJECTIVES
+from hpcgnn.partition.options import METHODS, OBJECTIVES, QUANTITIES, PartitionOptions
 from hpcgnn.plan import STRATEGIES
+
+if TYPE_CHECKING:
+    from hpcgnn.partition import PartitionReport
 
 EXAMPLES = """\b
 Examples:
@@ -117,6 +117,9 @@ def partition(
     options = PartitionOptions(
         num_parts, method, objective, names, seed, force, strategy, ranks_per_node=ranks_per_node, jobs=jobs
     )
+    from hpcgnn.comm import MpiWorld, check_alike
+    from hpcgnn.partition import partition as make_parts
+
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)
     report = make_parts(world, graph, parts_file, options, bar)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcgnn import whole_file
 from hpcgnn.cli import console
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.report.comparison import comparison_page
-from hpcgnn.report.page import Page, as_html, as_markdown
-from hpcgnn.report.run_files import check_folder, is_run
-from hpcgnn.report.run_page import run_page
-from hpcgnn.report.study_page import study_of
+
+if TYPE_CHECKING:
+    from hpcgnn.report.page import Page
 
 _EXAMPLE = """
 \b
@@ -45,6 +44,9 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
     RUN is what `hpcgnn train --out` made; the first of several is what the others are compared with. DIR is what `hpcgnn study
     run --out` made. Runs that go on, or that were stopped, are shown as far as they are.
     """
+    from hpcgnn.report.page import as_html, as_markdown
+    from hpcgnn.report.run_files import check_folder
+
     is_markdown = kind == "md" or (kind is None and out is not None and out.suffix.lower() in (".md", ".markdown"))
     out = out or Path("report.md" if is_markdown else "report.html")
     for folder in folders:
@@ -67,6 +69,11 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
 
 
 def _page(folders: tuple[Path, ...]) -> Page:
+    from hpcgnn.report.comparison import comparison_page
+    from hpcgnn.report.run_files import is_run
+    from hpcgnn.report.run_page import run_page
+    from hpcgnn.report.study_page import study_of
+
     studies = [folder for folder in folders if not is_run(folder)]
     if studies and len(folders) > 1:
         raise HpcgnnError(f"{studies[0]} is a study, which has a page of its own: name it alone, or only runs")

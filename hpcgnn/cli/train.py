@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 import msgspec
 
 from hpcgnn import typed
-from hpcgnn.cli import console, train_options
-from hpcgnn.comm import MpiWorld, check_alike, together
+from hpcgnn.cli import train_options
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.memory import keep_freed_memory
-from hpcgnn.nn.config import ModelConfig
-from hpcgnn.policy.adaqp import AdaQPSettings
-from hpcgnn.stop import StopRequest
-from hpcgnn.train.config import TrainConfig
-from hpcgnn.train.links import split_links
-from hpcgnn.train.run_config import LINK, RunConfig, check_file, read_file
-from hpcgnn.train.run_folder import CONFIG, LINK_COSTS, RunFolder
-from hpcgnn.train.tensorboard import TensorBoard, writers
-from hpcgnn.train.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hpcgnn.comm import World
-    from hpcgnn.graph import LocalGraph
+from hpcgnn.train.file_names import CONFIG
+from hpcgnn.train.run_config import check_file, read_file
 
 _PRESETS = Path(__file__).parent.parent / "presets"
 _MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
@@ -139,198 +121,7 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model on PARTS with one MPI rank a part."""
-    from hpcgnn.comm.threads import use_threads
+    from hpcgnn.cli import train_job  # which imports torch: errors of arguments are told before
 
-    world = check_alike(MpiWorld(timeout_seconds=settings["timeout"]))
-    console.set_up_logging(settings.pop("log_level"), world.rank, quiet=quiet)
-    use_threads(world)
-    with together(world, "choose the kernels"):
-        _choose_kernels()
-    hidden = quiet or as_json or world.rank != 0
-    with together(world, "check the settings"):
-        config = train_options.run_config(ctx, settings, ctx.meta[_MAY_BE_UNUSED])
-        if tensorboard and world.rank == 0:
-            writers()
-    _compare(world, config)
-    trainer = _make_trainer(world, parts, out, config, ctx.obj, resume=resume)
-    keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
-    if world.rank == 0 and trainer.run is not None:
-        kept = {"parts": str(parts)} | ({"tensorboard": True} if tensorboard else {})
-        trainer.run.write_config(kept | config.settings())
-    if resume and world.rank == 0 and not quiet:
-        start = (
-            f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
-        )
-        console.note(f"{out}: {start}")
-    ctx.obj.advice = f"the last checkpoint is in {out}/checkpoints, and --resume continues from it"
-    with (
-        console.progress("training", trainer.config.epochs, quiet=hidden) as advance,
-        _told_to(TensorBoard(out, trainer.next_epoch) if tensorboard and world.rank == 0 else None) as add,
-    ):
-        advance(trainer.next_epoch)
-        trainer.on_epoch = lambda record: (advance(1), add(record))
-        summary = trainer.fit()
-    world.close()
-    if world.rank == 0 and as_json:
-        print(json.dumps(summary))
-    elif not hidden:
-        _show(summary, out)
-
-
-@contextlib.contextmanager
-def _told_to(board: TensorBoard | None) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Yield what takes each epoch's record; what it wrote is whole in the end, also of a run that fails."""
-    if board is None:
-        yield lambda record: None
-        return
-    try:
-        yield board.add
-    finally:
-        board.close()
-
-
-def _compare(world: World, config: RunConfig) -> None:
-    """Raise HpcgnnError, on all ranks, where one has other settings than rank 0: a file of each node's own. Collective."""
-    mine = {name: str(value) for name, value in config.settings().items()}
-    wanted = world.broadcast(mine, what="the settings")
-    with together(world, "compare settings"):
-        for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # of which some ranks may have none
-            if mine.get(name) != wanted.get(name):
-                raise HpcgnnError(
-                    f"rank {world.rank} has {name} {mine.get(name, 'unset')} and rank 0 {wanted.get(name, 'unset')}: "
-                    "all are to read the same --config"
-                )
-
-
-def _make_trainer(
-    world: World, parts: Path, out: Path, config: RunConfig, stop: StopRequest, *, resume: bool
-) -> Trainer:
-    """The trainer that the settings describe, continued where the run was left. Collective."""
-    from hpcgnn.comm import Messages
-    from hpcgnn.comm.devices import choose_device
-    from hpcgnn.graph import load
-    from hpcgnn.nn import build_model
-    from hpcgnn.policy.clock import Clock, read_log
-    from hpcgnn.train.memory_need import check_fits
-
-    assert isinstance(config.model, ModelConfig)
-    device = choose_device(world, config.device, config.ranks_per_gpu)
-    graph = load(parts, world)
-    run = RunFolder(out)
-    with together(world, f"prepare the run folder {out}"):
-        if graph.features is None:
-            raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
-        if world.rank == 0:
-            run.prepare(resume=resume)
-    graph = _in_order(graph, config.node_order, config.model.hidden)
-    check_fits(graph, config.model, device, config.ranks_per_gpu)
-    graph = graph.to(device)
-    links = split_links(graph, config.links) if config.task == LINK else None
-    model = build_model(
-        config.model,
-        graph if links is None else links.train,
-        messages=Messages(world, config.messages, device=device),
-        strategy=config.strategy,
-        seed=config.seed,
-        compute=config.compute,
-        int8=config.int8,
-        keep_input_aggregation=config.cache_input_aggregation,
-    )
-    log = None if str(config.replay) == "none" else config.replay
-    clock = Clock(None if log is None else read_log(world, log))
-    trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
-    if resume:
-        trainer.resume()
-        if trainer.next_epoch > config.train.epochs:
-            done, wanted = trainer.next_epoch, config.train.epochs
-            raise HpcgnnError(f"{out} has {done} epochs already, more than --epochs {wanted}", agreed=True)
-    return trainer
-
-
-def _with_costs_in(out: Path, config: TrainConfig) -> TrainConfig:
-    """The costs of links are kept in the run folder, where no other file is named."""
-    if AdaQPSettings not in config.policy.sections() or config.policy.link_costs is not None:
-        return config
-    with_file: dict[str, Any] = {"link_costs": out / LINK_COSTS}
-    return replace(config, policy=replace(config.policy, **with_file))
-
-
-def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:
-    graph = graph.reordered(method, width)
-    seconds = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in graph.order.seconds.items())
-    log = logging.getLogger("hpcgnn")
-    log.info("rank %d: node order %s%s", graph.world.rank, graph.order.method, seconds and f" (measured: {seconds})")
-    return graph
-
-
-def _choose_kernels() -> None:
-    """Say where the fast kernels are missing, and refuse a wrong ``HPCGNN_ISA`` before anything is read."""
-    from hpcgnn.kernels import resolve
-    from hpcgnn.kernels.native import library
-
-    if resolve() == "jit":
-        logging.getLogger("hpcgnn").warning("no native kernels (built without a C++ compiler): running on numba")
-    else:
-        library.isa()
-
-
-def _show(summary: dict[str, Any], out: Path) -> None:
-    def percent(value: float | None) -> str:
-        return "not measured" if value is None else f"{100 * value:.2f} %"
-
-    name = summary["metric_name"]
-    largest, means = summary["breakdown_seconds_median"], summary["breakdown_seconds_mean_median"]
-    beside = {"wire_seconds": "wire (beside the others)"}
-    rows: list[tuple[str, object]] = [
-        (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
-        (f"test {name} there", percent(summary["test_metric_at_best_val"])),
-        ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
-        ("seconds an epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
-        *[
-            (
-                f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
-                f"{value:.4f} on the slowest rank, mean {means[phase]:.4f}",
-            )
-            for phase, value in largest.items()
-        ],
-        ("arithmetic of dense products", summary["compute"]),
-        ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
-        *_node_rows(summary),
-        *_policy_rows(summary),
-        ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
-        *_device_rows(summary),
-        ("node orders x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
-        ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
-        ("run folder", str(out)),
-    ]
-    console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)
-
-
-def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What went between nodes, if there were several."""
-    between, shared = (int(summary[f"bytes_{what}_per_epoch"]) for what in ("between_nodes", "shared_on_nodes"))
-    if not between and not shared:
-        return []
-    return [("  between nodes", between), ("bytes read in shared memory an epoch", shared)]
-
-
-def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What GPUs did, if there were any."""
-    if set(summary["devices"]) == {"CPU"}:
-        return []
-    used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
-    return [
-        ("devices x ranks", used),
-        ("peak memory of a rank on its GPU", console.size(summary["peak_device_memory_bytes_per_rank"])),
-    ]
-
-
-def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What policies did, if there were any."""
-    if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
-        return []
-    shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
-    return [
-        ("bits of a value: share of rows", f"{shares} ({summary['bits_policy']})"),
-        ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})"),
-    ]
+    asked = train_job.Asked(parts, out, resume, tensorboard, quiet, as_json, settings.pop("log_level"))
+    train_job.run(ctx, asked, settings, ctx.meta[_MAY_BE_UNUSED])

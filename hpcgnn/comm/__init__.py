@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hpcgnn.lazy import attributes
 
 if TYPE_CHECKING:
     from hpcgnn.comm.agreement import same_everywhere, together
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from hpcgnn.comm.codecs import Codes
     from hpcgnn.comm.exchange import Exchange
     from hpcgnn.comm.links import choose_links
-    from hpcgnn.comm.messages import MessageConfig, Messages
+    from hpcgnn.comm.message_config import MessageConfig
+    from hpcgnn.comm.messages import Messages
     from hpcgnn.comm.mpi_world import MpiWorld, whole_job
     from hpcgnn.comm.segments import Segments
     from hpcgnn.comm.startup import check_alike
@@ -38,28 +40,25 @@ __all__ = [
     "whole_job",
 ]
 
-# Imported at first use: exchanges need torch, and the ranks of `hpcgnn partition` do without the memory that it takes.
-_HOMES = {
-    "BYTES": "traffic",
-    "PHASES": "timings",
-    "Buffer": "buffer",
-    "Codes": "codecs",
-    "Exchange": "exchange",
-    "MessageConfig": "messages",
-    "Messages": "messages",
-    "MpiWorld": "mpi_world",
-    "Segments": "segments",
-    "Timings": "timings",
-    "World": "world",
-    "check_alike": "startup",
-    "choose_links": "links",
-    "same_everywhere": "agreement",
-    "together": "agreement",
-    "whole_job": "mpi_world",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hpcgnn.comm' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hpcgnn.comm.{_HOMES[name]}"), name)
+# Exchanges need torch. The ranks of `hpcgnn partition` do not, and save the memory that importing it takes.
+__getattr__ = attributes(
+    __name__,
+    {
+        "BYTES": "hpcgnn.comm.traffic",
+        "PHASES": "hpcgnn.comm.timings",
+        "Buffer": "hpcgnn.comm.buffer",
+        "Codes": "hpcgnn.comm.codecs",
+        "Exchange": "hpcgnn.comm.exchange",
+        "MessageConfig": "hpcgnn.comm.message_config",
+        "Messages": "hpcgnn.comm.messages",
+        "MpiWorld": "hpcgnn.comm.mpi_world",
+        "Segments": "hpcgnn.comm.segments",
+        "Timings": "hpcgnn.comm.timings",
+        "World": "hpcgnn.comm.world",
+        "check_alike": "hpcgnn.comm.startup",
+        "choose_links": "hpcgnn.comm.links",
+        "same_everywhere": "hpcgnn.comm.agreement",
+        "together": "hpcgnn.comm.agreement",
+        "whole_job": "hpcgnn.comm.mpi_world",
+    },
+)

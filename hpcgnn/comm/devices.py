@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 
 import numpy as np
 import xxhash
 
 from hpcgnn.comm.agreement import together
+from hpcgnn.comm.device_names import AUTO, HOST, check_device
 from hpcgnn.comm.world import World
 from hpcgnn.devices import CPU, Device
 from hpcgnn.devices.gpus import Gpus
-from hpcgnn.errors import HpcgnnError, WrongValueError
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import backend
 
-AUTO, HOST = "auto", "cpu"
 _NONE = -1  # stands for the identity of a GPU where a rank has none
-_NAMED = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 _LOG = logging.getLogger("hpcgnn")
-
-
-def check_device(asked: str) -> None:
-    """Raise WrongValueError unless it is one of the names that ``--device`` takes."""
-    if not isinstance(asked, str) or not _NAMED.fullmatch(asked):
-        raise WrongValueError(
-            f"device must be auto, cpu, cuda or cuda:N (AMD's GPUs are called cuda too), not {asked!r}"
-        )
 
 
 def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus: Gpus | None = None) -> Device:

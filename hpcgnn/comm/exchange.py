@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.agreement import together
 from hpcgnn.comm.codecs import Codec, Codes, make_codec
 from hpcgnn.comm.links import Links
@@ -17,7 +18,6 @@ from hpcgnn.comm.traffic import Sent
 from hpcgnn.comm.transport import Route
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
-from hpcgnn.kernels.packing import MESSAGE_BITS
 
 
 class Exchange:

@@ -16,7 +16,6 @@ from hpcgnn.comm.world import World
 from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 
-CHOICES = ("auto", "on", "off")
 # MPICH's numbers for MPIX_GPU_query_support.
 _MPICH_CUDA, _MPICH_HIP = 0, 2
 _PROOF_ROWS, _PROOF_BYTES, _PROOF_SECONDS = 1 << 14, 64, 0.01  # a MiB: more than libraries send at once

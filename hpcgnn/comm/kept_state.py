@@ -11,9 +11,10 @@ import torch
 import xxhash
 
 from hpcgnn import typed
+from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.comm.passes import ExchangeId
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.typed import Count
 
 _PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width

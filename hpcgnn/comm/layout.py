@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 BLOCK_BYTES = 64
 

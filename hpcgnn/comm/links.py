@@ -18,7 +18,6 @@ from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import World
 
-COLLECTIVES = ("auto", "alltoallv", "neighbour")
 _ROUNDS = 5
 
 
@@ -37,10 +36,11 @@ class Links:
 def choose_links(
     world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", row_bytes: int = 1024
 ) -> Links | None:
-    """The graph of ranks to exchange over, or None where ``Ialltoallv`` is as fast. Collective.
+    """The graph of ranks to exchange rows over, or None to use ``Ialltoallv``. Collective.
 
-    send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: one of :data:`COLLECTIVES`; ``auto``
-    measures rows of ``row_bytes`` where no rank sends to, or receives from, more than half of the others.
+    send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: ``alltoallv``, ``neighbour``, or ``auto``,
+    which measures both with rows of ``row_bytes`` bytes if no rank sends to, or receives from, more than half of the others,
+    and else takes ``Ialltoallv``.
     """
     if collective == "alltoallv":
         return None

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.comm.layout import Layout, make_layout
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS
+from hpcgnn.kernels.packing import PARAMS_BYTES
 
 
 class RowBits:

@@ -16,13 +16,12 @@ from hpcgnn import typed
 from hpcgnn.cost_model.row_facts import RowFacts, Shares
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy import sylvie
-from hpcgnn.policy.adaqp import AdaQPSettings
-from hpcgnn.policy.config import FIXED, OFF, SAFE_BITS, PolicyConfig, SmoothingSettings
-from hpcgnn.policy.pipeqs import AgeSettings, BypassSettings
+from hpcgnn.policy.config import FIXED, OFF, SAFE_BITS, PolicyConfig
 from hpcgnn.policy.problem import CHOICES
-from hpcgnn.policy.uniform import PeriodSettings
+from hpcgnn.policy.settings import AdaQPSettings, AgeSettings, BypassSettings, PeriodSettings, SmoothingSettings
+from hpcgnn.train.file_names import CONFIG
 from hpcgnn.train.run_config import RunConfig
-from hpcgnn.train.run_folder import CONFIG, RunFolder
+from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
 
 PIPELINE, PLAIN = "pipeline", "plain"

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.comm.layout import BLOCK_BYTES
 from hpcgnn.comm.placement import Placement
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.node_plan.count import edges_into
 from hpcgnn.node_plan.cover import rows_between
 

@@ -304,7 +304,7 @@ def _gcnii(tape: _Tape) -> None:
 
 
 def _sgc(tape: _Tape) -> None:
-    from hpcgnn.nn.models.sgc import SGCSettings
+    from hpcgnn.nn.model_settings import SGCSettings
 
     hops = tape.config.section(SGCSettings).num_hops
     tape.dense(tape.shape.in_width, tape.shape.out_width, is_input=True)
@@ -314,7 +314,7 @@ def _sgc(tape: _Tape) -> None:
 
 
 def _propagation(tape: _Tape) -> None:
-    from hpcgnn.nn.propagation import HopSettings
+    from hpcgnn.nn.model_settings import HopSettings
 
     config, shape = tape.config, tape.shape
     widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]

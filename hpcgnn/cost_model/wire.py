@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.comm.layout import BLOCK_BYTES
 from hpcgnn.cost_model.rows import Pairs, padded
-from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 _PAIRS_AT_ONCE = 1 << 20
 

@@ -40,12 +40,13 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES, Count
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.keyed import check_key
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 
 def encode_rows(

@@ -6,8 +6,6 @@ import numpy as np
 
 from hpcgnn.kernels import keyed
 
-QUANTIZED_BITS = (1, 2, 4, 8)
-MESSAGE_BITS = (*QUANTIZED_BITS, 16, 32)  # those of a wire buffer: bfloat16 and float32 too
 PARAMS_BYTES = 4  # zero-point and scale of a quantized row
 FRACTION_BITS = 17  # bits of a fixed-point code after the point: 16 random bits, and the bit of a half
 HALF = 2 ** (FRACTION_BITS - 1)  # half a step: added in place of noise, it rounds to the nearest code

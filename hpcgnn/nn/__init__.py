@@ -1,9 +1,27 @@
 """Distributed layers and models."""
 
-from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.aggregators import make_aggregator
-from hpcgnn.nn.build import build_model
-from hpcgnn.nn.config import ModelConfig
-from hpcgnn.nn.graph_model import GraphModel
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcgnn.lazy import attributes
+
+if TYPE_CHECKING:
+    from hpcgnn.nn.aggregate import Aggregator
+    from hpcgnn.nn.aggregators import make_aggregator
+    from hpcgnn.nn.build import build_model
+    from hpcgnn.nn.config import ModelConfig
+    from hpcgnn.nn.graph_model import GraphModel
 
 __all__ = ["Aggregator", "GraphModel", "ModelConfig", "build_model", "make_aggregator"]
+
+__getattr__ = attributes(
+    __name__,
+    {
+        "Aggregator": "hpcgnn.nn.aggregate",
+        "GraphModel": "hpcgnn.nn.graph_model",
+        "ModelConfig": "hpcgnn.nn.config",
+        "build_model": "hpcgnn.nn.build",
+        "make_aggregator": "hpcgnn.nn.aggregators",
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,20 +10,11 @@ from hpcgnn.errors import WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer
-from hpcgnn.nn.config import LayerSettings, ModelConfig
+from hpcgnn.nn.config import ModelConfig
 from hpcgnn.nn.graph_model import Connection, Frame, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
+from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
 from hpcgnn.nn.stack import Stack
-from hpcgnn.settings import setting
-
-
-@dataclass(frozen=True)
-class AttentionSettings:
-    """Of attention with several heads."""
-
-    heads: int = setting(8, "heads that share --hidden.", least=1, most=1 << 20)
-    output_heads: int = setting(1, "heads of the last layer, which are averaged.", least=1, most=1 << 10)
-    attention_dropout: float = setting(0.0, "dropout of the weights of neighbours.", least=0, below=1, is_free=True)
 
 
 class AttentionStack(Stack):

@@ -11,12 +11,13 @@ from hpcgnn.comm import Messages, together
 from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
-from hpcgnn.nn.compute import FLOAT32, INT8_ALWAYS, INTEGERS, choose_compute
+from hpcgnn.nn.compute import choose_compute
+from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import Frame, GraphModel
-from hpcgnn.nn.int8 import Int8Config, make_int8
+from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.plan import STRATEGIES
 

@@ -27,11 +27,8 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
+from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 
-AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
-INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
-INTEGERS = (INT8, INT8_ALWAYS)
-COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
 _LOG = logging.getLogger("hpcgnn")
 # Below these a product and its gradients together may be slower than in float32, conversions counted, by the study products: by
 # kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend

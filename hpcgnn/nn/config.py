@@ -6,29 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.errors import WrongValueError
+from hpcgnn.nn.model_settings import KNOWN, LayerSettings
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Checked, Composed, merged, setting, settings_of
 
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
-MODELS: Registry[Any] = Registry("model", "hpcgnn.nn.models")
+MODELS: Registry[Any] = Registry("model", KNOWN)
 register = MODELS.register
-NORMS = ("layer", "batch", "none")
-ACTIVATIONS = ("relu", "elu")
 DECODERS = ("none", "dot", "mlp")
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """Of models with layers that are repeated: all but those that say otherwise."""
-
-    layers: int = setting(
-        3, "Depth; of dagnn and appnp, that of the dense network before they propagate.", least=1, most=10_000
-    )
-    dropout: float = setting(0.5, "Before every layer but the first.", least=0, below=1, is_free=True)
-    norm: str = setting(
-        "layer", "After every layer but the last; batch takes the statistics of all ranks.", choices=NORMS
-    )
-    activation: str = setting("relu", choices=ACTIVATIONS)
 
 
 @dataclass(frozen=True, init=False)
@@ -52,12 +37,12 @@ class ModelConfig(Composed):
 
     def sections(self) -> tuple[type, ...]:
         """As :meth:`Composed.sections`."""
-        return MODELS[self.model].settings
+        return MODELS.settings(self.model)
 
     @classmethod
     def all_sections(cls) -> dict[type, list[str]]:
         """As :meth:`Composed.all_sections`."""
-        return merged((name, MODELS[name].settings) for name in MODELS)
+        return merged((name, MODELS.settings(name)) for name in MODELS)
 
     def chosen(self) -> str:
         """As :meth:`Composed.chosen`."""

@@ -13,7 +13,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.aggregators import make_aggregator
-from hpcgnn.nn.compute import FLOAT32, INTEGERS
+from hpcgnn.nn.compute_config import FLOAT32, INTEGERS
 from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout

@@ -27,10 +27,9 @@ from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
+from hpcgnn.nn.compute_config import STOCHASTIC, Int8Config
 from hpcgnn.nn.timed import least_seconds, multiply_and_back
-from hpcgnn.settings import Checked, setting
 
-STOCHASTIC, NEAREST = "stochastic", "nearest"
 _LOG = logging.getLogger("hpcgnn")
 _NOISE = 0x18  # beside the words of other keys
 _FASTER = 1.1  # what a measurement must differ by to count
@@ -42,32 +41,6 @@ _LEAST_WIDTH_OF_A_HEAD = 32
 _ROUNDS = 5
 _ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of the aggregation that is timed, and
 _ROWS_MULTIPLIED = 1 << 13  # of the product
-
-
-@dataclass(frozen=True)
-class Int8Config(Checked):
-    """rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: of the
-    first layer's output (Tango Eq. 4), in [0, 1]."""
-
-    rounding: str = setting(
-        STOCHASTIC,
-        "With --compute int8: at random, so that the expected error is 0, or nearest.",
-        name="int8_rounding",
-        choices=(STOCHASTIC, NEAREST),
-    )
-    before_softmax: bool = setting(
-        False,
-        "With --compute int8: quantize the layer before the softmax and attention's scores as well, which costs accuracy.",
-        name="int8_before_softmax",
-    )
-    most_error: float = setting(
-        0.3,
-        "With --compute int8: go on in float32 where the relative error of the first layer's output in the first epoch is not "
-        "below this; 1 to go on in any case.",
-        name="int8_most_error",
-        least=0,
-        most=1,
-    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any, overload
 import torch
 
 from hpcgnn.kernels import Csr, dense, dense_product, spmm
-from hpcgnn.nn.compute import FLOAT32, Rounded, sum_of
+from hpcgnn.nn.compute import Rounded, sum_of
+from hpcgnn.nn.compute_config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
 
 Features = torch.Tensor | Csr

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 import torch
 
-from hpcgnn.nn.config import LayerSettings, ModelConfig
+from hpcgnn.nn.config import ModelConfig
 from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
-from hpcgnn.settings import setting
-
-
-@dataclass(frozen=True)
-class HopSettings:
-    """Of models that propagate."""
-
-    hops: int = setting(0, "how often to propagate; 0 as in their papers (sgc: 2, others: 10).", least=0, most=10_000)
-
-    @property
-    def num_hops(self) -> int:
-        """``hops``, or the papers' number."""
-        return self.hops or 10
-
-
-@dataclass(frozen=True)
-class TeleportSettings:
-    """Of models that mix the first result in."""
-
-    teleport: float = setting(0.1, "alpha, the share of the first result in each hop or layer.", least=0, most=1)
+from hpcgnn.nn.model_settings import HopSettings, LayerSettings
 
 
 class Propagation(GraphModel):

@@ -1,6 +1,22 @@
 """Orders of a part's nodes in which aggregation finds more of what it gathers in the caches; which of them is measured."""
 
-from hpcgnn.node_order.choice import NodeOrder, node_order
-from hpcgnn.node_order.orders import METHODS
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcgnn.lazy import attributes
+
+if TYPE_CHECKING:
+    from hpcgnn.node_order.choice import NodeOrder, node_order
+    from hpcgnn.node_order.methods import METHODS
 
 __all__ = ["METHODS", "NodeOrder", "node_order"]
+
+__getattr__ = attributes(
+    __name__,
+    {
+        "METHODS": "hpcgnn.node_order.methods",
+        "NodeOrder": "hpcgnn.node_order.choice",
+        "node_order": "hpcgnn.node_order.choice",
+    },
+)

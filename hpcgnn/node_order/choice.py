@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.node_order.orders import METHODS, ORDERS, find_order
+from hpcgnn.node_order.methods import METHODS, ORDERS
+from hpcgnn.node_order.orders import find_order
 
 # An order has to gain this much: less is within what measurements vary by, and it costs a copy of the features.
 _LEAST_GAIN = 0.05

@@ -17,12 +17,11 @@ import torch
 
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
+from hpcgnn.node_order.methods import ORDERS
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-ORDERS = ("degree", "rcm", "hubs")
-METHODS = ("none", *ORDERS, "auto")
 
 
 def find_order(local: Csr, method: str) -> torch.Tensor:

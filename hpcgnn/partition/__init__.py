@@ -1,7 +1,24 @@
 """Partitioning: a graph file in, a parts file out, in one process or distributed over MPI ranks."""
 
-from hpcgnn.partition.measure import PartitionReport, measure
-from hpcgnn.partition.options import PartitionOptions
-from hpcgnn.partition.partitioner import partition
+from __future__ import annotations
 
-__all__ = ["PartitionOptions", "PartitionReport", "measure", "partition"]
+from typing import TYPE_CHECKING
+
+from hpcgnn.lazy import attributes
+
+if TYPE_CHECKING:
+    from hpcgnn.partition.measure import PartitionReport
+    from hpcgnn.partition.options import PartitionOptions
+    from hpcgnn.partition.partitioner import partition
+
+__all__ = ["PartitionOptions", "PartitionReport", "partition"]
+
+# Loops that numba compiles are imported with the partitioner, not with the options that a command has.
+__getattr__ = attributes(
+    __name__,
+    {
+        "PartitionOptions": "hpcgnn.partition.options",
+        "PartitionReport": "hpcgnn.partition.measure",
+        "partition": "hpcgnn.partition.partitioner",
+    },
+)

@@ -10,7 +10,6 @@ from hpcgnn.comm import World, together
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.slabs import Slab
 
-QUANTITIES = ("nodes", "edges", "train")
 _COMBINED_UNITS_PER_NODE = 1000
 _COMBINED_TOTAL = 1 << 30
 

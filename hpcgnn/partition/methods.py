@@ -36,7 +36,7 @@ from hpcgnn.partition import kaminpar, mtkahypar
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.native_metis import load_metis
 from hpcgnn.partition.native_parmetis import PartKway, Unusable, load_parmetis, load_ptscotch
-from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.partition.options import MINIMISED, PartitionOptions
 from hpcgnn.partition.slabs import Advance, Slab, symmetric_neighbours
 from hpcgnn.partition.streaming import assign_blocks, assign_randomly, stream
 
@@ -87,7 +87,6 @@ class Method:
 
     assign: Callable[[Problem], np.ndarray]
     obstacle: Callable[[Problem], str | None] = lambda problem: None
-    objectives: tuple[str, ...] = ("cut",)
     balances: str = "each"
 
     def balanced(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
@@ -234,8 +233,8 @@ METHODS = MappingProxyType(
         "ptscotch": Method(
             partial(_part_kway, _load_ptscotch), partial(_part_kway_obstacle, _load_ptscotch), balances="sum"
         ),
-        "metis": Method(_metis, _metis_obstacle, objectives=("cut", "volume")),
-        "mtkahypar": Method(_mtkahypar, _mtkahypar_obstacle, objectives=("volume",)),
+        "metis": Method(_metis, _metis_obstacle),
+        "mtkahypar": Method(_mtkahypar, _mtkahypar_obstacle),
         "fennel": Method(_fennel),
         "ldg": Method(_ldg),
         "block": Method(_block, balances="nodes"),
@@ -293,18 +292,18 @@ def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
 def _agreed_obstacle(name: str, problem: Problem) -> str | None:
     """The obstacle of the first rank that has one: a library may be missing on one host. Collective."""
     world, method = problem.world, METHODS[name]
-    if problem.options.objective not in (*method.objectives, "rows"):  # rows: nodes move after any method
-        return _cannot_minimise(problem.options.objective, method)
+    if problem.options.objective not in (*MINIMISED[name], "rows"):  # rows: nodes move after any method
+        return _cannot_minimise(problem.options.objective, name)
     obstacle = method.obstacle(problem)
     first = int(world.allreduce(np.array([world.rank if obstacle else world.size]), "min")[0])
     return None if first == world.size else world.broadcast(obstacle, root=first)
 
 
-def _cannot_minimise(objective: str, method: Method) -> str:
-    others = " and ".join(name for name, other in METHODS.items() if objective in other.objectives)
+def _cannot_minimise(objective: str, method: str) -> str:
+    others = " and ".join(name for name, minimised in MINIMISED.items() if objective in minimised)
     if objective == "volume":
         return f"cannot minimise the volume ({others} can, in one process)"
-    return f"minimises the {method.objectives[0]} alone (give --objective {method.objectives[0]})"
+    return f"minimises the {MINIMISED[method][0]} alone (give --objective {MINIMISED[method][0]})"
 
 
 def _too_large(problem: Problem, index: np.dtype) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,17 +17,17 @@ import numpy as np
 import torch
 
 from hpcgnn import typed
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.row_bits import RowBits
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.host import index_array
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES
+from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS
 from hpcgnn.policy.link_costs import CLASSES, CostsOfLinks, classes_of, kept_costs, measure_links
 from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
-from hpcgnn.policy.uniform import PeriodSettings
-from hpcgnn.settings import setting
+from hpcgnn.policy.settings import AdaQPSettings, PeriodSettings
 from hpcgnn.typed import Count
 
 _LOG = logging.getLogger("hpcgnn")
@@ -60,20 +59,6 @@ def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size
     return GroupedRows(of_row, rows, Groups(of_group, np.bincount(of_row, beta), rows * seconds[of_group]))
 
 
-@dataclass(frozen=True)
-class AdaQPSettings:
-    """The paper's (its Table 8), and where the costs of links are kept; they are measured where there is no such file."""
-
-    variance_weight: float = setting(
-        0.5, "lambda: 0 for the fewest seconds on the wire, 1 for the least variance.", least=0, most=1
-    )
-    group_rows: int = setting(100, "rows that share an assignment.", least=1)
-    link_costs: Path | None = setting(
-        None, "file with what messages cost, written if it is missing.", default_in_words="link_costs.json in --out"
-    )
-    refit_links: bool = setting(False, "measure what messages cost, whatever --link-costs holds.", is_kept=False)
-
-
 class AdaQPState(msgspec.Struct):
     """Of :class:`AdaQPBits`."""
 
@@ -95,8 +80,6 @@ class ChannelState(msgspec.Struct):
 class AdaQPBits(BitsPolicy):
     """Bits from {2, 4, 8} by AdaQP's assignment."""
 
-    summary = "weighs variance against time"
-    settings = (PeriodSettings, AdaQPSettings)
     goes_with_delta = False  # what rows look like decides, and differences look otherwise
     remembers = AdaQPState
 

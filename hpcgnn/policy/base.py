@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from hpcgnn.comm import World
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import CorrectionSettings, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
+from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 
 
 @dataclass(frozen=True)

@@ -5,44 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hpcgnn.policy.settings import FIXED, KNOWN_BITS, KNOWN_STALENESS, OFF
 from hpcgnn.registry import Registry
 from hpcgnn.settings import Composed, merged, setting
 
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
-BITS_POLICIES: Registry[Any] = Registry("bits", "hpcgnn.policy")
-STALENESS_POLICIES: Registry[Any] = Registry("staleness", "hpcgnn.policy")
-FIXED, OFF = "fixed", "off"
-SMOOTHINGS = ("none", "features", "gradients", "both")
-CORRECTIONS = ("neighbours", "none")
+BITS_POLICIES: Registry[Any] = Registry("bits", KNOWN_BITS)
+STALENESS_POLICIES: Registry[Any] = Registry("staleness", KNOWN_STALENESS)
 SAFE_BITS = 8  # of policies that know nothing yet, or have failed
-
-
-@dataclass(frozen=True)
-class SmoothingSettings:
-    """PipeGCN's, of stale rows."""
-
-    smoothing: str = setting(
-        "none", "a moving average of stale features, gradients or both in place of them (PipeGCN).", choices=SMOOTHINGS
-    )
-    smoothing_decay: float = setting(
-        0.95,
-        "share of the epochs before in that average.",
-        least=0,
-        most=1,
-        used_if=lambda own: own.smoothing != "none",
-        users="--smoothing features, gradients and both use it",
-    )
-
-
-@dataclass(frozen=True)
-class CorrectionSettings:
-    """Of stale rows."""
-
-    stale_correction: str = setting(
-        "neighbours",
-        "correct stale rows by how far a node's neighbours on its own rank moved since they were sent (docs/studies/staleness).",
-        choices=CORRECTIONS,
-    )
 
 
 @dataclass(frozen=True, init=False)
@@ -78,13 +48,13 @@ class PolicyConfig(Composed):
 
     def sections(self) -> tuple[type, ...]:
         """As :meth:`Composed.sections`."""
-        return tuple(dict.fromkeys((*self.bits_policy.settings, *self.staleness_policy.settings)))
+        return tuple(dict.fromkeys((*BITS_POLICIES.settings(self.bits), *STALENESS_POLICIES.settings(self.staleness))))
 
     @classmethod
     def all_sections(cls) -> dict[type, list[str]]:
         """As :meth:`Composed.all_sections`."""
-        bits = ((f"--bits {name}", BITS_POLICIES[name].settings) for name in BITS_POLICIES)
-        staleness = ((f"--staleness {name}", STALENESS_POLICIES[name].settings) for name in STALENESS_POLICIES)
+        bits = ((f"--bits {name}", BITS_POLICIES.settings(name)) for name in BITS_POLICIES)
+        staleness = ((f"--staleness {name}", STALENESS_POLICIES.settings(name)) for name in STALENESS_POLICIES)
         return merged((*bits, *staleness))
 
     def chosen(self) -> str:

@@ -12,8 +12,6 @@ from hpcgnn.policy.config import STALENESS_POLICIES
 class Pipeline(StalenessPolicy):
     """Every exchange is waited for in the next epoch; the first one, with nothing before it, at once."""
 
-    summary = "always (PipeGCN)"
-
     def begin(self, channels: list[Channel]) -> None:
         """All stale."""
         for channel in channels:

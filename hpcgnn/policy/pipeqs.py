@@ -20,7 +20,6 @@ and below it the bits of a message do not matter. K scales p, but not whether it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,47 +27,10 @@ import msgspec
 from hpcgnn.comm.mailbox import REUSED, SKIPPED, STALE
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, CorrectionSettings, SmoothingSettings
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
 from hpcgnn.policy.problem import CHOICES
-from hpcgnn.settings import setting
+from hpcgnn.policy.settings import AgeSettings, BypassSettings, DriftBitsSettings, DriftSettings
 from hpcgnn.typed import Count, MessageBits
-
-DRIFT_RULES = ("corrected", "printed")
-BYPASSES = ("drift", "late")
-
-
-@dataclass(frozen=True)
-class DriftSettings:
-    """Of both parts of B_CHECK (§3.5)."""
-
-    drift_threshold: float = setting(
-        0.1, "E: rows whose cosine distance from those before is larger are sent anew, in other bits.", least=0
-    )
-
-
-@dataclass(frozen=True)
-class DriftBitsSettings:
-    """Of the part about bits."""
-
-    drift_rule: str = setting(
-        "corrected", "Eq. 7 as printed only ever raises bits; corrected also lowers them.", choices=DRIFT_RULES
-    )
-
-
-@dataclass(frozen=True)
-class AgeSettings:
-    """Of the part about staleness."""
-
-    most_stale_epochs: int = setting(4, "rows are never used later than so many epochs after they were sent.", least=1)
-
-
-@dataclass(frozen=True)
-class BypassSettings:
-    """Of S_CHECK."""
-
-    bypass: str = setting(
-        "drift", "leave out exchanges whose rows change little: all of them, or those that are late.", choices=BYPASSES
-    )
 
 
 def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:
@@ -94,8 +56,6 @@ class SkipState(msgspec.Struct):
 class PipeQSBits(BitsPolicy):
     """B_CHECK's part about bits, of each exchange."""
 
-    summary = "goes by how much rows change"
-    settings = (DriftSettings, DriftBitsSettings)
     compares_rows = True
     goes_with_delta = False  # what is compared are rows, which a difference is not
     bits_come_back = True
@@ -139,8 +99,6 @@ class PipeQSBits(BitsPolicy):
 class PipeQSStaleness(StalenessPolicy):
     """S_CHECK, and B_CHECK's part about staleness, of each exchange."""
 
-    summary = "also older ones, while they change little"
-    settings = (DriftSettings, AgeSettings, BypassSettings, CorrectionSettings, SmoothingSettings)
     compares_rows = True
     remembers = SkipState
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import typed
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm import Messages, World
 from hpcgnn.comm.mailbox import FRESH, Keeping
 from hpcgnn.comm.row_bits import RowBits
-from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import FIXED, PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
+from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 
 
 class Policies:

@@ -10,7 +10,6 @@ is synchronous; the paper's speeds are nearer to those of the rate as printed ("
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,30 +23,12 @@ from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.config import (
     BITS_POLICIES,
     STALENESS_POLICIES,
-    CorrectionSettings,
     PolicyConfig,
-    SmoothingSettings,
 )
-from hpcgnn.settings import setting
+from hpcgnn.policy.settings import DescentSettings
 from hpcgnn.typed import Finite, MessageBits
 
 CHOICES = (1, 2, 4, 8)
-DESCENT_RULES = ("corrected", "printed")
-
-
-@dataclass(frozen=True)
-class DescentSettings:
-    """How the descent of the loss is measured (§V-A)."""
-
-    loss_memory: float = setting(0.9, "lambda, of the running average of the loss.", least=0, most=1)
-    loss_window: int = setting(
-        5, "delta: the loss's descent is compared with that of so many epochs ago (20: faster).", least=1
-    )
-    descent_rule: str = setting(
-        "corrected",
-        "the loss descent rate with the sign that the paper prints, or with that of its text.",
-        choices=DESCENT_RULES,
-    )
 
 
 class DescentState(msgspec.Struct):
@@ -109,8 +90,6 @@ class SylvieBits(BitsPolicy):
     once, before the first epoch, from the plan; both ends of an exchange know them, so that nothing is told afterwards.
     """
 
-    summary = "goes by in-degrees and the loss"
-    settings = (DescentSettings,)
     needs_clock = True
     remembers = SylvieState
     bits_come_back = True
@@ -148,8 +127,6 @@ class SylvieBits(BitsPolicy):
 class SylvieStaleness(StalenessPolicy):
     """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
 
-    summary = "while the loss falls well"
-    settings = (DescentSettings, CorrectionSettings, SmoothingSettings)
     needs_clock = True
     remembers = DescentState
 

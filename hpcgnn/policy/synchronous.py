@@ -12,8 +12,6 @@ from hpcgnn.policy.config import OFF, STALENESS_POLICIES
 class Synchronous(StalenessPolicy):
     """Every exchange is waited for in its epoch."""
 
-    summary = "never"
-    settings = ()
     reuses_rows = False
     goes_with_delta = True
 

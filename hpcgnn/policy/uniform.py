@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,9 @@ from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.channel import Channel
 from hpcgnn.policy.config import BITS_POLICIES
 from hpcgnn.policy.problem import CHOICES
-from hpcgnn.settings import setting
+from hpcgnn.policy.settings import PeriodSettings
 
 _DRAW = int.from_bytes(b"bits", "big")  # stands where a message's key has its layer
-
-
-@dataclass(frozen=True)
-class PeriodSettings:
-    """Of policies that assign bits now and then."""
-
-    bits_period: int = setting(50, "epochs from one assignment of bits to the next.", least=1)
 
 
 @BITS_POLICIES.register("uniform")
@@ -30,9 +22,6 @@ class UniformBits(BitsPolicy):
 
     A draw is a function of (seed, epoch, layer, direction, sender, send row).
     """
-
-    summary = "draws 2, 4 or 8"
-    settings = (PeriodSettings,)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

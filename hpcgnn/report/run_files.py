@@ -16,9 +16,10 @@ import numpy as np
 from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.records import RECORDS, SPECIFICATION
+from hpcgnn.train.file_names import CONFIG, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_config import as_told, settings_by_name
-from hpcgnn.train.run_folder import CONFIG, METRICS, RANKS, SUMMARY, Record
+from hpcgnn.train.run_folder import Record
 
 _LINES_NAMED = 3
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch.virtual_network import UNLIMITED, check_rate
-from hpcgnn.partition.methods import METHODS
-from hpcgnn.partition.options import OBJECTIVES, PartitionOptions
+from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
 from hpcgnn.settings import About, Setting, as_flag, check_value, kind_of
 from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, settings_by_name
 
@@ -62,7 +61,7 @@ OF_STUDY = {
         _axis("ranks_per_node", int, 0, least=1),
         _axis("hosts", int, 0, least=0),
         _axis("rate", str, ""),
-        _axis("partitioner", str, "auto", choices=("auto", *METHODS)),
+        _axis("partitioner", str, "auto", choices=METHODS),
         _axis("objective", str, "cut", choices=OBJECTIVES),
         _axis("balance", str, "edges,train"),
         _axis("framework", str, HPCGNN, choices=(HPCGNN, PYG)),
@@ -161,8 +160,8 @@ def check_partition(given: Mapping[str, Any], where: Placement) -> None:
     except HpcgnnError as error:
         raise CombinationError(str(error), "balance", "partitioner") from error
     # The objective "rows" moves nodes after any method; "auto" takes a method that has the objective.
-    if method != "auto" and objective not in (*METHODS[method].objectives, "rows"):
-        able = " and ".join(name for name, other in METHODS.items() if objective in other.objectives)
+    if method != "auto" and objective not in (*MINIMISED[method], "rows"):
+        able = " and ".join(name for name, minimised in MINIMISED.items() if objective in minimised)
         said = f"partitioner = {method!r} cannot minimise objective = {objective!r}: {able} can"
         raise CombinationError(said, "partitioner", "objective")
 

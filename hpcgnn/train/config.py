@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.settings import Checked, setting
-from hpcgnn.train.label_propagation import LabelPropagationConfig
-from hpcgnn.train.objective import LINK_METRICS, METRICS
 from hpcgnn.train.schedule import ScheduleConfig
+from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig
 
 _MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
 

@@ -6,7 +6,6 @@ exchange of the first layer and nothing else is sent. At evaluation all training
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,35 +16,10 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.label_embedding import label_matrix
-from hpcgnn.settings import Checked, setting
+from hpcgnn.train.task_config import LabelPropagationConfig
 
-REDRAWS = ("epoch", "once")
 # Stands where a dropout's key has its layer, so that no mask shares its numbers with the draw.
 _LABELS = int.from_bytes(b"labels", "big")
-
-
-@dataclass(frozen=True)
-class LabelPropagationConfig(Checked):
-    """rate: share of the training labels that are inputs while training; 0 = none, ever. redraw: ``epoch`` or ``once``."""
-
-    rate: float = setting(
-        0.0,
-        "Share of the training labels that are inputs: their embedding is added to the features, and the loss is on the other "
-        "training nodes (SuperGCN's code: 0.62; 0 = off). Evaluation and prediction are given all training labels and no "
-        "others, so the training metric is then about nodes whose label is known.",
-        name="label_propagation",
-        metavar="RATE",
-        least=0,
-        below=1,
-    )
-    redraw: str = setting(
-        "epoch",
-        "When the propagated labels are drawn: anew every epoch, or once for the run.",
-        name="label_redraw",
-        choices=REDRAWS,
-        used_if=lambda own: own.rate > 0,
-        users="--label-propagation above 0 uses it",
-    )
 
 
 def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,11 @@ import torch
 
 from hpcgnn.arguments import check_type
 from hpcgnn.comm import Messages, together
-from hpcgnn.errors import WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
-from hpcgnn.settings import MOST_SEED, Checked, setting
+from hpcgnn.train.task_config import LinkConfig
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
@@ -28,37 +27,6 @@ EVALUATION = int.from_bytes(
     b"judge", "big"
 )  # stands before an evaluation's words, so that no epoch draws what it draws
 _ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of the pool has none
-
-
-@dataclass(frozen=True)
-class LinkConfig(Checked):
-    """link_split: shares of the links that are held out for validation and for testing. link_seed: of that split, and of the
-    negatives that evaluations take. negatives: for each link. negative_pool: nodes drawn in each epoch, from which the
-    negatives of all links take their sources; every rank gets their embeddings."""
-
-    link_split: tuple[float, float] = setting(
-        (0.05, 0.1),
-        "shares of the links held out for validation and testing, an edge's both directions together.",
-        metavar="VAL TEST",
-    )
-    link_seed: int = setting(
-        0,
-        "which are held out, and which other pairs they are compared with; --seed changes neither.",
-        least=0,
-        most=MOST_SEED,
-    )
-    negatives: int = setting(1, "pairs without a link for each link, drawn anew in each epoch.", least=1)
-    negative_pool: int = setting(
-        2048,
-        "nodes drawn in each epoch for the other ends of those pairs; every rank gets their embeddings.",
-        least=1,
-    )
-
-    def check(self) -> None:
-        """Raise HpcgnnError for values that leave nothing to learn from."""
-        super().check()
-        if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # nor with a NaN
-            raise WrongValueError(f"link-split must be two shares below 1 in all, not {self.link_split}")
 
 
 @dataclass(frozen=True)

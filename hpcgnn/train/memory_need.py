@@ -11,8 +11,8 @@ from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.attention_stack import AttentionSettings
-from hpcgnn.nn.config import LayerSettings, ModelConfig
+from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose

@@ -14,9 +14,6 @@ from hpcgnn.comm import World
 from hpcgnn.data.graph_file import MULTI_LABEL
 from hpcgnn.host import host_values, index_array
 
-METRICS = ("accuracy", "micro-f1", "roc-auc")
-LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
-
 
 def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
     """Cross-entropy summed over (m,) int64 ``nodes``; for multi-label the binary one, averaged over classes.

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn import typed
-from hpcgnn.comm import MessageConfig
-from hpcgnn.comm.devices import HOST, check_device
+from hpcgnn.bit_widths import MESSAGE_BITS
+from hpcgnn.comm.device_names import HOST, check_device
+from hpcgnn.comm.message_config import MessageConfig
 from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
-from hpcgnn.kernels.packing import MESSAGE_BITS
-from hpcgnn.nn.compute import COMPUTES, INTEGERS
+from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
-from hpcgnn.nn.int8 import Int8Config
-from hpcgnn.node_order import METHODS
+from hpcgnn.node_order.methods import METHODS
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
 from hpcgnn.settings import (
@@ -33,10 +32,8 @@ from hpcgnn.settings import (
     settings_of,
 )
 from hpcgnn.train.config import TrainConfig
-from hpcgnn.train.label_propagation import LabelPropagationConfig
-from hpcgnn.train.links import LinkConfig
-from hpcgnn.train.objective import LINK_METRICS, METRICS
 from hpcgnn.train.schedule import ScheduleConfig
+from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig
 
 NODE, LINK = "node", "link"
 

@@ -16,12 +16,9 @@ from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
+from hpcgnn.train.file_names import CONFIG, DECISIONS, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.typed import Count, Finite, MessageBits
-
-CONFIG, METRICS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
-SUMMARY, RANKS = "summary.json", "ranks.json"
-
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
 _SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]

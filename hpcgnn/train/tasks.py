@@ -20,8 +20,9 @@ from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.trainable import Trainable
 from hpcgnn.train import objective
-from hpcgnn.train.label_propagation import LabelInputs, LabelPropagationConfig, check_labels
+from hpcgnn.train.label_propagation import LabelInputs, check_labels
 from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
+from hpcgnn.train.task_config import LabelPropagationConfig
 
 
 class Task(Protocol):

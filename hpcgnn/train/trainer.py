@@ -17,8 +17,8 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.footprint import seconds_since_start
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.nn.compute import INTEGERS, resumed_compute
-from hpcgnn.nn.int8 import Int8Config
+from hpcgnn.nn.compute import resumed_compute
+from hpcgnn.nn.compute_config import INTEGERS, Int8Config
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
@@ -28,13 +28,14 @@ from hpcgnn.train import checkpoint
 from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
-from hpcgnn.train.links import LinkConfig, LinkSplit
+from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.rank_report import BREAKDOWN, RankReport
 from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.schedule import Best, learning_rate_factor
 from hpcgnn.train.summary import summarise
+from hpcgnn.train.task_config import LinkConfig
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
@@ -86,8 +87,7 @@ class Trainer:
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         messages, keys = self.model.messages, self.model.keys
         self.world, self.timings = graph.world, messages.timings
-        self.run, self.on_epoch = run, on_epoch
-        self.stop = stop or StopRequest().listen()
+        self.run, self.on_epoch, self.stop = run, on_epoch, stop or StopRequest().listen()
         with together(self.world, "check the training settings"):
             self._run_config(links).check()
             if not torch.equal(keys.ids.cpu(), graph.original_ids):
@@ -111,8 +111,8 @@ class Trainer:
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch, self._saved_epoch = 0, -1
-        self._policy_sums: list[float] = []
         self._has_learned, self._can_update = False, True
+        self._policy_sums: list[float] = []
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self._is_resumed = False

@@ -16,6 +16,7 @@ from hpcgnn.bench import aggregate, ceilings, figures, gemm, gemm_contenders, re
 from hpcgnn.bench.gemm_contenders import GemmProblem
 from hpcgnn.bench.lines import of_timings
 from hpcgnn.bench.measure import Entry, Outcome, Place, Timing, compare
+from hpcgnn.bench.names import EDGE_OPS, PRODUCTS
 from hpcgnn.bench.problem import Counted, Unfinished
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.bench.worker import fingerprint, relative_error
@@ -54,7 +55,7 @@ def check(contender, found, wanted):
             assert error > 1e-5, "it computes in what it says"
 
 
-@pytest.mark.parametrize("direction", gemm_contenders.DIRECTIONS)
+@pytest.mark.parametrize("direction", PRODUCTS)
 @pytest.mark.parametrize("name", OF_GEMM)
 def test_every_contender_multiplies_the_same_matrices(name, direction):
     contender, problem = OF_GEMM[name], GemmProblem(200, 48, 24)
@@ -77,7 +78,7 @@ def at_edges():
     return SddmmProblem(Csr(indptr, rng.integers(0, NODES, 500).astype(np.int32), NODES), WIDTH, HEADS)
 
 
-@pytest.mark.parametrize("op", sddmm_contenders.DIRECTIONS)
+@pytest.mark.parametrize("op", EDGE_OPS)
 @pytest.mark.parametrize("name", OF_SDDMM)
 def test_every_contender_joins_the_same_rows(at_edges, monkeypatch, name, op):
     monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several, and a shorter last one
@@ -138,7 +139,7 @@ def test_without_a_ceiling_the_share_is_not_measured():
 def answered(seconds: dict[str, float], share: float | None, rows: int = 32768, **cpu: bool) -> dict[str, list[str]]:
     """What the targets of the study say of products that all took so long."""
     lines = {name: {"seconds": each, "of_ceiling": share} for name, each in seconds.items()}
-    shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(gemm_contenders.DIRECTIONS, lines)}
+    shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(PRODUCTS, lines)}
     found = {"dot_products": True, "training_takes_int8": True} | cpu
     return answers("products", {"lines": gemm._lines(shape, found)})
 
@@ -275,7 +276,7 @@ def test_the_command_for_products():
     )
     (products,) = found["shapes"]
     assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
-    assert list(products["products"]) == list(gemm_contenders.DIRECTIONS)
+    assert list(products["products"]) == list(PRODUCTS)
     y, dx = products["products"]["y"], products["products"]["dx"]
     assert {"ours", "ours.int8", "torch", "torch.int8", "torch.fbgemm", "exact", "ceiling.copy"} <= y.keys()
     assert not {"ours.bf16", "torch.bf16"} & y.keys(), "it was not asked for"

@@ -39,7 +39,7 @@ def test_pygs_model_is_ours(model, files):
     """As many parameters, and it learns as fast."""
     require_module("torch_geometric")
     path, parts = files
-    settings = pyg.Settings(model, hidden=16, heads=2, epochs=12, dropout=0.0)
+    settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0)
     problem = pyg.read(path, settings, CPU)
     theirs = pyg.Model(settings, problem.x.shape[1], problem.classes)
     graph = hpcgnn.load(parts, one_rank())

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-import hpcgnn.cli.train
 from hpcgnn import kernels
+from hpcgnn.cli import train_job
 from hpcgnn.devices.gpus import Gpus
 from hpcgnn.kernels.native import library
 
@@ -60,7 +60,7 @@ def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch,
     with pytest.raises(ValueError, match="without a C\\+\\+ compiler"):
         kernels.resolve("native")
     with caplog.at_level(logging.WARNING, logger="hpcgnn"):
-        hpcgnn.cli.train._choose_kernels()
+        train_job._choose_kernels()
     assert "running on numba" in caplog.text
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import exchanges, links, repeats
 
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
-from hpcgnn.kernels.packing import MESSAGE_BITS, PARAMS_BYTES, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 
 @pytest.fixture(params=[2, 4])

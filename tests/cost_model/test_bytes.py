@@ -10,6 +10,7 @@ from rank_pool import ThreadPool
 from ranks import cost_model
 from small_graphs import even_graph, random_multigraph, random_parts, write_parts
 
+from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
 from hpcgnn.comm.placement import Placement
 from hpcgnn.cost_model.rows import Pairs, read_parts, segment_bytes
@@ -17,7 +18,6 @@ from hpcgnn.cost_model.setup import bytes_between, setup_of
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels.packing import MESSAGE_BITS
 from hpcgnn.plan import STRATEGIES
 
 

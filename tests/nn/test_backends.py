@@ -13,7 +13,7 @@ from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.kernels import backend
 from hpcgnn.nn.config import MODELS
 from hpcgnn.stop import StopRequest
-from hpcgnn.train.label_propagation import LabelPropagationConfig
+from hpcgnn.train.task_config import LabelPropagationConfig
 
 SMALL = {
     "layers": 2,

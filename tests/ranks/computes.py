@@ -9,7 +9,8 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn.compute import BF16, FLOAT32, _on_all, choose_compute
+from hpcgnn.nn.compute import _on_all, choose_compute
+from hpcgnn.nn.compute_config import BF16, FLOAT32
 
 
 def choose(world: World, asked: str, dtype: torch.dtype = torch.float32) -> str:

@@ -19,8 +19,8 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.train import checkpoint, label_propagation, predict
 from hpcgnn.train.gradients import GradientBucket
-from hpcgnn.train.label_propagation import LabelPropagationConfig
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.train.task_config import LabelPropagationConfig
 
 EPOCHS, LR, SEED = 20, 0.01, 5
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}

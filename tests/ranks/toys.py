@@ -21,13 +21,15 @@ import hpcgnn
 from hpcgnn.cli.main import cli
 from hpcgnn.comm import Messages
 from hpcgnn.comm.mailbox import FRESH, STALE
-from hpcgnn.nn.config import LayerSettings, ModelConfig, register
+from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Frame, GraphModel
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
+from hpcgnn.nn.model_settings import LayerSettings
 from hpcgnn.policy.base import BitsPolicy, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, SmoothingSettings
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
+from hpcgnn.policy.settings import SmoothingSettings
 from hpcgnn.settings import setting
 from hpcgnn.stop import StopRequest
 

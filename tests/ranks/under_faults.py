@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hpcgnn.cli.train
+from hpcgnn.cli import train_job
 from hpcgnn.cli.main import main
 from hpcgnn.comm import MpiWorld
 from hpcgnn.comm.pending import Pending
@@ -88,7 +88,7 @@ def watch(reporter: Reporter, rank: int) -> None:
             reporter.weights = digest_of(self.model.state_dict())
             return summary
 
-    hpcgnn.cli.train.MpiWorld, hpcgnn.cli.train.Trainer = Watched, Kept
+    train_job.MpiWorld, train_job.Trainer = Watched, Kept
     checkpoint.save = told_save
 
 

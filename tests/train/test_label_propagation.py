@@ -22,7 +22,8 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
 from hpcgnn.nn.layers import linear_first
 from hpcgnn.nn.linear import matmul
-from hpcgnn.train.label_propagation import LabelPropagationConfig, drawn_nodes
+from hpcgnn.train.label_propagation import drawn_nodes
+from hpcgnn.train.task_config import LabelPropagationConfig
 
 GRAPHS = ("plain", "few", "multi-label", pytest.param("cora", marks=pytest.mark.slow))
 RANKS = (1, 2, 4)

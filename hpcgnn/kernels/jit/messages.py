@@ -6,12 +6,13 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels import buffers, packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16
 from hpcgnn.kernels.jit.spmm import spmm
 from hpcgnn.kernels.jit.threads import on_torch_threads
-from hpcgnn.kernels.packing import NAN, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import NAN, payload_bytes
 
 _INFINITY = np.uint32(0x7F800000)
 

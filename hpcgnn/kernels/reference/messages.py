@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.packing import PARAMS_BYTES, QUANTIZED_BITS, payload_bytes
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.kernels.reference.narrow import pack_bf16
 from hpcgnn.kernels.reference.quantize import dequantize, quantize
 from hpcgnn.kernels.reference.spmm import spmm

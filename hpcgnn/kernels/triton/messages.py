@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.packing import QUANTIZED_BITS
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.plain import decode_words, encode_words
 from hpcgnn.kernels.triton.quantize import dequantize_rows, lanes, last_stride, quantize_rows

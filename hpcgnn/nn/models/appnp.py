@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.nn.config import LayerSettings, register
+from hpcgnn.nn.config import register
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.propagation import HopSettings, Propagation, TeleportSettings
+from hpcgnn.nn.propagation import Propagation
 
 
 @register("appnp")
 class APPNP(Propagation):
     """Personalised PageRank of predictions: ``z <- (1 - teleport) Â z + teleport h``; PyG's ``APPNP``."""
 
-    summary = "personalised PageRank of a dense network's results, with gcn's aggregations"
-    settings = (LayerSettings, HopSettings, TeleportSettings)
     has_dense_parameters = True
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:

@@ -15,8 +15,6 @@ from hpcgnn.nn.propagation import Propagation
 class DAGNN(Propagation):
     """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weighs its hops."""
 
-    summary = "a dense network's results over several of gcn's hops, which each node weighs"
-
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__(config, frame)
         self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)

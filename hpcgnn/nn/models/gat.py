@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.attention import GATLayer, PartialGATLayer
-from hpcgnn.nn.attention_stack import AttentionSettings, AttentionStack
-from hpcgnn.nn.config import LayerSettings, ModelConfig, register
+from hpcgnn.nn.attention_stack import AttentionStack
+from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Connection, Frame
 from hpcgnn.nn.partial_attention import make_partial_plan
-from hpcgnn.settings import setting
-
-ATTENTIONS = ("halo", "partial")
-
-
-@dataclass(frozen=True)
-class GATSettings:
-    """partial: sums are made where the sources are, as in the plan of ``strategy`` (:mod:`hpcgnn.nn.partial_attention`): scores
-    that are sums over an edge's ends allow that."""
-
-    attention: str = setting(
-        "halo",
-        "rows of neighbours travel; or, partial, weighted sums that are made where the neighbours are.",
-        choices=ATTENTIONS,
-        is_free=True,
-    )
 
 
 @register("gat")
 class GAT(AttentionStack):
     """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer`."""
 
-    summary = "with attention"
-    settings = (LayerSettings, GATSettings, AttentionSettings)
     layer = GATLayer
 
     @classmethod

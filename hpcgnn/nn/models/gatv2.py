@@ -11,5 +11,4 @@ from hpcgnn.nn.config import register
 class GATv2(AttentionStack):
     """A stack of :class:`GATv2Layer`."""
 
-    summary = "with attention whose order of neighbours depends on the node"
     layer = GATv2Layer

@@ -11,5 +11,4 @@ from hpcgnn.nn.stack import LinearStack
 class GCN(LinearStack):
     """A stack of :class:`GCNLayer`."""
 
-    summary = "with symmetric normalisation, which also uses edge weights"
     layer = GCNLayer

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.config import LayerSettings, ModelConfig, register
+from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense, GCNIILayer
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.propagation import TeleportSettings
-from hpcgnn.settings import setting
-
-
-@dataclass(frozen=True)
-class GCNIISettings:
-    """Of GCNII alone."""
-
-    identity: float = setting(0.5, "theta: deeper layers are nearer to the identity; smaller is nearer.", above=0)
 
 
 @register("gcnii")
 class GCNII(GraphModel):
     """Dense layer, activation, ``layers`` times [dropout, GCNII layer, norm, activation], dropout, dense layer."""
 
-    summary = "as gcn, with many layers"
-    settings = (LayerSettings, TeleportSettings, GCNIISettings)
     has_dense_parameters = True
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:

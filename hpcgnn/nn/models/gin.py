@@ -11,6 +11,5 @@ from hpcgnn.nn.stack import LinearStack
 class GIN(LinearStack):
     """A stack of :class:`GINLayer`."""
 
-    summary = "with sums"
     aggregation = "sum"
     layer = GINLayer

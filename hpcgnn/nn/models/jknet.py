@@ -15,7 +15,6 @@ from hpcgnn.nn.stack import LinearStack
 class JKNet(LinearStack):
     """A stack of GCN layers whose results are joined for a dense last layer (PyG's ``jk="cat"``)."""
 
-    summary = "as gcn, with all layers' results joined"
     layer = GCNLayer
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:

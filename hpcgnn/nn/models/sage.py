@@ -11,6 +11,5 @@ from hpcgnn.nn.stack import LinearStack
 class SAGE(LinearStack):
     """A stack of :class:`SAGELayer`."""
 
-    summary = "with mean aggregation"
     aggregation = "mean"
     layer = SAGELayer

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Frame, GraphModel, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features, matmul, operand
-from hpcgnn.nn.propagation import HopSettings
-
-
-@dataclass(frozen=True)
-class SGCSettings(HopSettings):
-    """With fewer hops than others."""
-
-    @property
-    def num_hops(self) -> int:
-        """``hops``, or the paper's number."""
-        return self.hops or 2
 
 
 @register("sgc")
@@ -31,8 +18,6 @@ class SGC(GraphModel):
     features, once.
     """
 
-    summary = "one linear layer behind gcn's aggregations"
-    settings = (SGCSettings,)
     begins_with_exchange = True
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:

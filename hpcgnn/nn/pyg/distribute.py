@@ -9,9 +9,8 @@ from hpcgnn.comm import MessageConfig, Messages, World, together
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import backends
-from hpcgnn.nn.compute import FLOAT32, INTEGERS
+from hpcgnn.nn.compute_config import FLOAT32, INTEGERS, Int8Config
 from hpcgnn.nn.config import check_differences
-from hpcgnn.nn.int8 import Int8Config
 from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
 from hpcgnn.nn.pyg.rehearsal import rehearse
 from hpcgnn.plan import STRATEGIES

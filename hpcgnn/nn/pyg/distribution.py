@@ -14,9 +14,9 @@ from torch_geometric.nn import BatchNorm, MessagePassing
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.compute import FLOAT32, INT8_ALWAYS, INTEGERS
+from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
-from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
+from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.pyg import convolutions, norms
 from hpcgnn.nn.pyg.bridge import Bridge
 from hpcgnn.nn.pyg.integers import use_integers

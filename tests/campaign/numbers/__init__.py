@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from campaign.numbers import messages, training, under_mpi
 from campaign.section import FAILED, RIGHT, Case, Section, Session
-from hpcgnn.kernels.packing import QUANTIZED_BITS
+from hpcgnn.bit_widths import QUANTIZED_BITS
 
 _KERNELS = "kernels of messages"
 _CASES = {training.ALIKE: 300, training.ROUNDED: 300}

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from kernels.quantized_rows import dequantize, quantize
 
+from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.comm.codecs import packed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.native import library
-from hpcgnn.kernels.packing import QUANTIZED_BITS
 
 LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110
 _STEP_UP = 1 + 2.0**-7  # a scale is rounded up to bfloat16
