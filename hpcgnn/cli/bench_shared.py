@@ -1,4 +1,4 @@
-"""What the commands of ``hpcgnn bench`` share: options, and how results are shown."""
+"""Options that the commands of ``hpcgnn bench`` share, and tables of their results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dtypes(names: tuple[str, ...], default: str) -> Any:
 
 
 def beside(names: tuple[str, ...]) -> tuple[str, ...]:
-    """What :func:`dtypes` asks for, each once; float32 is measured anyway."""
+    """The types that :func:`dtypes` asks for, each once; float32 is measured anyway."""
     return tuple(name for name in dict.fromkeys(names) if name != "float32")
 
 

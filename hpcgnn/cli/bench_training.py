@@ -69,7 +69,7 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
               help="Bits of a value that travels.")  # fmt: skip
 @shared.as_json
 def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -> None:
-    """What the time breakdown of an epoch costs: training epochs with it and without it take turns.
+    """Measure the cost of the time breakdown of an epoch: training epochs with it and without it take turns.
 
     Start it under mpirun or srun, one rank a part.
     """

@@ -1,4 +1,4 @@
-"""What commands show at a terminal: one progress bar on stderr, one table on stdout."""
+"""The output of commands at a terminal: one progress bar on stderr, one table on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of file a user has named, and who reads it."""
+"""The kind of a file that a user has named, and its reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def facts_of(
     title: str,
     quiet: bool,
 ) -> Facts:
-    """What the reader of this kind of file gives: ``of_checkpoint`` also for what ranks keep beside one, ``of_graph`` for
+    """The result of the reader of this kind of file: ``of_checkpoint`` also for what ranks keep beside one, ``of_graph`` for
     graphs whole and in parts, with a progress bar of ``count_steps`` steps and this title.
 
     Raises:

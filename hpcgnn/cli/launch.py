@@ -27,7 +27,7 @@ _OF_REAL_HOSTS = ("bind", "hostfile")
 
 
 class Refused(click.ClickException):
-    """What cannot be done as it was asked for."""
+    """A request that cannot be met as it was made."""
 
     exit_code = 2
 
@@ -37,7 +37,7 @@ class Refused(click.ClickException):
 
 
 class Checked(click.ParamType):
-    """What a function takes that raises HpcgnnError for anything else."""
+    """The values that a function accepts; for others it raises HpcgnnError."""
 
     name = "text"
 
@@ -45,7 +45,7 @@ class Checked(click.ParamType):
         self._check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What the function makes of it."""
+        """The result of the function."""
         with refusing(f"{max(param.opts, key=len)}: " if param else ""):
             return self._check(value)
 
@@ -78,7 +78,7 @@ def on_virtual_hosts() -> Iterator[Stop]:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What `hpcgnn launch` and `hpcgnn cluster run` are told of a job. counts: where to write what interfaces counted."""
+    """The description of a job for `hpcgnn launch` and `hpcgnn cluster run`. counts: where to write what interfaces counted."""
 
     command: tuple[str, ...]
     ranks: int | None

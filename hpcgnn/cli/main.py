@@ -119,7 +119,7 @@ def _leave_after(error: Exception) -> NoReturn:
 
 
 def _sentence_of(error: Exception) -> str:
-    """What is to be told of an error that no code of ours has made; nothing where it is a bug, which keeps its traceback."""
+    """The sentence for an error that no code of ours has raised; none where it is a bug, which keeps its traceback."""
     if said := job.mpi_problem(error):
         return f"MPI failed: {said}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -134,7 +134,7 @@ def _sentence_of(error: Exception) -> str:
 
 
 def _first_sentences(error: Exception) -> str:
-    """What was asked for and what was taken; not the advice behind it."""
+    """The numbers that a message names, without the advice behind them."""
     sentences = (str(error).splitlines() or ["no more was said"])[0].split(". ")
     return ". ".join(sentences[:5])
 

@@ -85,7 +85,7 @@ def _settings(command: F) -> F:
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
 @click.option("--bits", metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform", default="32", show_default=True)
 @click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs", help="Rows of an epoch before are used.")
-@click.option("--message-coding", metavar="plain|delta", help="What travels: rows, or differences to those before.")
+@click.option("--message-coding", metavar="plain|delta", help="Send rows, or differences to the rows before.")
 @_settings
 def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, **given: Any) -> None:
     """Predict an epoch's seconds by phase, and bytes and memory of each rank, without training.
@@ -134,14 +134,15 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     required=True,
     multiple=True,
     type=click.Path(path_type=Path),
-    help="What to write, by its name: a figure, .svg or .pdf; a report, .md or .html; all figures, .json. Several times.",
+    help="A file to write; its name says its kind: a figure, .svg or .pdf; a report, .md or .html; all figures, .json. "
+    "May be given several times.",
 )
 @click.option(
     "--ways",
     default="strategies",
     show_default=True,
     metavar="NAME,...",
-    help="What to compare: strategies (vanilla, pre, hybrid, int2), policies (vanilla, int8, adaqp, sylvie, pipeqs), or names "
+    help="Names to compare: strategies (vanilla, pre, hybrid, int2), policies (vanilla, int8, adaqp, sylvie, pipeqs), or names "
     "such as vanilla,nodes-int2,pipeline. The first one has the ideal line.",
 )
 @click.option("--bits", "all_bits", metavar="BITS,...", help="In place of --ways: all strategies, and hybrid in these.")
@@ -271,7 +272,7 @@ def _other(text: str) -> tuple[str, Any]:
 
 
 def _how(given: dict[str, Any]) -> dict[str, Any]:
-    """What policies decide, and how messages are timed."""
+    """Decisions of policies, and the times of messages."""
     from hpcgnn.cost_model.policies import Decided, decided_by
     from hpcgnn.cost_model.predict import MOST_ONE_BY_ONE
 

@@ -40,8 +40,8 @@ Examples:
     type=click.Choice(OBJECTIVES),
     default="cut",
     show_default=True,
-    help="What is minimised: cut edges; the raw rows that a halo exchange sends (metis and mtkahypar); or the rows that"
-    " the hybrid plan sends, by moving nodes after any partitioner.",
+    help="The quantity that is minimised: cut edges; the raw rows that a halo exchange sends (metis and mtkahypar); or the"
+    " rows that the hybrid plan sends, by moving nodes after any partitioner.",
 )
 @click.option(
     "--ranks-per-node",
@@ -64,7 +64,7 @@ Examples:
     metavar="LIST",
     default="edges,train",
     show_default=True,
-    help=f"What every part gets the same share of: a comma list out of {', '.join(QUANTITIES)}.",
+    help=f"Quantities of which every part gets the same share: a comma list out of {', '.join(QUANTITIES)}.",
 )
 @click.option(
     "--seed",

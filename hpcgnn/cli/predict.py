@@ -34,7 +34,7 @@ from hpcgnn.comm import MpiWorld, check_alike
     default="auto",
     show_default=True,
     metavar="auto|cpu|cuda[:N]",
-    help="What a rank computes on; auto: GPUs where every rank has one of its own, else cpu.",
+    help="The device that a rank computes on; auto: GPUs where every rank has one of its own, else cpu.",
 )
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds to wait for another rank before giving up.")  # fmt: skip

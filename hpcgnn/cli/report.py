@@ -26,7 +26,7 @@ Example
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("folders", metavar="RUN [RUN ...] | DIR", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="What to write.  [default: report.html or report.md]")
+@click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: report.html or report.md]")
 @click.option(
     "--format",
     "kind",

@@ -30,7 +30,7 @@ SIGUSR1 writes a checkpoint and stops cleanly after the current epoch (Slurm: --
 
 
 class _BesideSettings(msgspec.Struct, kw_only=True):
-    """What a file may say beside the settings of a run."""
+    """Options that a file may set beside the settings of a run."""
 
     parts: str | None = None
     tensorboard: bool = False

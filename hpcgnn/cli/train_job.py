@@ -222,7 +222,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
 
 
 def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What went between nodes, if there were several."""
+    """Bytes between nodes, if there were several."""
     between, shared = (int(summary[f"bytes_{what}_per_epoch"]) for what in ("between_nodes", "shared_on_nodes"))
     if not between and not shared:
         return []
@@ -230,7 +230,7 @@ def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What GPUs did, if there were any."""
+    """The GPUs and their memory, if there were any."""
     if set(summary["devices"]) == {"CPU"}:
         return []
     used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
@@ -241,7 +241,7 @@ def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """What policies did, if there were any."""
+    """The decisions of policies, if there were any."""
     if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
         return []
     shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())

@@ -35,7 +35,7 @@ class MessageConfig(Checked):
         choices=CODINGS,
     )
     eval_precision: str = setting(
-        "float32", "What evaluations send: float32, or as few bits as training does.", choices=EVAL_PRECISIONS
+        "float32", "Messages of evaluations: float32, or as few bits as in training.", choices=EVAL_PRECISIONS
     )
     overlap: bool = setting(
         True, "Compute while messages travel; off shows what that saves. Results are the same, bit for bit."

@@ -138,7 +138,8 @@ class Aggregator:
         return torch.where(is_copy, sources, -1), not bool(is_copy.all())
 
     def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
-        """What is sent as 8-bit integers because it is that already, where messages have 8 bits; and whether that is all."""
+        """The rows that are sent as the 8-bit integers that they are already, where messages have 8 bits; and whether those are
+        all."""
         if self.int8 is None or not self.int8.is_on:
             return None, False
         takes_codes, takes_rows = self.exchange.takes(own.shape[1])

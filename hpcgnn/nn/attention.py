@@ -45,7 +45,7 @@ class Neighbours:
 
 
 class _Attention(torch.nn.Module):
-    """What all kinds have in common."""
+    """The common part of all layers with attention."""
 
     def __init__(self, heads: Heads, compute: Compute, backend: str) -> None:
         super().__init__()

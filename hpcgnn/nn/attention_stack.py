@@ -1,4 +1,4 @@
-"""What models with attention have in common."""
+"""The common part of models with attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bfloat16 is worth on this device: whose products are the faster ones, and how much faster than float32.
+"""The speed of bfloat16 on this device: whose products are the faster ones, and how much faster than float32.
 
 It is measured, once a process, because instructions do not tell: AVX512_BF16 is 1.8 times as fast as float32 on AMD's Zen 4
 and 5 and half as fast on Intel's CPUs, whose matrix units (AMX) are many times as fast (the study products). What lies far apart
@@ -49,8 +49,8 @@ class Bfloat16:
 
 @functools.cache
 def bfloat16(backend: str = "auto", where: torch.device = CPU.where) -> Bfloat16:
-    """What it is worth on a device, on the host with the threads that torch has; some 100 ms for a process's first call, then
-    known. A GPU's kernels are torch's, with bfloat16 operands and float32 results."""
+    """The speed of bfloat16 on a device, on the host with the threads that torch has; some 100 ms for a process's first call,
+    then known. A GPU's kernels are torch's, with bfloat16 operands and float32 results."""
     ways = {KERNELS: dense.has_bf16(backend, where), TORCH: where.type == "cpu" and torch_has_it()}
     if not any(ways.values()):
         return Bfloat16(TORCH, 0.0)

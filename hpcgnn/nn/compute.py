@@ -154,7 +154,7 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
 
 
 def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Device = CPU) -> str:
-    """What a model is to compute with, where ``compute`` was asked for: the same on all ranks, none of them ``auto``. Collective.
+    """The arithmetic of a model for which ``compute`` was asked: the same on all ranks, none of them ``auto``. Collective.
 
     Raises:
         HpcgnnError: on all ranks, where any rank cannot (:func:`check_compute`).
@@ -168,7 +168,8 @@ def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Devic
 
 
 def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str] | None, device: Device = CPU) -> str:
-    """What a resumed run goes on with, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint. Collective.
+    """The arithmetic with which a resumed run goes on, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint.
+    Collective.
 
     A choice of ``auto`` is kept as long as it can be, so that the whole run has one arithmetic; so is what a run with ``int8``
     found that it needs. before: ``asked`` and ``chosen``; None in checkpoints that are older. The same on all ranks, as is what

@@ -1,4 +1,4 @@
-"""What a model is: its name, what all models have, and the settings of its own class."""
+"""The configuration of a model: its name, the settings that all models have, and those of its own class."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelConfig(Composed):
 
 @dataclass(frozen=True)
 class DistributedConfig(Checked):
-    """What is known of a model of a user's own class, ``model`` (:func:`hpcgnn.distribute`). drops_rows: the largest rate of its
+    """The facts about a model of a user's own class, ``model`` (:func:`hpcgnn.distribute`). drops_rows: the largest rate of its
     dropouts."""
 
     model: str
@@ -95,7 +95,7 @@ def check_differences(message_coding: str, drops_rows: float) -> None:
 
 
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:
-    """What two models must have in common to have the same parameters."""
+    """The settings in which two models must agree to have the same parameters."""
     free = {
         each.attribute
         for section in (type(config), *config.sections())

@@ -1,4 +1,4 @@
-"""What rows of an epoch before lack: by how much a node's neighbours have moved since they were sent.
+"""The correction of stale rows: by how much a node's neighbours have moved since they were sent.
 
 Where no batch normalisation takes the mean out of hidden features, a step of the optimiser moves the features of many nodes,
 and the gradients that answer, in much the same way: this is the direction in which a model is most sensitive. A delay of one
@@ -41,7 +41,8 @@ class _Weights:
 
 @dataclass(frozen=True)
 class Copies:
-    """What stands for neighbours where a plan only copies rows of n owned nodes, to h halo nodes; made when it is needed.
+    """The matrix that stands for neighbours where a plan only copies rows of n owned nodes, to h halo nodes; made when it is
+    needed.
 
     near: makes the (h, n) matrix of halo nodes and the owned nodes that they have edges to. edges: makes (n + h, 1) how many
     edges to owned nodes each row stands for: so much of a gradient comes from there.

@@ -14,7 +14,7 @@ from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed, keyed_on_device
 
 @dataclass
 class DropoutKeys:
-    """What a mask depends on beside layer and column. The trainer moves ``epoch`` on.
+    """The values that a mask depends on beside layer and column. The trainer moves ``epoch`` on.
 
     ids: (n,) int64 original ids of the owned nodes.
     """
@@ -53,7 +53,7 @@ class KeyedDropout(torch.nn.Module):
         return _Dropout.apply(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:
-        """What is dropped now, for those who do it themselves; None where nothing is."""
+        """The mask of this pass, for kernels that drop values themselves; None where nothing is dropped."""
         if not self.training or self.probability == 0:
             return None
         key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)

@@ -1,4 +1,4 @@
-"""What all models have in common: exchanges and dropouts with numbers of their own, and what a trainer asks for."""
+"""The common part of all models: exchanges and dropouts with numbers of their own, and the methods that a trainer calls."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a model is built into. in_width, out_width: features and classes. keys: of dropout. is_sparse: whether features are a
-    Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once and not in each pass, which
-    needs dense ones without dropout or labels."""
+    """The surroundings that a model is built into. in_width, out_width: features and classes. keys: of dropout. is_sparse:
+    whether features are a Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once and
+    not in each pass, which needs dense ones without dropout or labels."""
 
     in_width: int
     out_width: int
@@ -202,7 +202,7 @@ class GraphModel(torch.nn.Module, ABC):
     # -- what a trainer asks for --------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """What is drawn from now on, for dropout and for messages, is of this training step."""
+        """Begin a training step: dropout and messages draw for it from now on."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
@@ -242,7 +242,7 @@ class GraphModel(torch.nn.Module, ABC):
         return []
 
     def description(self) -> dict[str, Any]:
-        """What makes a checkpoint fit this model: its architecture and the widths that the graph gives it."""
+        """The facts that a checkpoint must share with this model: its architecture and the widths that the graph gives it."""
         return describe(self.config, *self._widths)
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:

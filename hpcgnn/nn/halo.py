@@ -26,7 +26,7 @@ from hpcgnn.plan import AggregationPlan
 def make_halo(
     graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", row_bytes: int = 1024
 ) -> Aggregator:
-    """What maps (n, F) rows to (n + h, F) extended ones: the *post* plan, whose edges are left to others. Collective.
+    """The map from (n, F) rows to (n + h, F) extended ones: the *post* plan, whose edges are left to others. Collective.
 
     It is an aggregator like any other: ``z = L x + R · exchange(S x)`` with L the identity above h empty rows, and R the
     identity below n empty ones; its backward pass adds up what the gradients of copies are. Stale rows of halo nodes are taken to

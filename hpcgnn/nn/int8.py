@@ -59,8 +59,8 @@ LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
 
 @dataclass(frozen=True)
 class Uses:
-    """What is done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up. always: also where
-    that is slower."""
+    """The operations that are done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up.
+    always: also where that is slower."""
 
     products: bool
     sums: bool
@@ -77,7 +77,7 @@ class Uses:
 
 
 class Int8:
-    """What the layers of a model share, in place of the name of an arithmetic."""
+    """The integer arithmetic that the layers of a model share, in place of the name of an arithmetic."""
 
     def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
         self.config, self.uses, self.messages = config, uses, messages
@@ -96,7 +96,7 @@ class Int8:
         return self.messages.present.is_training
 
     def begin_epoch(self, epoch: int) -> None:
-        """What is drawn from now on is of this training step."""
+        """Begin a training step: roundings draw for it from now on."""
         present = self.messages.present
         self.quantizer.begin(keyed.derive_key(present.seed, epoch, self.messages.world.rank, _NOISE))
 
@@ -142,7 +142,8 @@ class Int8:
         return Int8Operand(x, self)
 
     def record(self) -> dict[str, int]:
-        """What the quantizer did in an epoch on this rank: matrices quantized, found again, and the most bytes kept for that."""
+        """The work of the quantizer in an epoch on this rank: matrices quantized, found again, and the most bytes kept for
+        that."""
         counts = self.quantizer.take_counts()
         return {
             "int8_quantized": counts.quantized,
@@ -215,7 +216,7 @@ class Int8Operand:
         return y
 
     def factor(self) -> Int8Operand | Int8Factor:
-        """What the gradient of a weight needs: of integers, these alone, so that the floats need not be kept."""
+        """The operand that the gradient of a weight needs: of integers, these alone, so that the floats need not be kept."""
         return self if self._rows is None else Int8Factor(self._rows, self._int8.quantizer)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -269,13 +270,13 @@ class Measured:
 
     @property
     def uses(self) -> Uses:
-        """What is faster, beyond doubt."""
+        """The operations that are faster beyond doubt."""
         return Uses(self.products >= _FASTER, self.sums >= _FASTER)
 
 
 @functools.cache
 def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured:
-    """What integers are worth on a device, with the threads that torch has; about half a second for a process's first
+    """The speed of integers on a device, with the threads that torch has; about half a second for a process's first
     call."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (_ROWS, _WIDTH))
@@ -304,13 +305,14 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
 
 
 def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:
-    """What is faster on a device: by the measurement here, and by those of the study products."""
+    """The operations that are faster on a device: by the measurement here, and by those of the study products."""
     found = measured(backend, where).uses
     return Uses(found.products, found.sums and int8.gathers_bytes(backend, where))
 
 
 def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
-    """What the layers of a model share; for what it is used is the same on all ranks: what is faster on each. Collective."""
+    """The integer arithmetic that the layers of a model share. All ranks use it for the same operations: those that are faster
+    on each of them. Collective."""
     world = messages.world
     if always:
         return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)

@@ -29,7 +29,7 @@ class EndsWithBias(Protocol):
     """A layer that adds biases last of all. One of a user's own need not say so: its biases are then learned."""
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """What is added to each row of the result, and to nothing else."""
+        """The vector that is added to each row of the result, and to nothing else."""
         ...
 
 

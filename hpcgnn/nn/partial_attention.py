@@ -183,12 +183,12 @@ def _beside(left: Csr, right: Csr) -> Csr:
 
 
 def _nodes_of_scores(targets: torch.Tensor, receive_from: PeerRows) -> tuple[np.ndarray, np.ndarray]:
-    """What the scores' rows stand for (``Aggregator.stands_for``): nodes of their sender."""
+    """The nodes of their sender for which the scores' rows stand (``Aggregator.stands_for``)."""
     return index_array(targets), np.full(receive_from.total, -1)
 
 
 def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
-    """What the rows of attention stand for, as those of the plan's sums."""
+    """The nodes for which the rows of attention stand, as those of the plan's sums."""
     sources = index_array(plan.send.indices[plan.send.indptr[:-1]])
     sent = np.where(plan.send_to.is_post(), sources, -1)
     return sent, np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
@@ -197,7 +197,7 @@ def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
 def _mover(
     send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str, nodes: tuple[np.ndarray, np.ndarray]
 ) -> Aggregator:
-    """What only moves rows: an aggregator with an empty L, and identities for S and R. nodes: that they stand for. Collective."""
+    """An aggregator that only moves rows: L is empty, S and R are identities. nodes: that the rows stand for. Collective."""
     no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
     nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
     plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)

@@ -1,4 +1,4 @@
-"""Which plan an aggregation follows: that of pairs of ranks, or that of ranks that share nodes."""
+"""The plan that an aggregation follows: that of pairs of ranks, or that of ranks that share nodes."""
 
 from __future__ import annotations
 

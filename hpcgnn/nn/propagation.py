@@ -1,4 +1,4 @@
-"""What models have in common that propagate without weights, or that mix in the first result."""
+"""The common part of models that propagate without weights, or that mix in the first result."""
 
 from __future__ import annotations
 

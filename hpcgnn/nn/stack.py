@@ -1,4 +1,4 @@
-"""What models that are a stack of layers have in common."""
+"""The common part of models that are a stack of layers."""
 
 from __future__ import annotations
 

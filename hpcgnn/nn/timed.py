@@ -1,4 +1,4 @@
-"""What an arithmetic is worth on a device: the least time of several ways to do the same, by turns."""
+"""The speed of an arithmetic on a device: the least times of several ways to compute the same, measured in turns."""
 
 from __future__ import annotations
 

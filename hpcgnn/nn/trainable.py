@@ -1,4 +1,4 @@
-"""What a trainer asks of a model: a native one is this, and a distributed one is made this."""
+"""The methods that a trainer needs of a model: native models have them, and distributed ones are given them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trainable(Protocol):
 
     @property
     def config(self) -> ModelConfig | DistributedConfig:
-        """What the model is."""
+        """The configuration of the model."""
         ...
 
     def __call__(self, features: Features, labels: Csr | None = None) -> torch.Tensor:
@@ -56,11 +56,11 @@ class Trainable(Protocol):
         ...
 
     def train(self) -> Any:
-        """What follows is training."""
+        """Begin training passes."""
         ...
 
     def eval(self) -> Any:
-        """What follows is evaluation."""
+        """Begin evaluation passes."""
         ...
 
     def begin_epoch(self, epoch: int) -> None:
@@ -80,7 +80,7 @@ class Trainable(Protocol):
         ...
 
     def description(self) -> dict[str, Any]:
-        """What makes a checkpoint fit."""
+        """The facts that a checkpoint must share with the model."""
         ...
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-
 def find_order(local: Csr, method: str) -> torch.Tensor:
     """(n,) int64 permutation of the nodes of ``local`` (n, n), whose row is the destination: new node k is old node [k].
 

@@ -1,4 +1,4 @@
-"""What a policy of bits, or of staleness, is. All methods are called by all ranks alike."""
+"""The interface of policies of bits and of staleness. All methods are called by all ranks alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 
 @dataclass(frozen=True)
 class Setup:
-    """What a policy is made of. channels: the exchanges of the model. measure_costs: what fits the costs of links in place of
-    :func:`hpcgnn.policy.link_costs.measure_links`; None where nothing fits. Collective."""
+    """The objects that a policy is built from. channels: the exchanges of the model. measure_costs: what fits the costs of
+    links in place of :func:`hpcgnn.policy.link_costs.measure_links`; None where nothing fits. Collective."""
 
     world: World
     channels: list[Channel]
@@ -28,7 +28,7 @@ class Setup:
 
 
 class Policy:
-    """What it is to the rest, and what it has that remembers nothing; others override what they do remember.
+    """The interface to the rest of the package, with defaults for a policy without a state; others override them.
 
     summary: what it does, for the command's help. settings: dataclasses with what it can be set. needs_clock: whether it goes
     by the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed; what else it measures it sees
@@ -54,7 +54,7 @@ class Policy:
         """Take note of an epoch. Not collective."""
 
     def state(self) -> dict[str, Any]:
-        """What is the same on every rank, for a checkpoint: plain values."""
+        """The state that is the same on every rank, for a checkpoint: plain values."""
         return {}
 
 
@@ -68,7 +68,7 @@ class BitsPolicy(Policy, ABC):
         """Set the bits of all exchanges; returns what is to be known of how, by exchange. Collective."""
 
     def rank_state(self) -> dict[str, Any]:
-        """What is this rank's, for a checkpoint: tensors and plain values."""
+        """The state of this rank alone, for a checkpoint: tensors and plain values."""
         return {}
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:

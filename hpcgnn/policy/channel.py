@@ -32,7 +32,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an epoch showed, the same on every rank.
+    """The observation of an epoch, the same on every rank.
 
     loss: mean over the nodes that it is on. seconds: of the training step on the slowest rank, by the clock. drift: for
     exchanges in which new rows came, d of PipeQS' Eq. 6 over all ranks' rows, and how many epochs apart the two compared

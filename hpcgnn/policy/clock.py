@@ -17,7 +17,7 @@ from hpcgnn.typed import Count, MessageBits, NotNegative
 
 
 class Observed(msgspec.Struct):
-    """What policies of this package see; others' names are theirs."""
+    """The observations of policies of this package; other policies choose names of their own."""
 
     seconds: NotNegative = 0.0
     link_costs: CostsOfLinks | None = None
@@ -45,7 +45,7 @@ class Clock:
         self._seen: dict[str, Any] = {}
 
     def observe(self, name: str, measure: Callable[[], Any]) -> Any:
-        """What ``measure`` says, which must be plain JSON and the same on every rank; or what it said in the run replayed.
+        """The result of ``measure``, which must be plain JSON and the same on every rank; or its result in the run replayed.
 
         Raises:
             HpcgnnError: where that run did not come so far; on every rank.
@@ -64,7 +64,7 @@ class Clock:
         return value
 
     def take(self) -> dict[str, Any]:
-        """What was observed since the last call."""
+        """The observations since the last call."""
         seen, self._seen = self._seen, {}
         return seen
 

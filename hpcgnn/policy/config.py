@@ -1,4 +1,4 @@
-"""Which policies decide about messages, and their settings."""
+"""The policies that decide about messages, and their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message costs on the wire: ``gamma + theta * bytes`` seconds, by the class of its link (AdaQP's Eq. 10).
+"""The cost of a message on the wire: ``gamma + theta * bytes`` seconds, by the class of its link (AdaQP's Eq. 10).
 
 Fitted by least squares to timed messages of many sizes that all ranks send at once, as in an exchange. Two classes of
 links, within a node and between nodes, and one partner of each for a rank: the fit takes O(P) messages and no rank needs to
@@ -127,7 +127,8 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
 
 @dataclass(frozen=True)
 class Ring:
-    """Who sends to whom: each rank of ``order`` to the next one, the last of each run of ``lengths`` to the first of it."""
+    """The receiver of each sender: each rank of ``order`` to the next one, the last of each run of ``lengths`` to the first of
+    it."""
 
     order: np.ndarray
     lengths: np.ndarray

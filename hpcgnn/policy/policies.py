@@ -78,7 +78,7 @@ class Policies:
             self._staleness.begin([channel for channel in self.channels if channel.exchange.is_backward])
 
     def sums(self) -> list[float]:
-        """What is to be summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
+        """The numbers that are summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
         drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
         late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.asks_what_is_late else []
@@ -151,11 +151,11 @@ class Policies:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is the same on every rank."""
+        """The state that is the same on every rank."""
         return {"bits": self._bits.state(), "staleness": self._staleness.state()}
 
     def rank_state(self) -> dict[str, Any]:
-        """What is this rank's."""
+        """The state of this rank alone."""
         return self._bits.rank_state()
 
     def check_state(self, state: Any, where: str) -> None:

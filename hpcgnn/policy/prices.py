@@ -117,7 +117,7 @@ class Market:
         self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
 
     def offer(self) -> np.ndarray:
-        """What this rank's pairs do at the present prices, to be summed over ranks for :meth:`take`: (4 + 4P,)."""
+        """The choices of this rank's pairs at the present prices, to be summed over ranks for :meth:`take`: (4 + 4P,)."""
         chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own_prices(), strict=True)]
         taken = self._taken(chosen)
         self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
@@ -160,7 +160,7 @@ class Market:
         return np.array(CHOICES)[level]
 
     def _own_prices(self) -> np.ndarray:
-        """What a second of each of this rank's pairs costs: for its sender and for its receiver."""
+        """The price of a second of each of this rank's pairs: for its sender and for its receiver."""
         return self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
 
     def _taken(self, steps: list[int]) -> np.ndarray:

@@ -67,7 +67,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Scales:
-    """What the two objectives are multiplied by, and Z0."""
+    """The factors of the two objectives, and Z0."""
 
     variance: float
     seconds: float

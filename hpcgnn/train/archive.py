@@ -48,7 +48,7 @@ def _on_host(content: Any) -> Any:
 
 
 class _Stream:
-    """What torch writes to; it must not see errors, as it would try to go on where none can be caught."""
+    """The file object that torch writes to; torch must not see errors, as it would try to go on where none can be caught."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

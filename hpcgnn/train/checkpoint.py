@@ -27,7 +27,7 @@ _MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check
 
 
 class Checkpoint(msgspec.Struct):
-    """What ``best.pt`` holds. model_config: what the model's ``description()`` says. model: its weights. next_epoch: as many
+    """The content of ``best.pt``. model_config: what the model's ``description()`` says. model: its weights. next_epoch: as many
     have been trained. The rest: what a run that goes on must have in common with this one, by its task."""
 
     version: int
@@ -86,7 +86,7 @@ class PoliciesState(msgspec.Struct):
 
 
 class Last(Checkpoint, kw_only=True):
-    """What ``last.pt`` holds beside it. policies: runs from before there were some have none."""
+    """The content of ``last.pt`` beside that of ``best.pt``. policies: runs from before there were some have none."""
 
     optimiser: OptimiserState
     best: BestState
@@ -234,7 +234,7 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
 
 
 def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
-    """What :func:`save_messages` wrote, or None where a rank has no such file. Collective."""
+    """The state that :func:`save_messages` wrote, or None where a rank has no such file. Collective."""
     path = messages_path(run, epoch, world.rank)
     with together(world, f"read {path}"):
         if path.exists() and not path.is_file():

@@ -33,7 +33,7 @@ def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torc
 
 
 class LabelInputs:
-    """Which labels of a rank's nodes are inputs, and which of its nodes the loss is on. Needs labels and a split.
+    """The labels of a rank's nodes that are inputs, and the nodes that the loss is on. Needs labels and a split.
 
     Labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None where none are propagated.
     """

@@ -146,7 +146,7 @@ class NegativeSampler:
         return Negatives(pairs.to(where), torch.from_numpy(owned).to(where), torch.from_numpy(slots).to(where))
 
     def _owned(self, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which owned nodes are in the pool, and in which slots."""
+        """The owned nodes that are in the pool, and their slots."""
         ids, order = self._by_id
         found = np.searchsorted(ids, pool)
         is_owned = np.flatnonzero(ids[np.minimum(found, ids.size - 1)] == pool) if ids.size else np.zeros(0, np.int64)

@@ -25,7 +25,7 @@ _GIB = 1 << 30
 
 
 def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
-    """What training takes at the least, of a device's memory: features, matrices, and what each layer keeps for its gradients.
+    """The least memory of a device that training takes: features, matrices, and what each layer keeps for its gradients.
 
     Rows of other ranks, messages, most temporary memory and what libraries take come on top.
     """

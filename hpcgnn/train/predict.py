@@ -200,7 +200,7 @@ def _write_slab(
 
 
 def look_at_predictions(path: Path) -> dict[str, Any]:
-    """What a file of :func:`write_predictions` or :func:`write_pair_scores` holds, after all its numbers were looked at.
+    """The content of a file of :func:`write_predictions` or :func:`write_pair_scores`, after all its numbers were looked at.
 
     Not collective.
 

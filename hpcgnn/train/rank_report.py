@@ -29,7 +29,7 @@ _Row = Annotated[list[Count], Meta(min_length=1, max_length=MOST_BLOCKS)]
 
 
 class Ranks(msgspec.Struct, kw_only=True):
-    """What is in ``ranks.json``; B blocks of ranks.
+    """The content of ``ranks.json``; B blocks of ranks.
 
     ranks: all of them. first_rank: (B,) the lowest rank of each block. first_epoch, epochs: which ones it is about, those since
     the run was last resumed. parts_uuid: of the parts file. bytes: (B, B), what block i sent to block j in messages of training
@@ -80,7 +80,7 @@ class RankReport:
         self._epochs, self._first_epoch = 0, 0
 
     def begin_step(self, epoch: int) -> None:
-        """What is sent from now on is of a training step."""
+        """Begin a training step: messages count for it from now on."""
         np.copyto(self._before, self._traffic.bytes_to)
         if not self._epochs:
             self._first_epoch = epoch

@@ -1,4 +1,5 @@
-"""What each rank keeps by itself between epochs (stale rows, differences, policies' ranges), in a file a rank of a checkpoint."""
+"""The state that each rank keeps by itself between epochs (stale rows, differences, policies' ranges), in a file a rank of a
+checkpoint."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What a TOML file of settings says, not checked yet. Raises HpcgnnError where it cannot be read."""
+    """The content of a TOML file of settings, not checked yet. Raises HpcgnnError where it cannot be read."""
     text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
     try:
         return tomllib.loads(text)

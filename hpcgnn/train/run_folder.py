@@ -59,7 +59,7 @@ class RunFolder:
             whole_file.remove_left(folder)
 
     def files(self) -> list[Path]:
-        """What the folder of a run holds, as far as it is there; nothing where it is no folder."""
+        """The files of a run that are there; none where the run has no folder yet."""
         checkpoints = checkpoint.folder(self.path)
         return [path for folder in (self.path, checkpoints) if folder.is_dir() for path in folder.iterdir()]
 

@@ -28,7 +28,7 @@ class ScheduleConfig(Checked):
 
 
 def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: Best) -> float:
-    """What the learning rate of ``epoch`` (from 0) is multiplied with."""
+    """The factor of the learning rate in ``epoch`` (from 0)."""
     warmup = min(1.0, (epoch + 1) / config.warmup) if config.warmup else 1.0
     if config.schedule == "cosine":
         return warmup * 0.5 * (1 + math.cos(math.pi * epoch / epochs))

@@ -19,7 +19,7 @@ from hpcgnn.version import __version__
 
 
 def versions(world: World) -> dict[str, str]:
-    """What ran. Not collective."""
+    """The versions and settings that ran. Not collective."""
     return {
         "hpcgnn": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""What a trainer learns: classes of nodes, or links. A task has the loss, the metrics and what they need of a graph."""
+"""The tasks that a trainer learns: classes of nodes, or links. A task has the loss, the metrics and what they need of a graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Task(Protocol):
     metric: str
 
     def identity(self) -> dict[str, Any]:
-        """What a run that is continued must have in common with the one before, as plain JSON."""
+        """The facts in which a continued run must agree with the one before, as plain JSON."""
         ...
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:

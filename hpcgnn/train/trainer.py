@@ -359,7 +359,7 @@ class Trainer:
         checkpoint.check_optimiser(content["optimiser"], groups, path)
 
     def _arithmetic(self) -> dict[str, str]:
-        """What a run that goes on is to compute in."""
+        """The arithmetic in which a resumed run goes on."""
         model = self.model
         chosen = {"asked": model.asked_compute, "chosen": model.compute}
         return chosen if model.int8 is None else chosen | {"int8": str(model.int8.uses)}

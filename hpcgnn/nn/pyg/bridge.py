@@ -1,4 +1,5 @@
-"""What a distributed model's layers share: the halo, and an aggregator for each set of edges that they aggregate over.
+"""The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges that they
+aggregate over.
 
 Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
 ``graph.edge_index``: 0..n-1 are owned, n..n+h-1 halo nodes.
@@ -75,7 +76,7 @@ class Bridge:
         *,
         mean: bool = False,
     ) -> Operator:
-        """What sums, or averages, over ``edge_index`` and (e,) ``weight``: (n, F) ``dtype`` to (n, F). Collective.
+        """The aggregator that sums, or averages, over ``edge_index`` and (e,) ``weight``: (n, F) ``dtype`` to (n, F). Collective.
 
         Edges that stay get a plan: those of the graph, what :mod:`hpcgnn.nn.pyg.normalise` made of them, and any that were
         there in the pass before. Others, and weights that learn, are aggregated over the halo.

@@ -85,7 +85,7 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
 
 
 def forget_caches(layer: MessagePassing) -> None:
-    """What a layer with ``cached=True`` has kept is of the graph that it saw before."""
+    """Drop the edges that a layer with ``cached=True`` has kept: they belong to the graph that it saw before."""
     for name in vars(layer):
         if name.startswith("_cached_"):
             setattr(layer, name, None)

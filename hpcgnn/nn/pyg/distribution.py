@@ -27,7 +27,7 @@ _ATTRIBUTE = "_hpcgnn"
 
 
 class Distribution:
-    """What a distributed model knows of its ranks. bridge: its exchanges. keys: of its dropouts."""
+    """The ranks behind a distributed model. bridge: its exchanges. keys: of its dropouts."""
 
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
         self.graph, self.messages = graph, messages
@@ -57,7 +57,7 @@ class Distribution:
         return self._made_dense[1]
 
     def begin_epoch(self, epoch: int) -> None:
-        """What is drawn from now on, for dropout and for messages, is of this training step."""
+        """Begin a training step: dropout and messages draw for it from now on."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
@@ -125,7 +125,7 @@ def is_distributed(model: torch.nn.Module) -> bool:
 
 
 def distribution_of(model: torch.nn.Module) -> Distribution:
-    """What a model from :func:`hpcgnn.distribute` knows of its ranks."""
+    """The ranks behind a model from :func:`hpcgnn.distribute`."""
     found = getattr(model, _ATTRIBUTE, None)
     if found is None:
         raise HpcgnnError(f"this {type(model).__name__} is not distributed: call hpcgnn.distribute(model, graph) first")

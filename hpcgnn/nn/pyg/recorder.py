@@ -1,4 +1,4 @@
-"""What a model computes on the way, outside of its layers, so that what goes wrong can be named."""
+"""Records the intermediate results of a model, so that the call where it goes wrong can be named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OURS = str(Path(__file__).parent)
 
 @dataclass
 class Call:
-    """What a layer, or a torch function outside of layers, gave: its result, and where it was called."""
+    """A call of a layer, or of a torch function outside of layers: its result, and the place of the call."""
 
     name: str
     where: str
@@ -40,7 +40,7 @@ class Call:
 
 
 class PartError(Exception):
-    """What a model raised, and where."""
+    """The error that a model raised, and its place."""
 
 
 class Recorder(TorchFunctionMode):

@@ -34,7 +34,7 @@ _NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, s
 
 @dataclass
 class Outcome:
-    """What a model gave: its result, gradients by name, and the calls that it is made of."""
+    """The outcome of a model: its result, its gradients by name, and the calls that it consists of."""
 
     result: torch.Tensor
     gradients: dict[str, torch.Tensor]
@@ -94,7 +94,7 @@ class Arguments:
         return _named(self.x, torch.from_numpy(self.edges), self.weight)
 
     def call(self, model: torch.nn.Module, named: dict[str, torch.Tensor]) -> object:
-        """What ``model`` makes of :meth:`whole`, or of a part."""
+        """The outcome of ``model`` on :meth:`whole`, or on a part."""
         mine, theirs = ("x", "edge_index"), self.names
         return model(**{theirs[mine.index(name)] if name in mine else name: value for name, value in named.items()})
 

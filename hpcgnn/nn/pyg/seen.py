@@ -32,14 +32,14 @@ class Seen:
 
 
 class Kept(Generic[T]):
-    """What was made for tensors, by them and a tag. The oldest are forgotten."""
+    """Objects that were made for tensors, by tensor and tag. The oldest are forgotten."""
 
     def __init__(self, most: int = 16) -> None:
         self._most = most
         self._entries: list[tuple[Seen, Hashable, T]] = []
 
     def find(self, edge_index: torch.Tensor, weight: torch.Tensor | None, tag: Hashable = None) -> T | None:
-        """What was made for these very tensors, or None."""
+        """The object that was made for these very tensors, or None."""
         return next((made for seen, of, made in self._entries if of == tag and seen.is_of(edge_index, weight)), None)
 
     def keep(self, edge_index: torch.Tensor, weight: torch.Tensor | None, made: T, tag: Hashable = None) -> None:
@@ -48,14 +48,14 @@ class Kept(Generic[T]):
 
 
 class Recurrence:
-    """Which tensors were there in the pass before: a model's layers, and its hops, use the same ones within a pass."""
+    """The tensors of the pass before: a model's layers, and its hops, use the same ones within a pass."""
 
     def __init__(self) -> None:
         self._before: dict[Hashable, Seen] = {}
         self._now: dict[Hashable, Seen] = {}
 
     def begin_pass(self) -> None:
-        """What has come so far is of the pass before."""
+        """Begin a pass: the tensors that came so far belong to the pass before."""
         self._before, self._now = self._now, {}
 
     def comes_again(self, place: Hashable, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
