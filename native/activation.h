@@ -1,9 +1,9 @@
-// What lies between two layers, y = dropout(relu(norm(x))), in one pass forward and one backward. norm is torch's
-// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, or nothing; dropout is dropout.h's, or
-// nothing.
+// The operations between two layers, y = dropout(relu(norm(x))), in one pass forward and one backward. norm is torch's
+// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, and may be left out; so may dropout, which
+// is that of dropout.h.
 //
-// Sums over a row have the order of pack.h. The gradients of gamma and beta are sums over all rows: first over those of
-// a segment in order, then over the segments in order, and how many segments there are depends on the rows alone.
+// Sums over a row have the order of pack.h. The gradients of gamma and beta are sums over all rows: first over the rows
+// of a segment in order, then over the segments in order. The number of segments depends on the number of rows alone.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace {
 
-constexpr int kRowsTogether = 2;         // so that one's sums need not wait for another's
-constexpr int64_t kRowsOfASegment = 64;  // at least, while there are fewer than kMostSegments
+constexpr int kRowsTogether = 2;         // rows in parallel, whose sums need not wait for each other
+constexpr int64_t kRowsOfASegment = 64;  // at least; more if there are kMostSegments segments
 constexpr int64_t kMostSegments = 128;
 
-// each(c, count) for packs of columns. `count` is a constant where it is 16, for an `each` that is inlined.
+// Calls each(c, count) for packs of columns. A `count` of 16 is a constant, so that an inlined `each` is specialised.
 template <typename Each>
 inline __attribute__((always_inline)) void for_packs(const int64_t width, const Each& each) {
     int64_t c = 0;
@@ -29,8 +29,7 @@ inline __attribute__((always_inline)) void for_packs(const int64_t width, const 
     if (c < width) each(c, static_cast<int>(width - c));
 }
 
-// R rows from number `first` on: kNorm, whether they are normalised, and kDrop, whether some of their values are
-// dropped.
+// R rows from number `first` on. kNorm: whether they are normalised. kDrop: whether dropout is applied.
 template <bool kNorm, bool kDrop, int R>
 struct ActivatedRows {
     static constexpr int n = kLanes<float>;
@@ -38,7 +37,7 @@ struct ActivatedRows {
     using V = Lanes<float, n>;
     using U = Lanes<uint32_t, n>;
 
-    const hpcgnn_activation job;  // a copy: what is written to a matrix cannot change it
+    const hpcgnn_activation job;  // a copy: the compiler knows that stores to a matrix do not change it
     const int64_t first;
     float mean[R], per_std[R];  // per_std: 1 / sqrt(variance + eps)
     uint32_t low[R], high[R];   // of the rows' hashes
@@ -55,12 +54,12 @@ struct ActivatedRows {
 
     const float* row(const float* matrix, const int r) const { return matrix + (first + r) * job.width; }
 
-    // Rows that are read side by side hide from the hardware what comes next.
+    // Prefetches the next R rows: the hardware does not predict them when several rows are read side by side.
     void fetch_after(const float* matrix, const int64_t c, const int r) const {
         __builtin_prefetch(row(matrix, R) + R * c + 16 * r);
     }
 
-    // The mean is the first value and the mean distance to it, so that the variance of equal values is 0.
+    // The mean is the first value plus the mean distance to it, so that the variance of equal values is exactly 0.
     void measure() {
         P sum[R], squares[R];
         for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
@@ -91,7 +90,7 @@ struct ActivatedRows {
         }
     }
 
-    // What measure() found, in the pass forward.
+    // Reads the results of measure() in the forward pass.
     void remember() {
         for (int r = 0; r < R; ++r) {
             mean[r] = job.statistics[2 * (first + r)];
@@ -104,8 +103,8 @@ struct ActivatedRows {
         return x;
     }
 
-    // `values` times the scale of dropout where they are kept, from column c on; 0 where they are dropped, and where
-    // `before`, what ReLU is given, is not above 0. A NaN in `before` is.
+    // `values` from column c on, times the scale of dropout; 0 where they are dropped, and where `before`, the operand
+    // of ReLU, is at most 0. Where `before` is NaN, values are kept.
     V masked(const V values, const V before, const int64_t c, const int r) const {
         V kept = values;
         if constexpr (kDrop) kept = values * job.scale;
@@ -209,7 +208,7 @@ struct ActivatedRows {
     }
 };
 
-// each(rows) for ActivatedRows from `begin` to `end`, several at a time.
+// Calls each(rows) for ActivatedRows from `begin` to `end`, several at a time.
 template <bool kNorm, bool kDrop, typename Each>
 inline void for_rows(const hpcgnn_activation& job, int64_t begin, const int64_t end, const Each& each) {
     for (; begin + kRowsTogether <= end; begin += kRowsTogether)
@@ -221,7 +220,7 @@ inline int64_t num_segments(const int64_t rows) {
     return std::clamp<int64_t>(rows / kRowsOfASegment, 1, kMostSegments);
 }
 
-// each(rows) for all of them, on threads, where each row's results are its own.
+// Calls each(rows) for all rows, on threads; for operations whose results for a row do not depend on others.
 template <bool kNorm, bool kDrop, typename Each>
 void for_all_rows(const hpcgnn_activation& job, const int threads, const Each& each) {
     const int64_t segments = num_segments(job.rows);

@@ -1,4 +1,4 @@
-// Floats as bfloat16, the plain narrow format, and what the formats of quantized rows share with it.
+// Floats as bfloat16, the plain narrow format, and constants that the formats of quantized rows share with it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline float float_of(const uint32_t bits) {
     return value;
 }
 
-// To the nearest, ties to even; every NaN becomes the same one.
+// The nearest bfloat16, ties to even; every NaN becomes kNan.
 inline uint16_t to_bfloat16(const uint32_t bits) {
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     return static_cast<uint16_t>((bits & 0x7FFFFFFF) > kInfinity ? kNan : rounded);

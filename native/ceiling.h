@@ -1,6 +1,6 @@
-// What the machine can do at most where rows are gathered: the rows that a stream of indices names are read and summed
-// in registers, and nothing else: no row of a matrix begins or ends and nothing is written. Aggregation that reads rows
-// where they lie, in the order of the indices, cannot be faster; `hpcgnn bench aggregate` compares it with this.
+// The machine's limit of gathering rows: the rows that a stream of indices names are read and summed in registers.
+// Nothing else is done: no row of a matrix begins or ends, and nothing is written. An aggregation that reads rows in
+// place, in the order of the indices, cannot be faster; `hpcgnn bench aggregate` compares it with this limit.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct GatherJob {
     int64_t entries, ahead;
 };
 
-// The sum of rows [begin, end) of the stream, N vectors of columns from `column`.
+// The sum of the rows [begin, end) of the stream, for N vectors of columns from `column` on.
 template <int N>
 float gather_tile(const GatherJob& job, const int64_t column, const int64_t begin, const int64_t end) {
     constexpr int n = kLanes<float>;

@@ -8,12 +8,12 @@
 
 namespace {
 
-constexpr int64_t kStepsAtOnce = 512;       // of a panel, and
-constexpr int64_t kPanelsAtOnce = 6;        // panels of the weight, stay in the second-level cache
-constexpr int64_t kRowsOfATask = 128;       // of y
-constexpr int64_t kRowsOfAProduct = 1024;   // whose products are summed on their own: a rule of the result
-constexpr int64_t kRowsPacked = 256;        // of a segment at a time
-constexpr int64_t kColumnsPacked = 256;     // of x at a time
+constexpr int64_t kStepsAtOnce = 512;       // steps of a panel at a time, which, with
+constexpr int64_t kPanelsAtOnce = 6;        // panels of the weight, fit into the second-level cache
+constexpr int64_t kRowsOfATask = 128;       // rows of y in a task
+constexpr int64_t kRowsOfAProduct = 1024;   // rows of a segment, which is summed separately: results depend on it
+constexpr int64_t kRowsPacked = 256;        // rows of a segment that are packed at a time
+constexpr int64_t kColumnsPacked = 256;     // columns of x that are packed at a time
 constexpr int64_t kPanelThatStays = 24576;  // bytes of packed rows of dy that the first-level cache holds
 
 template <typename Arithmetic>
@@ -26,13 +26,13 @@ struct ProductJob {
     int64_t rows, depth;
     const float* x;
     Panels panels;
-    const typename Arithmetic::Number* packed;  // the weight: panel after panel, a step after the other
+    const typename Arithmetic::Number* packed;  // the weight: panel after panel, and step after step in a panel
     const float* bias;                          // (width), or null
     bool accumulate;
     float* y;
 };
 
-// Panel `p` of a weight whose element (k, c) is at weight[k * row_stride + c * column_stride]; padding is 0.
+// Packs panel `p` of a weight with element (k, c) at weight[k * row_stride + c * column_stride]; padding is 0.
 template <typename Arithmetic>
 void pack_panel(const float* weight, const int64_t row_stride, const int64_t column_stride, const int64_t depth,
                 const Panels& panels, const int64_t p, typename Arithmetic::Number* packed) {
@@ -55,8 +55,8 @@ void pack_panel(const float* weight, const int64_t row_stride, const int64_t col
         for (int64_t step = 0; step < steps; ++step) to[step * stride + c] = 0;
 }
 
-// Steps [first, last) of `rows` rows of y from `row` on, in one panel; x: theirs, from the first of the steps. Earlier
-// steps are in y.
+// Computes steps [first, last) of `rows` rows of y from `row` on, in one panel. x: the rows' numbers from the first of
+// these steps on. The sum of earlier steps is in y.
 template <typename Arithmetic, int rows, int vectors>
 void product_tile(const ProductJob<Arithmetic>& job, const StridedRows<typename Arithmetic::Number> x,
                   const int64_t row, const int64_t p, const int64_t first, const int64_t last) {
@@ -107,7 +107,7 @@ inline void fetch(const float* from, const float* end) {
     for (; from < end; from += 64 / sizeof(float)) __builtin_prefetch(from, 0, 2);
 }
 
-// Rows [begin, end) of y, steps [first, last), panels [first_panel, last_panel).
+// Computes rows [begin, end) of y for steps [first, last) and panels [first_panel, last_panel).
 template <typename Arithmetic>
 void product_rows(const ProductJob<Arithmetic>& job, const int64_t begin, const int64_t end, const int64_t first,
                   const int64_t last, const int64_t first_panel, const int64_t last_panel) {
@@ -121,7 +121,7 @@ void product_rows(const ProductJob<Arithmetic>& job, const int64_t begin, const 
     };
     int64_t row = begin;
     for (; row + kTileRows <= end; row += kTileRows) {
-        // The caches' own fetching is late where rows are short: the next ones, and where their results go.
+        // The hardware prefetches too late if rows are short: prefetch the next rows, and the memory of their results.
         if (first_panel == 0) {
             const int64_t next = row + kTileRows, ahead = std::min<int64_t>(job.rows - next, kTileRows);
             for (int64_t r = next; r < next + ahead; ++r)
@@ -157,7 +157,7 @@ void product(ProductJob<Arithmetic> job, const float* weight, const int64_t row_
         for (int64_t t = 0; t < tasks; ++t) {
             const int64_t begin = t * kRowsOfATask, end = std::min(begin + kRowsOfATask, job.rows);
             int64_t first = 0;
-            do {  // once without a step: y is then plus and bias
+            do {  // runs once even without a step: y is then its earlier value plus the bias
                 const int64_t last = std::min(first + kStepsAtOnce, steps);
                 for (int64_t p = 0; p < job.panels.count; p += kPanelsAtOnce)
                     product_rows(job, begin, end, first, last, p, std::min(p + kPanelsAtOnce, job.panels.count));
@@ -168,13 +168,12 @@ void product(ProductJob<Arithmetic> job, const float* weight, const int64_t row_
 }
 
 // One thread's share of a sum over rows: the sum of a segment, as tiles of kTileRows columns of x by a panel of dy, and
-// the packed operands of the rows at hand.
+// the packed operands of the present rows.
 template <typename Arithmetic>
 struct SegmentSums {
     using Number = typename Arithmetic::Number;
     static constexpr int64_t kStepsPacked = kRowsPacked / Arithmetic::kTerms;
-    // From one packed tile of columns to the next; a line more than it has, or all would meet in the same set of a
-    // cache.
+    // Distance of packed tiles of columns; a cache line more than their size, so that they do not share a cache set.
     static constexpr int64_t kPackedTile = kStepsPacked * kTileRows + 16;
 
     int64_t depth;  // columns of x
@@ -195,8 +194,9 @@ struct SegmentSums {
     }
 };
 
-// `rows` rows of one panel of dy, whose sums are added to the column sums. All of its vectors at a time: a vector of
-// its own would meet every line of the cache again, and rows whose length is a power of two share few sets of it.
+// Packs `rows` rows of one panel of dy, and adds them to the column sums. It reads all vectors of a row at a time:
+// vector by vector, each cache line would be read several times, and rows whose length is a power of two share few
+// cache sets.
 template <int vectors, typename Arithmetic>
 void pack_gradient_panel(SegmentSums<Arithmetic>& own, const float* dy, const int64_t rows, const int64_t p) {
     using Number = typename Arithmetic::Number;
@@ -237,7 +237,7 @@ void pack_gradient(SegmentSums<Arithmetic>& own, const float* dy, const int64_t 
     }
 }
 
-// `columns` columns of `rows` rows of x, kTileRows of them side by side; padding is 0.
+// Packs `columns` columns of `rows` rows of x, kTileRows of them side by side; padding is 0.
 template <typename Arithmetic>
 void pack_columns(SegmentSums<Arithmetic>& own, const float* x, const int64_t rows, const int64_t columns) {
     using Number = typename Arithmetic::Number;
@@ -278,14 +278,14 @@ struct Block {
     const float* first;
     int64_t stride, rows, columns;
 
-    // Fetches the share of the rows that is due between `begin` and `end` of `all`.
+    // Prefetches the share of the rows that corresponds to steps `begin` to `end` of `all`.
     void fetch_share(const int64_t begin, const int64_t end, const int64_t all) const {
         for (int64_t i = begin * rows / all; i < end * rows / all; ++i)
             fetch(first + i * stride, first + i * stride + columns);
     }
 };
 
-// Adds `steps` packed steps to one tile of the sums; packed_x: its columns.
+// Adds `steps` packed steps to one tile of the sums; packed_x: the tile's columns.
 template <typename Arithmetic>
 void gradient_panel_tile(SegmentSums<Arithmetic>& own, const typename Arithmetic::Number* packed_x, const int64_t steps,
                          const int64_t column, const int64_t p) {
@@ -295,9 +295,8 @@ void gradient_panel_tile(SegmentSums<Arithmetic>& own, const typename Arithmetic
     if (vectors == 3) gradient_tile<3>(own, packed_x, steps, column, p);
 }
 
-// Adds `steps` packed steps to the sums of `columns` columns from `first` on, while what is next comes to the caches.
-// A panel of dy stays in the first-level cache for all columns of x where it fits; else columns of x stay for all
-// panels.
+// Adds `steps` packed steps to the sums of `columns` columns from `first` on, and prefetches the next rows meanwhile. A
+// panel of dy stays in the first-level cache for all columns of x if it fits; else columns of x stay for all panels.
 template <typename Arithmetic>
 void add_packed(SegmentSums<Arithmetic>& own, const int64_t steps, const int64_t first, const int64_t columns,
                 const Block& next_x, const Block& next_dy) {
@@ -314,7 +313,7 @@ void add_packed(SegmentSums<Arithmetic>& own, const int64_t steps, const int64_t
     }
 }
 
-// The sums of rows [begin, end), which are a segment.
+// Computes the sums of rows [begin, end), which are a segment.
 template <typename Arithmetic>
 void sum_segment(SegmentSums<Arithmetic>& own, const float* x, const float* dy, const int64_t begin,
                  const int64_t end) {
@@ -354,7 +353,7 @@ void add_segment(SegmentSums<Arithmetic>& own, float* dweight, float* sums) {
         for (int64_t c = 0; c < width; ++c) sums[c] += own.column_sums[c];
 }
 
-// Segments are summed by whichever thread is free, and added in order: each thread holds one at a time.
+// Free threads sum segments, one at a time each; the sums are added in order.
 template <typename Arithmetic>
 void weight_gradient(const int64_t rows, const int64_t depth, const int64_t width, const float* x, const float* dy,
                      float* dweight, float* sums, const int threads) {

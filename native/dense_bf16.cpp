@@ -1,14 +1,14 @@
-// Dense products in bfloat16 with sums in float32, for CPUs with AVX512_BF16, which is more than AVX-512 is here: so
-// they are compiled on their own. Operands are float32 in memory and rounded, to the nearest, ties to even, as they are
-// packed; numbers too small to be normal count as 0. An instruction adds two products; how it rounds their sum is up to
-// the CPU, so bits depend on that, but on nothing else.
+// Dense products in bfloat16 with sums in float32, for CPUs with AVX512_BF16. Our AVX-512 does not include it, so these
+// kernels are compiled separately. Operands are float32 in memory, and are rounded to the nearest, ties to even, when
+// they are packed; subnormal numbers count as 0. An instruction adds two products, and the CPU decides how their sum is
+// rounded, so bits depend on the CPU, but on nothing else.
 
 #include "dense.h"
 
 namespace {
 
 struct Bfloat16 {
-    using Number = uint32_t;  // two of them, the first in the low half
+    using Number = uint32_t;  // two bfloat16, the first one in the low half
     static constexpr int64_t kTerms = 2;
 
     static Floats add(const Lanes<Number, kFloats> a, const Lanes<Number, kFloats> b, const Floats sum) {
@@ -24,7 +24,7 @@ struct Bfloat16 {
     template <int n>
     static Lanes<Number, n> numbers(const Lanes<float, n>* terms) {
         static_assert(n == 8 || n == 16);
-        // Both registers as one, and then a lane of the first by one of the second.
+        // Joins both registers, and then interleaves the lanes of the first and the second.
         if constexpr (n == 16) {
             const auto both = reinterpret_cast<__m512i>(
                 _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(terms[1]), reinterpret_cast<__m512>(terms[0])));
@@ -41,7 +41,7 @@ struct Bfloat16 {
         }
     }
 
-    // A line more than the steps, or rows would meet in few sets of the cache.
+    // A cache line more than the steps: otherwise rows would share few sets of the cache.
     static constexpr int64_t kRowStride = kStepsAtOnce + 16;
     static constexpr int64_t kRowsMemory = kTileRows * kRowStride;
     static int64_t row_stride(int64_t) { return kRowStride; }
@@ -52,7 +52,7 @@ struct Bfloat16 {
     }
 
 private:
-    // `count` floats; the last line is filled up with zeros.
+    // Rounds `count` floats; the rest of the last line becomes zeros.
     static void round_row(const float* from, const int64_t count, Number* to) {
         const auto both = [](const Floats first, const Floats second) {
             return reinterpret_cast<Lanes<Number, kFloats>>(

@@ -1,5 +1,5 @@
 // Products of tall, narrow matrices with small ones in 8-bit integers (Tango §3.3), and the gradients of their weights,
-// with sums in int32. hpcgnn/kernels/int8.py says what the results are.
+// with sums in int32. hpcgnn/kernels/int8.py defines the results.
 //
 // Shapes: x (rows, depth), weight (depth, width), y (rows, width), dy (rows, width).
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int64_t kInt8RowsAtOnce = 32;  // of x beside a panel of the weight in the first-level cache
+constexpr int64_t kInt8RowsAtOnce = 32;  // rows of x that fit beside a panel of the weight in the first-level cache
 
 struct Int8Product {
     int64_t rows, depth;
@@ -21,8 +21,8 @@ struct Int8Product {
     int8_t* codes;  // (rows, depth), and
     float* scale;   // (rows)
     Panels panels;
-    const uint32_t* packed;     // the weight: panel after panel, a step after the other
-    const int32_t* correction;  // (padded width) what kOffset adds to the sums, negative, and
+    const uint32_t* packed;     // the weight: panel after panel, and step after step in a panel
+    const int32_t* correction;  // (padded width) minus the contribution of kOffset to the sums
     const float* column_scale;  // (padded width)
     const float* bias;          // (width), or null
     bool accumulate;
@@ -38,7 +38,7 @@ inline void quantize_column(const float* weight, const int64_t row_stride, const
     scale[c] = rounding.row(column, depth, 1, c, codes + c * depth);
 }
 
-// One panel of the weight, from the codes of its columns; padding is 0.
+// Packs one panel of the weight from the codes of its columns; padding is 0.
 inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Panels& panels, const int64_t p,
                             uint32_t* packed, int32_t* correction) {
     const int64_t steps = steps_of<Int8Arithmetic>(depth), stride = panels.vectors_of(p) * kFloats,
@@ -48,7 +48,7 @@ inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Pane
     for (int64_t c = 0; c < stride; ++c) {
         const int8_t* column = codes + (first + c) * depth;
         const bool exists = c < panels.columns_of(p);
-        uint32_t sum = 0;  // unsigned: times kOffset it may wrap around, as the sums then do as well
+        uint32_t sum = 0;  // unsigned: times kOffset it may wrap around, but so do the sums
         for (int64_t k = 0; exists && k < depth; ++k) sum += static_cast<uint32_t>(column[k]);
         correction[first + c] = static_cast<int32_t>(0U - Int8Arithmetic::kOffset * sum);
         if (exists) Int8Arithmetic::row<false>(column, depth, numbers.get());
@@ -56,7 +56,7 @@ inline void pack_int8_panel(const int8_t* codes, const int64_t depth, const Pane
     }
 }
 
-// `rows` rows of y in one panel; x: the rows' numbers.
+// Computes `rows` rows of y in one panel; x: the rows' numbers.
 template <int rows, int vectors>
 void int8_product_tile(const Int8Product& job, const StridedRows<uint32_t> x, const int64_t row, const int64_t p) {
     const int64_t column = job.panels.first_column(p), width = job.panels.width,
@@ -101,7 +101,7 @@ void int8_product_row_tile(const Int8Product& job, const StridedRows<uint32_t> x
     if (vectors == 3) int8_product_tile<rows, 3>(job, x, row, p);
 }
 
-// Rows [begin, end) of y, at most kInt8RowsAtOnce of them. numbers: memory for theirs.
+// Computes the rows [begin, end) of y, at most kInt8RowsAtOnce of them. numbers: memory for the numbers of x.
 inline void int8_product_rows(const Int8Product& job, const int64_t begin, const int64_t end, uint32_t* numbers,
                               const int64_t stride) {
     const int64_t depth = job.depth;
@@ -129,7 +129,7 @@ inline void int8_product(Int8Product job, const float* weight, const int64_t row
     std::fill_n(column_scale.get() + width, padded - width, 0.0F);
     job.packed = packed.get(), job.correction = correction.get(), job.column_scale = column_scale.get();
     job.past_caches = !job.accumulate && goes_past_caches(job.rows, width, job.y);
-    const int64_t stride = steps + 16;  // a line more, or rows would meet in few sets of the cache
+    const int64_t stride = steps + 16;  // a cache line more: otherwise rows would share few sets of the cache
 #pragma omp parallel num_threads(threads)
     {
         const auto numbers = scratch<uint32_t>(kInt8RowsAtOnce * stride);
@@ -158,7 +158,8 @@ struct Int8Gradient {
     Keyed rounding;
 };
 
-// One thread's share, as SegmentSums; and of a block of rows at a time, dy times the scales of x, by columns.
+// One thread's share, as SegmentSums, with the codes of a block of rows: dy times the scales of x, quantized by
+// columns.
 struct Int8Sums : SegmentSums<Int8Arithmetic> {
     Scratch<int8_t> codes;        // (kRowsPacked, padded width)
     Scratch<int32_t> largest;     // (padded width): bits of magnitudes
@@ -181,7 +182,7 @@ struct Int8Sums : SegmentSums<Int8Arithmetic> {
     }
 };
 
-// The scales of a block's columns; dy's values are added to the sums of its columns.
+// Finds the scales of a block's columns, and adds the values of dy to the sums of its columns.
 inline void measure_columns(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
     const int64_t width = own.panels.width, padded = own.panels.padded_width();
     std::fill_n(own.largest.get(), padded, 0);
@@ -215,7 +216,7 @@ inline void quantize_block(Int8Sums& own, const Int8Gradient& job, const int64_t
     }
 }
 
-// The block's operands as numbers: columns of x, kTileRows of them side by side, and panels of dy.
+// Packs the block's operands as numbers: columns of x, kTileRows of them side by side, and panels of dy.
 inline void pack_gradient_panels(Int8Sums& own, const int64_t count) {
     const Panels& panels = own.panels;
     const int64_t padded = panels.padded_width();
@@ -251,7 +252,7 @@ inline void pack_int8_columns(Int8Sums& own, const int8_t* x, const int64_t coun
     }
 }
 
-// Adds the sums of a block to one tile of the segment's.
+// Adds the sums of a block to one tile of the segment's sums.
 template <int vectors>
 void int8_gradient_tile(Int8Sums& own, const uint32_t* packed_x, const int64_t steps, const int64_t column,
                         const int64_t p) {
@@ -301,7 +302,7 @@ inline void add_int8_block(Int8Sums& own, const Int8Gradient& job, const int64_t
     }
 }
 
-// Segments are summed by whichever thread is free, and added in order: each thread holds one at a time.
+// Free threads sum segments, one at a time each; the sums are added in order.
 inline void int8_weight_gradient(const Int8Gradient& job, const int64_t depth, const int64_t width, float* dweight,
                                  float* sums, const int threads) {
     std::fill_n(dweight, depth * width, 0.0F);

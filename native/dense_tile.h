@@ -1,9 +1,9 @@
-// The inner loop of dense products: a tile of the result stays in registers while a column of one operand meets a row
-// of the other, for each step of the sum; and the packing of the operand whose rows lie in registers.
+// The inner loop of dense products: a tile of the result stays in registers while each step of the sum multiplies a
+// column of one operand by a row of the other; and the packing of the operand whose rows are read into registers.
 //
-// Each element of a float32 result is one chain of fused multiply-adds in ascending order of the sum, whatever the
-// instruction set, so that all have the same bits. Fused, unlike in sparse products: those are bound by memory, these
-// by arithmetic.
+// Each element of a float32 result is one chain of fused multiply-adds, in ascending order of the sum on every
+// instruction set, so that all have the same bits. Sparse products do not fuse, because memory limits them; arithmetic
+// limits dense ones.
 #pragma once
 
 #include <algorithm>
@@ -15,38 +15,38 @@
 
 namespace {
 
-// A tile is at most kTileRows x kTileVectors registers, beside which the vectors of a step and a broadcast number fit.
+// A tile is at most kTileRows x kTileVectors registers, which leaves room for a step's vectors and a broadcast number.
 constexpr int kTileRows = kVectorBytes == 64 || kVectorBytes == 16 ? 8 : 4;
 constexpr int kTileVectors = 3;
 constexpr int kFloats = kLanes<float>;
 
 using Floats = Lanes<float, kFloats>;
 
-// An arithmetic: the numbers that a step of a sum takes, one of each row and one of each column, and how they are made.
+// An arithmetic: the numbers that a step of a sum takes, one of each row and one of each column, and their conversion.
 // A step of float32 adds one product.
 struct Float32 {
     using Number = float;
-    static constexpr int64_t kTerms = 1;  // of the sum in a step
+    static constexpr int64_t kTerms = 1;  // products that a step adds
 
     static Floats add(const Floats a, const Floats b, const Floats sum) { return fused(a, b, sum); }
 
-    // The number of the `terms` (at most kTerms, missing ones count as 0) values at `from`, `stride` apart.
+    // The number made of `terms` values (at most kTerms; missing ones count as 0) at `from`, which are `stride` apart.
     static float number(const float* from, int64_t, int64_t) { return *from; }
 
-    // Lane by lane, the number of the values in kTerms registers.
+    // The numbers made of the values in kTerms registers, lane by lane.
     template <int n>
     static Lanes<float, n> numbers(const Lanes<float, n>* terms) {
         return terms[0];
     }
 
-    // The numbers of columns [first, last) of up to kTileRows rows of x: where they lie, or in `memory`, which has room
-    // for kRowsMemory of them.
+    // The numbers of columns [first, last) of up to kTileRows rows of x: in place, or in `memory`, which has room for
+    // kRowsMemory of them.
     static constexpr int64_t kRowsMemory = 1;
     static const float* rows(const float* x, int64_t, int64_t, int64_t first, int64_t, float*) { return x + first; }
     static int64_t row_stride(const int64_t depth) { return depth; }
 };
 
-// Rows of a row-major matrix, and rows that were packed: kTileRows numbers, one of each row, for each step.
+// Rows of a row-major matrix, and packed rows: kTileRows numbers, one of each row, for each step.
 template <typename Number>
 struct StridedRows {
     const Number* first;
@@ -60,7 +60,7 @@ struct PackedRows {
     Number at(const int64_t row, const int64_t step) const { return first[step * kTileRows + row]; }
 };
 
-// Adds to `sum`, for each of `steps`, the products of a number of each row of `a` with `vectors` registers of
+// Adds to `sum`, in each of `steps` steps, the products of a number of each row of `a` and `vectors` registers of
 // `columns`.
 template <typename Arithmetic, int rows, int vectors, typename Rows>
 inline __attribute__((always_inline)) void add_products(Floats (&sum)[rows][vectors], const Rows a,
@@ -77,7 +77,7 @@ inline __attribute__((always_inline)) void add_products(Floats (&sum)[rows][vect
     }
 }
 
-// The columns of a matrix as panels of up to kTileVectors registers, which differ by at most one.
+// The columns of a matrix as panels of up to kTileVectors registers, whose numbers differ by at most one.
 struct Panels {
     int64_t width, vectors, count;
 
@@ -90,7 +90,7 @@ struct Panels {
         return static_cast<int>(first_vector(panel + 1) - first_vector(panel));
     }
     int64_t first_column(const int64_t panel) const { return first_vector(panel) * kFloats; }
-    // Columns that are not padding.
+    // Number of columns that are not padding.
     int columns_of(const int64_t panel) const {
         return static_cast<int>(std::min(first_column(panel + 1), width) - first_column(panel));
     }

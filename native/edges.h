@@ -1,8 +1,9 @@
-// What runs over the entries ("edges") of a sparse matrix: products and sums of their two ends, softmax over each row,
-// and sums into rows.
+// Operators over the entries ("edges") of a sparse matrix: products and sums of the two rows that an entry joins,
+// softmax over each row, and sums into rows.
 //
-// Every sum has a fixed order, so that its bits depend on neither the instruction set nor the threads (see pack.h). A
-// row with more than a segment of entries is cut into segments that threads share; their sums are added in order.
+// Every sum has a fixed order, so that its bits depend neither on the instruction set nor on the number of threads (see
+// pack.h). A row with more entries than a segment is cut into segments, which threads share; their sums are added in
+// order.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +19,10 @@
 
 namespace {
 
-// The rows that threads share, cut into segments; `first` is a row's first segment, with one more at the end.
+// The rows that threads share, cut into segments. first: number of each row's first segment, and the total at the end.
 struct HeavyRows {
     std::vector<Segment> segments;
-    std::vector<int64_t> owner, first;  // owner: which of the heavy rows a segment belongs to
+    std::vector<int64_t> owner, first;  // owner: number of the heavy row to which a segment belongs
 
     HeavyRows(const hpcgnn_csr& csr, const int64_t size) {
         for (int64_t h = 0; h < csr.num_heavy; ++h) {
@@ -37,7 +38,7 @@ struct HeavyRows {
     int64_t size() const { return static_cast<int64_t>(segments.size()); }
 };
 
-// partial (segments, width): adds (or takes the largest of) the rows of each heavy row into its first one.
+// Combines the segments of each heavy row in `partial` (segments, width) into the first one, by sum or maximum.
 template <typename T, bool kMax>
 void join(const HeavyRows& heavy, const int64_t width, T* partial, const int threads) {
     in_parallel(static_cast<int64_t>(heavy.first.size()) - 1, threads, [&](const int64_t h) {
@@ -166,7 +167,7 @@ void less_the_sum(const Strip& strip, const T* alpha, const T* gradient, const i
     });
 }
 
-// light(strip, row, begin, end) for all rows but the heavy ones and each strip of their columns.
+// Calls light(strip, row, begin, end) for each row that is not heavy, and each strip of columns.
 template <typename Light>
 void for_light_rows(const hpcgnn_csr& csr, const std::vector<Strip>& strips, const int threads, const Light& light) {
     const int64_t most = hpcgnn_segment_entries();
@@ -193,7 +194,7 @@ void edge_softmax(const hpcgnn_csr* csr, const T* scores, const int64_t width, T
     std::vector<T> top(heavy.size() * width), sum(heavy.size() * width);
     const auto segments = [&](const auto& each) {
         in_parallel(heavy.size(), threads, [&](const int64_t s) {
-            const int64_t whole = heavy.first[heavy.owner[s]] * width;  // where the values of the row are
+            const int64_t whole = heavy.first[heavy.owner[s]] * width;  // offset of the row's values
             for (const Strip& strip : strips)
                 each(strip, heavy.segments[s], s * width + strip.first, whole + strip.first);
         });
@@ -236,7 +237,8 @@ void edge_softmax_backward(const hpcgnn_csr* csr, const T* alpha, const T* gradi
     });
 }
 
-// out = the sum of entries [begin, end) of (entries, width) values. Wide ones entry by entry, as they lie in memory.
+// out = the sum of the entries [begin, end) of values (entries, width); wide values are read entry by entry, in order
+// of memory.
 template <typename T>
 void sum_entries(const std::vector<Strip>& strips, const T* values, const int64_t width, const int64_t begin,
                  const int64_t end, T* out) {

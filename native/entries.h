@@ -1,4 +1,4 @@
-// How threads share the rows, and the entries, of a sparse matrix.
+// The division of the rows, and of the entries, of a sparse matrix among threads.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace {
 
 constexpr int64_t kTasksAThread = 64;
-constexpr int64_t kEntriesAhead = 8;  // of prefetching
+constexpr int64_t kEntriesAhead = 8;  // prefetching distance
 
 template <typename Each>
 void in_parallel(const int64_t count, const int threads, const Each& each) {
@@ -17,7 +17,7 @@ void in_parallel(const int64_t count, const int threads, const Each& each) {
     for (int64_t k = 0; k < count; ++k) each(k);
 }
 
-// each(first, last) for ranges of rows with about equal work.
+// Calls each(first, last) for ranges of rows with about equal work.
 template <typename Each>
 void for_row_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
     const int64_t work = csr.indptr[csr.rows] + kWorkOfARow * csr.rows;
@@ -29,8 +29,8 @@ void for_row_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) 
     });
 }
 
-// each(row, begin, end) for runs of entries of one row, cut so that all tasks have as many entries, also where one row
-// has most of them.
+// Calls each(row, begin, end) for runs of entries of one row, cut so that all tasks have equally many entries, even if
+// one row has most of them.
 template <typename Each>
 void for_entry_ranges(const hpcgnn_csr& csr, const int threads, const Each& each) {
     const int64_t entries = csr.indptr[csr.rows];

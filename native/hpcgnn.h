@@ -1,18 +1,18 @@
 // The C ABI of hpcgnn's native kernels: every function that the library exports, once.
 //
 // kernels.cpp is compiled once for each instruction set, and every kernel is exported once for each of them:
-// HPCGNN_KERNEL(void, spmm_f32) declares hpcgnn_avx2_spmm_f32 in the object for AVX2, and its definition begins in the
-// same way: one whose parameters differ from what is declared here does not compile. build.py puts this text into the
-// library (hpcgnn_interface()), and Python makes ctypes' argument types and structures from it when it loads the
-// library: so Python and the library agree, and an argument of a wrong name, number or type raises. What
-// native/interface.py can read of C is what is used here; it refuses all else.
+// HPCGNN_KERNEL(void, spmm_f32) declares hpcgnn_avx2_spmm_f32 in the object for AVX2. Its definition begins in the same
+// way, and does not compile if its parameters differ from those declared here. build.py puts this text into the library
+// (hpcgnn_interface()), and Python makes the ctypes argument types and structures from it when it loads the library. So
+// Python and the library agree, and an argument of a wrong name, number or type raises an error. This header uses only
+// the parts of C that native/interface.py can read; it refuses all others.
 //
-// Python asks isa.cpp which instruction sets this CPU can run and looks up the names of one. It checks every argument
-// before it calls; nothing is checked again here. The kernels in bfloat16 (dense_bf16.cpp) are there for AVX-512 only,
-// and their bits are up to the CPU.
+// Python asks isa.cpp which instruction sets this CPU can run, and looks up the kernels of one. It checks every
+// argument before it calls; nothing is checked again here. The kernels in bfloat16 (dense_bf16.cpp) exist for AVX-512
+// only, and their bits depend on the CPU.
 //
 // Matrices are row-major and contiguous, indices are int32, offsets int64; a pointer to values is a tensor of that
-// type. `threads` is the number of OpenMP threads to use. Results do not depend on it, nor on the instruction set.
+// type. `threads` is the number of OpenMP threads to use. Results depend neither on it nor on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 #define HPCGNN_API extern "C" __attribute__((visibility("default")))
 
 #ifndef HPCGNN_ISA
-#define HPCGNN_ISA any  // where kernels are called, or their types are meant
+#define HPCGNN_ISA any  // for code that calls kernels, or uses their types
 #endif
 #define HPCGNN_PASTE_(a, b, c, d) a##b##c##d
 #define HPCGNN_PASTE(a, b, c, d) HPCGNN_PASTE_(a, b, c, d)
@@ -33,37 +33,37 @@
 // This text.
 HPCGNN_API const char* hpcgnn_interface();
 
-// The size of a struct of this text, by its name; 0 for an unknown one.
+// The size in bytes of a struct of this text, by its name; 0 if it is unknown.
 HPCGNN_API int64_t hpcgnn_struct_bytes(const char* name);
 
-// The instruction sets that were compiled in and that this CPU can run, worst first, separated by spaces.
+// The instruction sets that were compiled in and that this CPU can run, separated by spaces, the best one last.
 HPCGNN_API const char* hpcgnn_isas();
 
 // Whether this CPU can run the kernels of AVX-512 that multiply bfloat16.
 HPCGNN_API int hpcgnn_multiplies_bf16();
 
-// Whether this CPU has the instructions of `isa`'s kernels that are called *_dot: those that add products of four 8-bit
+// Whether this CPU has the instructions that the kernels *_dot of `isa` use: those that add products of four 8-bit
 // integers (VNNI, SDOT).
 HPCGNN_API int hpcgnn_has_dot_products(const char* isa);
 
-// The instruction set of the kernel that ran last in this process ("" before the first): proof that a forced one ran.
+// The instruction set of the kernel that ran last in this process ("" before the first). It proves which one was used.
 HPCGNN_API const char* hpcgnn_last_isa();
 
-// A row is summed in segments of this many entries, and then its segments in order: a rule of the result, not of the
-// schedule, so that a row can be shared by threads and still have the same bits for any number of them.
+// A row is summed in segments of this many entries, and the sums of segments are added in order. The result is defined
+// like this, so that threads can share a row and it has the same bits for any number of threads.
 HPCGNN_API int64_t hpcgnn_segment_entries();
 
 void hpcgnn_ran(const char* isa);
 
-// -- what several kernels take ---------------------------------------------------------------------------------------
+// -- arguments of several kernels ------------------------------------------------------------------------------------
 
 typedef struct {
     uint16_t bits;
 } hpcgnn_bfloat16;
 
-// A CSR matrix. `heavy` lists, ascending, all rows with more entries than hpcgnn_segment_entries(): several threads
-// share such a row. `num_hot` columns that many entries name may be packed: `hot_indices` is `indices` with the p-th of
-// them written as ~p, or null.
+// A CSR matrix. `heavy` lists, in ascending order, all rows with more entries than hpcgnn_segment_entries(); several
+// threads share such a row. `num_hot` columns that many entries name may be packed: `hot_indices` is `indices` with the
+// p-th of these columns written as ~p, or null.
 struct hpcgnn_csr {
     int64_t rows;
     const int64_t* indptr;
@@ -74,19 +74,19 @@ struct hpcgnn_csr {
     int64_t num_hot;
 };
 
-// How to go about a product; results do not depend on it. Python's `Tuning` holds the defaults.
+// The schedule of a product; results do not depend on it. Python's `Tuning` holds the defaults.
 struct hpcgnn_tuning {
-    int32_t prefetch_bytes;  // of gathered rows under way; 0: none
-    int32_t tile_bytes;      // of a gathered row, for one tile of columns; at most kMaxVectors registers
-    int32_t tasks_a_thread;  // at least; 1: one static share each
-    int32_t streaming;       // stores go past the caches
-    int32_t split_rows;      // heavy rows are shared by threads
+    int32_t prefetch_bytes;  // bytes of gathered rows that are being prefetched; 0: none
+    int32_t tile_bytes;      // bytes of a gathered row in one tile of columns; at most kMaxVectors registers
+    int32_t tasks_a_thread;  // least number of tasks for each thread; 1: each thread has one static share
+    int32_t streaming;       // whether stores go past the caches
+    int32_t split_rows;      // whether threads share heavy rows
 };
 
-// What lies between two layers: dropout(relu(norm(x))) of x (rows, width). gamma, beta (width,): of the norm, null:
-// none. statistics (rows, 2): the mean of each row and 1 / sqrt(variance + eps), for the pass backward. ids (rows,):
-// null: no dropout; a value is dropped where its draw is below `threshold` (see keyed.h), and multiplied by `scale`
-// elsewhere.
+// The operations between two layers: dropout(relu(norm(x))) of x (rows, width). gamma, beta (width,): weight and bias
+// of the norm; null: no norm. statistics (rows, 2): the mean of each row and 1 / sqrt(variance + eps), for the backward
+// pass. ids (rows,): null: no dropout. A value is dropped where its draw is below `threshold` (see keyed.h), and
+// multiplied by `scale` elsewhere.
 struct hpcgnn_activation {
     int64_t rows;
     int64_t width;
@@ -105,13 +105,13 @@ enum hpcgnn_sddmm { HPCGNN_DOT, HPCGNN_ADD, HPCGNN_LEFT };
 
 // -- spmm.h ----------------------------------------------------------------------------------------------------------
 
-// out[r, c] is, or grows by if `accumulate`, the sum over the entries e of row r of
+// Writes to out[r, c], or adds if `accumulate`, the sum over the entries e of row r of
 // weight[e, head of c] * scale[indices[e]] * x[indices[e], c].
 //
-// weight: (entries, heads) or null; the columns fall into `heads` equal groups. scale: (rows of x) or null, for int8.
-// packed: what `spmm_pack` made of the hot rows with the same tuning, or null; only for one head. Then scale[~p] is the
-// scale of the p-th hot row, before those of all rows. Without weights, hot_indices may list a row's entries in another
-// order than indices does, and should list the hot ones first.
+// weight: (entries, heads) or null; the columns form `heads` equal groups. scale: (rows of x) or null, for int8.
+// packed: the hot rows as `spmm_pack` has copied them with the same tuning, or null; only for one head. Then scale[~p]
+// is the scale of the p-th hot row, which is stored before those of all rows. Without weights, hot_indices may list a
+// row's entries in another order than indices, and should list hot ones first.
 HPCGNN_KERNEL(void, spmm_f32)(const hpcgnn_csr* csr, const float* weight, int64_t heads, const float* x,
                               const float* packed, const float* scale, int64_t width, float* out, int accumulate,
                               const hpcgnn_tuning* tuning, int threads);
@@ -141,16 +141,16 @@ HPCGNN_KERNEL(int64_t, spmm_packed_columns_i8)(int64_t width, const hpcgnn_tunin
 
 // -- edges.h ---------------------------------------------------------------------------------------------------------
 
-// out[e] from row r of a and row c of b, for each entry e = (r, c).
+// Writes out[e] from row r of a and row c of b, for each entry e = (r, c).
 //
-// op: HPCGNN_DOT: out (entries, heads), the products of `heads` equal groups of columns; HPCGNN_ADD: out (entries,
-// width), their sum; HPCGNN_LEFT: out (entries, width), row r of a alone (b is null).
+// op: HPCGNN_DOT: out (entries, heads), the dot products of `heads` equal groups of columns; HPCGNN_ADD: out (entries,
+// width), the sum of both rows; HPCGNN_LEFT: out (entries, width), row r of a (b is null).
 HPCGNN_KERNEL(void, sddmm_f32)(const hpcgnn_csr* csr, const float* a, const float* b, int64_t width, int op,
                                int64_t heads, float* out, int threads);
 HPCGNN_KERNEL(void, sddmm_f64)(const hpcgnn_csr* csr, const double* a, const double* b, int64_t width, int op,
                                int64_t heads, double* out, int threads);
 
-// out (entries, width) = softmax over the entries of each row, for each column; a row of nothing but -inf becomes 0.
+// out (entries, width) = softmax over the entries of each row, for each column; a row whose scores are all -inf gets 0.
 HPCGNN_KERNEL(void, edge_softmax_f32)(const hpcgnn_csr* csr, const float* scores, int64_t width, float* out,
                                       int threads);
 HPCGNN_KERNEL(void, edge_softmax_f64)(const hpcgnn_csr* csr, const double* scores, int64_t width, double* out,
@@ -168,14 +168,14 @@ HPCGNN_KERNEL(void, edge_sum_f64)(const hpcgnn_csr* csr, const double* values, i
 
 // -- rows.h ----------------------------------------------------------------------------------------------------------
 
-// Row k of out is row index[k] of x, or zeros if that is negative. Rows are `row_bytes` long.
+// Row k of out is row index[k] of x, or zeros if index[k] is negative. Rows have `row_bytes` bytes.
 HPCGNN_KERNEL(void, gather_rows_i32)(const uint8_t* x, int64_t row_bytes, const int32_t* index, int64_t count,
                                      uint8_t* out, int threads);
 HPCGNN_KERNEL(void, gather_rows_i64)(const uint8_t* x, int64_t row_bytes, const int64_t* index, int64_t count,
                                      uint8_t* out, int threads);
 
-// order (count): the positions of an index, by the row that it names, those of a row ascending; row r's are
-// order[indptr[r]] to order[indptr[r + 1]]. count < 2^31.
+// order (count): the positions in an index, sorted by the row that it names, ascending for each row. Those of row r are
+// order[indptr[r]] up to, and without, order[indptr[r + 1]]. count < 2^31.
 HPCGNN_KERNEL(void, cluster_i32)(const int32_t* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order,
                                  int threads);
 HPCGNN_KERNEL(void, cluster_i64)(const int64_t* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order,
@@ -183,8 +183,8 @@ HPCGNN_KERNEL(void, cluster_i64)(const int64_t* index, int64_t count, int64_t ro
 
 // -- dense_f32.h, dense_bf16.cpp -------------------------------------------------------------------------------------
 
-// y = x weight, plus a row `bias` where there is one, plus what y holds if `accumulate`. Element (k, c) of the weight
-// is at weight[k * row_stride + c * column_stride], so a transposed one is the same thing.
+// y = x weight, plus a row `bias` unless it is null, plus the earlier values of y if `accumulate`. Element (k, c) of
+// the weight is at weight[k * row_stride + c * column_stride], so the weight may be transposed.
 HPCGNN_KERNEL(void, dense_f32)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* weight,
                                int64_t row_stride, int64_t column_stride, const float* bias, int accumulate, float* y,
                                int threads);
@@ -192,9 +192,9 @@ HPCGNN_KERNEL(void, dense_bf16)(int64_t rows, int64_t depth, int64_t width, cons
                                 int64_t row_stride, int64_t column_stride, const float* bias, int accumulate, float* y,
                                 int threads);
 
-// dweight (depth, width) = the transposed x (rows, depth) times dy (rows, width), and sums (width) = those of dy's
-// columns, unless null; those are of what was not rounded to bfloat16. Beside them, each thread takes memory for one
-// more of each, and 256 rows of both operands.
+// dweight (depth, width) = the transposed x (rows, depth) times dy (rows, width); sums (width) = the sums of dy's
+// columns, unless null. The sums are of values that are not rounded to bfloat16. Each thread also takes memory for one
+// more dweight and sums, and for 256 rows of both operands.
 HPCGNN_KERNEL(void, dense_gradient_f32)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
                                         float* dweight, float* sums, int threads);
 HPCGNN_KERNEL(void, dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
@@ -202,14 +202,14 @@ HPCGNN_KERNEL(void, dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t wi
 
 // -- int8_rows.h, dense_int8.h, sddmm_int8.h, int8_dot.cpp -----------------------------------------------------------
 
-// Row r of x (rows, width), times factor[r] where there is one, as codes (rows, width) times scale[r]. Rounded with the
-// noise of `key`, or to the nearest.
+// Quantizes row r of x (rows, width), times factor[r] unless factor is null, to codes (rows, width) times scale[r].
+// Values are rounded with the noise of `key`, or to the nearest.
 HPCGNN_KERNEL(void, quantize_int8)(int64_t rows, int64_t width, const float* x, const float* factor, int to_nearest,
                                    uint64_t key, int8_t* codes, float* scale, int threads);
 
-// y = (codes times scale) times the weight, whose columns are quantized, plus `bias`, plus what y holds if
-// `accumulate`. x: quantized to codes and scale first, or null: they are given. The weight as for dense_f32. Beside
-// them, a call takes 5 bytes for each element of the weight.
+// y = (codes times scale) times the weight, whose columns are quantized, plus `bias`, plus the earlier values of y if
+// `accumulate`. x: quantized to codes and scale first; null: these are given. The weight is given as for dense_f32. A
+// call also takes 5 bytes of memory for each element of the weight.
 HPCGNN_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
                                 uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
                                 int64_t column_stride, int weight_to_nearest, uint64_t weight_key, const float* bias,
@@ -219,8 +219,8 @@ HPCGNN_KERNEL(void, dense_int8_dot)(int64_t rows, int64_t depth, int64_t width, 
                                     int64_t column_stride, int weight_to_nearest, uint64_t weight_key,
                                     const float* bias, int accumulate, float* y, int threads);
 
-// dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width), and sums (width) =
-// those of dy's columns, unless null. Memory as for dense_gradient_f32.
+// dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width); sums (width) = the
+// sums of dy's columns, unless null. It takes memory as dense_gradient_f32 does.
 HPCGNN_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
                                          const float* scale, const float* dy, int to_nearest, uint64_t key,
                                          float* dweight, float* sums, int threads);
@@ -228,7 +228,7 @@ HPCGNN_KERNEL(void, dense_gradient_int8_dot)(int64_t rows, int64_t depth, int64_
                                              const float* scale, const float* dy, int to_nearest, uint64_t key,
                                              float* dweight, float* sums, int threads);
 
-// As sddmm_f32, of a (rows, width) times a_scale and b times b_scale; op is not HPCGNN_LEFT.
+// As sddmm_f32, for a (rows, width) times a_scale, and b times b_scale; op is not HPCGNN_LEFT.
 HPCGNN_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
                                 const float* b_scale, int64_t width, int op, int64_t heads, float* out, int threads);
 HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
@@ -237,11 +237,11 @@ HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, cons
 
 // -- activation.h, dropout.h -----------------------------------------------------------------------------------------
 
-// out (rows, width); with gamma also writes job->statistics.
+// Writes out (rows, width) and, with gamma, job->statistics.
 HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int threads);
 
-// The gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics. Without gamma,
-// dgamma and dbeta are not looked at.
+// Writes the gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics. Without
+// gamma, dgamma and dbeta are ignored.
 HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
                                        float* dbeta, int threads);
 
@@ -253,28 +253,28 @@ HPCGNN_KERNEL(void, dropout_f64)(int64_t rows, int64_t width, const int64_t* ids
 
 // -- messages.h, spmm_rows.h, narrow.h -------------------------------------------------------------------------------
 
-// Row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i] and,
-// up to 8 bits, buffer + params_at[i]; params_at is null beyond. Rounded with the noise of `key`, or to the centres of
-// cells. Returns how many of the rows hold a NaN or an infinity.
+// Writes row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i]
+// and, up to 8 bits, buffer + params_at[i]; params_at is null for more bits. Values are rounded with the noise of
+// `key`, or to the centres of cells. Returns the number of rows with a NaN or an infinity.
 HPCGNN_KERNEL(int64_t, encode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, int to_centres,
                                     uint64_t key, const float* x, uint8_t* buffer, const int64_t* payload_at,
                                     const int64_t* params_at, int threads);
 
-// The reverse: row rows[i] of out (any number of rows, width) becomes row i of the buffer, or grows by it. No row
-// twice. Returns, up to 8 bits, how many rows have parameters that are not finite; else how many hold such values.
+// The reverse: writes row i of the buffer to row rows[i] of out (any number of rows, width), or adds it. `rows` names
+// no row twice. Returns the number of rows whose parameters (up to 8 bits) or values (beyond) are not finite.
 HPCGNN_KERNEL(int64_t, decode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, const uint8_t* buffer,
                                     const int64_t* payload_at, const int64_t* params_at, float* out, int accumulate,
                                     int threads);
 
-// out[r] += sum over the entries e of row r of weight[e] * row indices[e] of the buffer. weight: (entries,) or null.
-// The sums are those of spmm with decoded rows, added in its order.
+// out[r] += the sum over the entries e of row r of weight[e] * row indices[e] of the buffer. weight: (entries,) or
+// null. The sums, and their order, are those of spmm with decoded rows.
 HPCGNN_KERNEL(void, spmm_rows)(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer,
                                const int64_t* payload_at, const int64_t* params_at, int bits, int64_t width, float* out,
                                const hpcgnn_tuning* tuning, int threads);
 
-// Rows of 8-bit codes with a scale as rows of the buffer, of 8 bits, and back: 128 is added to the codes, and the
-// zero-point is -128 scales. Row rows[i] of codes (any number of rows, width) is row i of the buffer. They return how
-// many scales are NaN, and how many rows are of another form.
+// Convert rows of 8-bit codes with a scale to rows of 8 bits in the buffer, and back: 128 is added to the codes, and
+// the zero-point is -128 times the scale. Row rows[i] of codes (any number of rows, width) is row i of the buffer. The
+// functions return the number of NaN scales, and the number of rows that have another form.
 HPCGNN_KERNEL(int64_t, encode_int8)(int64_t count, const int64_t* rows, int64_t width, const int8_t* codes,
                                     const float* scale, uint8_t* buffer, const int64_t* payload_at,
                                     const int64_t* params_at, int threads);
@@ -282,19 +282,19 @@ HPCGNN_KERNEL(int64_t, decode_int8)(int64_t count, const int64_t* rows, int64_t 
                                     const int64_t* payload_at, const int64_t* params_at, int8_t* codes, float* scale,
                                     int threads);
 
-// `count` values, to the nearest, ties to even; every NaN becomes the same one. And back, exactly.
+// Convert `count` values to the nearest bfloat16, ties to even, with the same bits for every NaN; and back, exactly.
 HPCGNN_KERNEL(void, pack_bf16)(int64_t count, const float* x, hpcgnn_bfloat16* out, int threads);
 HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float* out, int threads);
 
 // -- ceiling.h -------------------------------------------------------------------------------------------------------
 
-// The sum of x (rows, width) over the rows that indices (entries) name, in any order; it only exists so that no read
-// can be left out. Columns beyond the last whole vector are not read. ahead: entries to prefetch, 0 is not at all.
+// Returns the sum of the rows of x (rows, width) that indices (entries) name, in any order; the compiler can then leave
+// out no read. Columns beyond the last whole vector are not read. ahead: entries to prefetch ahead; 0: none.
 HPCGNN_KERNEL(double, gather_ceiling_f32)(int64_t entries, const int32_t* indices, const float* x, int64_t width,
                                           int64_t ahead, int threads);
 
-// Runs `rounds` of multiply-adds of which no operand comes from memory, on each thread; returns how many multiply-adds
-// those were: of float32, and of 8-bit integers with sums in int32.
+// Runs `rounds` of multiply-adds, whose operands stay in registers, on each thread; returns their number. They are of
+// float32, or of 8-bit integers with sums in int32.
 HPCGNN_KERNEL(double, multiply_ceiling_f32)(int64_t rounds, int threads);
 HPCGNN_KERNEL(double, multiply_ceiling_int8)(int64_t rounds, int threads);
 HPCGNN_KERNEL(double, multiply_ceiling_int8_dot)(int64_t rounds, int threads);

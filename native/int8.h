@@ -1,4 +1,4 @@
-// Rows as 8-bit integers, and what is done with them by the instructions that each CPU of an instruction set has.
+// Rows as 8-bit integers, and the kernels with them that need no more than the instruction set.
 #pragma once
 
 #include "int8_rows.h"
@@ -8,9 +8,9 @@
 
 namespace {
 
-constexpr float kMiddle = 128;  // what is added to a code that travels
+constexpr float kMiddle = 128;  // the number that is added to a code that travels
 
-// Bytes whose first bit is changed: 128 added to those with a sign, or taken away.
+// Bytes with their highest bit flipped: this adds 128 to signed codes, or subtracts it again.
 inline void move_codes(const uint8_t* from, const int64_t width, uint8_t* to) {
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) to[c] = from[c] ^ 0x80;

@@ -1,8 +1,8 @@
-// Sums of products of 8-bit integers, for the instructions that an object is compiled for. All are exact: they differ
-// in how many products an instruction adds, and in what its operands look like.
+// Sums of products of 8-bit integers, for the instructions for which an object is compiled. All are exact; they differ
+// in the number of products that an instruction adds, and in the form of its operands.
 //
-// kTerms products of a sum are made of one number of a row and one of a column. kOffset is added to the codes of rows,
-// for instructions that take one operand without sign: what it adds to a sum is known from the column alone.
+// One number of a row and one of a column hold the operands of kTerms products. kOffset is added to the codes of rows,
+// for instructions that take one unsigned operand; its contribution to a sum follows from the column alone.
 #pragma once
 
 #include "dense_tile.h"
@@ -18,7 +18,7 @@ using Ints = Lanes<int32_t, kFloats>;
 
 struct Int8Arithmetic {
 #if defined(HPCGNN_DOT_PRODUCTS) && defined(__AVX2__)
-    static constexpr int kTerms = 4, kOffset = 128;  // VNNI: an operand without sign by one with it
+    static constexpr int kTerms = 4, kOffset = 128;  // VNNI: an unsigned operand times a signed one
     static Ints add(const Lanes<uint32_t, kFloats> row, const Lanes<uint32_t, kFloats> column, const Ints sum) {
 #if defined(__AVX512F__)
         return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(
@@ -58,13 +58,13 @@ struct Int8Arithmetic {
 #endif
 
     using Number = uint32_t;
-    static constexpr int kBits = 32 / kTerms;                                      // of a code in a number
+    static constexpr int kBits = 32 / kTerms;                                      // bits of a code in a number
     static constexpr uint32_t kMask = kTerms == 1 ? ~0U : (1U << kBits % 32) - 1;  // of them
 
     // The code of term t as part of a number.
     static Number part(const int code, const int t) { return (static_cast<Number>(code) & kMask) << (t * kBits); }
 
-    // The numbers of `count` codes of a row, the last one filled up with zeros.
+    // The numbers of `count` codes of a row; missing codes of the last number are zeros.
     template <bool kWithOffset>
     static void row(const int8_t* codes, const int64_t count, Number* to) {
         constexpr int kAdded = kWithOffset ? kOffset : 0;
@@ -88,7 +88,7 @@ struct Int8Arithmetic {
         }
     }
 
-    // `columns` numbers, of term t from rows[t][column]; null rows are zeros.
+    // `columns` numbers, whose term t is rows[t][column]; null rows are zeros.
     template <bool kWithOffset>
     static void columns(const int8_t* const* rows, const int64_t columns, Number* to) {
         constexpr int kAdded = kWithOffset ? kOffset : 0;
@@ -111,7 +111,7 @@ struct Int8Arithmetic {
 
 inline constexpr int kTermsOfInt8 = Int8Arithmetic::kTerms;
 
-// Adds `steps` products of numbers of each row of `a` with `vectors` registers of `columns`.
+// Adds `steps` products of a number of each row of `a` and `vectors` registers of `columns`.
 template <int rows, int vectors, typename Rows>
 inline __attribute__((always_inline)) void add_int8_products(Ints (&sum)[rows][vectors], const Rows a,
                                                              const uint32_t* columns, const int64_t steps) {

@@ -1,5 +1,5 @@
-// The kernels in 8-bit integers, by the instructions of the object that includes this: HPCGNN_INT8_SUFFIX ends their
-// names.
+// The kernels in 8-bit integers, for the instructions of the object that includes this file. HPCGNN_INT8_SUFFIX: the
+// end of their names.
 #pragma once
 
 #include "dense_int8.h"

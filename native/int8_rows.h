@@ -1,5 +1,5 @@
-// Rows of floats as rows of 8-bit integers and a scale (Tango §3.2); hpcgnn/kernels/int8.py says what the results are,
-// hpcgnn/kernels/reference/int8.py says it in numpy, and they agree bit for bit.
+// Rows of floats as rows of 8-bit integers and a scale (Tango §3.2). hpcgnn/kernels/int8.py defines the results, and
+// hpcgnn/kernels/reference/int8.py computes them in numpy, with the same bits.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,17 @@
 namespace {
 
 constexpr float kMostCode = 127;
-constexpr uint32_t kMagnitude = 0x7FFFFFFF;  // the bits of a float but for its sign
+constexpr uint32_t kMagnitude = 0x7FFFFFFF;  // the bits of a float without its sign
 
-// Magnitudes are compared as integers: their order is the same, and a NaN is beyond infinity, so that it stays.
+// Magnitudes are compared as integers: their order is the same, and a NaN is larger than infinity, so it remains.
 template <int n>
 inline Lanes<int32_t, n> larger_magnitude(const Lanes<int32_t, n> most, const Lanes<float, n> value) {
     const auto magnitude = reinterpret_cast<Lanes<int32_t, n>>(value) & static_cast<int32_t>(kMagnitude);
     return magnitude > most ? magnitude : most;
 }
 
-// The smallest bfloat16 of which 127 reach the largest magnitude, or kSmallestScale; NaN for one that is not finite.
+// The smallest bfloat16 of which 127 steps reach the largest magnitude, at least kSmallestScale; NaN if it is not
+// finite.
 inline float int8_scale(const int32_t largest) {
     if (largest >= kInfinity) return float_of(uint32_t{kNan} << 16);
     if (largest == 0) return 0;
@@ -31,7 +32,7 @@ inline float int8_scale(const int32_t largest) {
     return float_of((bits_of(wanted) + 0xFFFF) & 0xFFFF0000);
 }
 
-// What values are multiplied by for codes in fixed point; 0 where all codes are 0.
+// The factor from values to codes in fixed point; 0 if all codes are 0.
 inline float int8_per_step(const float scale) {
     return scale > 0 ? kOne / scale : 0;  // false for NaN
 }
@@ -44,8 +45,7 @@ inline Lanes<uint32_t, n> int8_codes(const Lanes<float, n> steps, const Lanes<ui
     return reinterpret_cast<Lanes<uint32_t, n>>(fixed >> kFractionBits);
 }
 
-// The codes of one row of steps(c, count): kLanes<float> values from column c on, or `count` of them, already in fixed
-// point.
+// The codes of one row. steps(c, count): kLanes<float> values from column c on, or `count` of them, in fixed point.
 template <Rounding rounding, typename Steps>
 inline void int8_row(const Steps& steps, const int64_t width, const uint64_t hash, int8_t* codes) {
     constexpr int n = kLanes<float>;
@@ -95,7 +95,7 @@ inline int32_t largest_of_row(const float* x, const int64_t width, const float f
     return largest;
 }
 
-// One row, times a factor; returns its scale.
+// Quantizes one row, times a factor; returns its scale.
 template <Rounding rounding>
 inline float quantize_row(const float* x, const int64_t width, const float factor, const uint64_t hash, int8_t* codes) {
     constexpr int n = kLanes<float>;
@@ -109,7 +109,7 @@ inline float quantize_row(const float* x, const int64_t width, const float facto
     return scale;
 }
 
-// How values are rounded: with the noise of a key, or to the nearest.
+// The rounding of values: with the noise of a key, or to the nearest.
 struct Keyed {
     bool to_nearest;
     uint64_t key;

@@ -1,5 +1,5 @@
-// Which instruction sets were compiled in (HPCGNN_COMPILED: their names; HPCGNN_HAS_BF16, HPCGNN_HAS_DOT_...: kernels
-// that need more; from build.py), and which of them this CPU can run.
+// The instruction sets that were compiled in, and those of them that this CPU can run. build.py defines
+// HPCGNN_COMPILED, their names, and HPCGNN_HAS_BF16 and HPCGNN_HAS_DOT_... for kernels that need more instructions.
 
 #include <atomic>
 #include <string>
@@ -38,7 +38,7 @@ std::vector<std::string> supported() {
     return names;
 }
 #elif defined(__aarch64__)
-// SVE code is compiled for one vector length at a time: registers of a known size can hold tiles of a known size.
+// SVE code is compiled for each vector length separately, so that registers of a known size hold tiles of a known size.
 std::vector<std::string> supported() {
     std::vector<std::string> names{"scalar", "neon"};
     if (getauxval(AT_HWCAP) & HWCAP_SVE) names.push_back("sve" + std::to_string(8 * (prctl(PR_SVE_GET_VL) & 0xffff)));

@@ -1,4 +1,4 @@
-// All kernels, for one instruction set (see hpcgnn.h): HPCGNN_ISA is its name, HPCGNN_VECTOR_BYTES its registers' size.
+// All kernels for one instruction set (see hpcgnn.h). HPCGNN_ISA: its name. HPCGNN_VECTOR_BYTES: size of its registers.
 
 #include "activation.h"
 #include "ceiling.h"

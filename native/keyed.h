@@ -1,4 +1,4 @@
-// Random bits that are a function of what they are for; hpcgnn/kernels/keyed.py holds the same functions in numpy.
+// Random bits that are a function of a key, a row and a counter; hpcgnn/kernels/keyed.py has the same in numpy.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ inline U mix32(U v) {  // lowbias32
     return v ^ (v >> 16);
 }
 
-// 64 bits for one row (an original node id, say) under a key.
+// The 64-bit hash of a row's number, such as an original node id, under a key.
 inline uint64_t row_hash(const uint64_t key, const int64_t row) {
     return mix64(key ^ mix64(static_cast<uint64_t>(row) + 0x9E3779B97F4A7C15ULL));
 }
 
-// 32 bits for one counter of a row, from the halves of its hash: any two draws are independent over the keys, as
-// rounding and dropout want; mixing a second time cost a third of the time of quantize.
+// The 32-bit draw for one counter of a row, from the halves of its hash. Any two draws are independent over the keys,
+// as rounding and dropout require. Mixing twice would add a third to the time of quantize.
 inline uint32_t draw32(const uint32_t low, const uint32_t high, const uint32_t counter) {
     return mix32(low + counter * 0x9E3779B9U) ^ high;
 }

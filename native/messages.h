@@ -1,7 +1,7 @@
-// Rows that lie in a wire buffer: one run of bytes, in which a row's payload starts at payload_at[i] and its parameters
-// (zero-point and scale, 4 bytes) at params_at[i], anywhere. Payloads of 1 to 8 bits are those of quantize.h, with the
-// noise of the row's number in the matrix that it comes from, or without noise; 16 and 32 bits are bfloat16 and float32
-// as they are, and have no parameters.
+// Rows in a wire buffer: a run of bytes, in which the payload of row i begins at payload_at[i], and its parameters
+// (zero-point and scale, 4 bytes) at params_at[i], anywhere. Payloads of 1 to 8 bits are those of quantize.h, with
+// noise that depends on the row's number in its matrix, or without noise. 16 and 32 bits are plain bfloat16 and
+// float32, without parameters.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 namespace {
 
-constexpr int64_t kMostBytesFetched = 1024;  // of a row; the hardware follows from there
+constexpr int64_t kMostBytesFetched = 1024;  // of a row; the hardware prefetches the rest
 
 inline bool is_finite(const float value) {
     return (bits_of(value) & kInfinity) != kInfinity;
 }
 
-// GCC takes a function that only prefetches for one without effects and drops the call, unless it has no choice.
+// GCC assumes that a function which only prefetches has no effect, and drops the call unless it must be inlined.
 #define HPCGNN_FETCH __attribute__((always_inline)) inline
 
 HPCGNN_FETCH void fetch(const void* from, const int64_t bytes) {
@@ -27,7 +27,7 @@ HPCGNN_FETCH void fetch(const void* from, const int64_t bytes) {
     for (int64_t b = 0; b < std::min(bytes, kMostBytesFetched); b += 64) __builtin_prefetch(first + b, 0, 2);
 }
 
-// Where encode_rows() finds row i and puts it; decode_rows() goes the other way.
+// The places from which encode_rows() reads row i and to which it writes it; decode_rows() goes the other way.
 struct MessageRows {
     const int64_t* rows;
     int64_t count, width;
@@ -38,7 +38,7 @@ struct MessageRows {
     int64_t number(const int64_t i) const { return rows[i]; }
     uint8_t* payload_of(const int64_t i) const { return buffer + payload_at[i]; }
     void* params_of(const int64_t i) const { return buffer + params_at[i]; }
-    // The hardware fetches by itself what follows in memory.
+    // Prefetches a row to come, unless it follows the row before it in memory: the hardware then prefetches it.
     HPCGNN_FETCH void fetch_after(const int64_t i) const {
         const int64_t later = std::min(i + kRowsAhead, count - 1);
         if (later > 0 && rows[later] != rows[later - 1] + 1) fetch(x + rows[later] * width, width * 4);
@@ -56,12 +56,12 @@ inline bool is_finite_row(const float* x, const int64_t width) {
     return !any<n>(trouble);
 }
 
-// One row as words of a plain format; false if it is not finite. That is a pass of its own over what is in the cache by
-// then: where one loop did both, GCC 12 miscounts in SVE code of 256 bits.
+// One row as words of a plain format; false if it is not finite. This check is a separate pass over the row, which is
+// in the cache by then: with one loop for both, GCC 12 miscounts in SVE code of 256 bits.
 template <int bits>
 inline bool encode_words(const float* x, const int64_t width, uint8_t* to) {
     if constexpr (bits == 32) {
-        // A row of nothing may have no address, which memcpy does not take.
+        // A row without columns may have a null address, which memcpy does not take.
         if (width > 0) std::memcpy(to, x, static_cast<size_t>(width) * sizeof *x);
     } else {
 #pragma omp simd
@@ -91,7 +91,7 @@ int64_t encode_rows(const MessageRows& places, const bool to_centres, const uint
     }
 }
 
-// n words from anywhere, or at the end of a row the first `count` of them, as floats.
+// n words from any address as floats; at the end of a row, the first `count` of them.
 template <int bits, int n, bool kPart>
 inline Lanes<float, n> load_words(const uint8_t* from, const int count) {
     constexpr int kBytes = n * bits / 8;
@@ -136,7 +136,7 @@ struct Params {
     }
 };
 
-// The reverse of encode_rows: rows[i] of out becomes row i, or more by it.
+// The reverse of encode_rows: writes row i of the buffer to row rows[i] of out, or adds it.
 template <int bits, Write write>
 int64_t decode_rows(const MessageRows& places, float* out, const int threads) {
     const int64_t width = places.width, last = places.count - 1;

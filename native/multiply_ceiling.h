@@ -1,4 +1,4 @@
-// What the machine can do at most where numbers are multiplied and added: with operands that stay in registers.
+// The machine's limit of multiply-adds: the operands stay in registers.
 #pragma once
 
 #include "dense_tile.h"
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Makes the compiler forget what it knows of a register, so that no product is moved out of a loop.
+// Makes the compiler assume that a register may have changed, so that it moves no product out of a loop.
 template <typename V>
 inline __attribute__((always_inline)) void forget(V& value) {
 #if defined(__AVX512F__)
@@ -21,7 +21,8 @@ inline __attribute__((always_inline)) void forget(V& value) {
 #endif
 }
 
-// As many sums as a tile of a product has, so that none waits for the one before. add(a, b, sum) adds `each` products.
+// As many sums as a product's tile has, so that no addition waits for the one before. add(a, b, sum): adds `each`
+// products.
 template <typename Operand, typename Sum, typename Add>
 double multiply_ceiling(const int64_t rounds, const int threads, const int each, const Add add) {
     constexpr int kSums = kTileRows * kTileVectors;

@@ -1,4 +1,4 @@
-// Values as bfloat16 and back.
+// Conversion of float32 values to bfloat16 and back.
 #pragma once
 
 #include "bfloat16.h"

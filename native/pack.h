@@ -1,5 +1,5 @@
-// Sixteen values at a time, whatever registers hold, so that sums have one order and one result on every instruction
-// set: lane j adds values j, j + 16, ... and the lanes are added in a tree.
+// Sixteen values at a time, independent of the size of registers, so that sums have the same order and the same result
+// on every instruction set: lane j adds values j, j + 16, ..., and the lanes are added in a tree.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct LaneNumbers {
 template <typename Int>
 constexpr LaneNumbers<Int> kLaneNumbers{};
 
-// 16 values, in as many registers as that takes.
+// 16 values, in as many registers as they need.
 template <typename T>
 struct Pack {
     static constexpr int kSize = 16, n = kLanes<T>, kRegisters = kSize / n;
@@ -34,7 +34,7 @@ struct Pack {
         for (V& part : pack.part) part = splat<T, n>(value);
         return pack;
     }
-    // The first `count` from memory and `other` in the lanes behind them.
+    // The first `count` values from memory, and `other` in the lanes after them.
     static Pack read(const T* from, const int count, const T other = 0) {
         Pack pack;
         if (count == kSize) {
@@ -61,7 +61,7 @@ struct Pack {
             }
         }
     }
-    // The lanes behind the first `count` become `other`.
+    // Sets the lanes after the first `count` to `other`.
     void keep(const int count, const T other) {
         if (count == kSize) return;
         each([&](const V value, const int r) {
@@ -75,11 +75,11 @@ struct Pack {
     }
 };
 
-// The sum, or the larger one.
+// The sum, or the larger one, of two vectors.
 template <typename V, bool kMax>
 inline V combine(const V a, const V b) {
     if constexpr (kMax) {
-        return ((b > a) | (b != b)) ? b : a;  // a NaN stays
+        return ((b > a) | (b != b)) ? b : a;  // a NaN remains
     } else {
         return a + b;
     }
@@ -110,7 +110,7 @@ inline void halve(const Lanes<T, n> vector, const int columns, T* out) {
     store<T, n>(out, vector);
 }
 
-// The same for a whole pack, whose lanes fall into groups of `columns`, a power of 2 that a register holds.
+// The same for a whole pack, whose lanes form groups of `columns`, a power of 2 that fits into a register.
 template <typename T, bool kMax>
 inline void halve_pack(Pack<T> pack, const int columns, T* out) {
 #pragma GCC unroll 4
@@ -130,7 +130,7 @@ inline T sum_lanes(const Pack<T>& pack) {
     return sum;
 }
 
-// e to the power of x, for x <= 0 or NaN; 0 below -87, where float32 loses bits. Within 2e-7 of it, relatively.
+// e to the power of x, for x <= 0 or NaN; 0 below -87, where float32 loses bits. The relative error is below 2e-7.
 template <int n>
 inline Lanes<float, n> exp_lanes(const Lanes<float, n> x) {
     using V = Lanes<float, n>;
@@ -156,7 +156,7 @@ inline Lanes<double, n> exp_lanes(Lanes<double, n> x) {
     return x;
 }
 
-// Up to 16 columns of an (entries, width) array. If all columns fit, a pack takes several entries: lane j is column
+// Up to 16 columns of an (entries, width) array. If all columns fit, a pack takes several entries, and lane j is column
 // j % columns.
 struct Strip {
     int64_t width, first;
@@ -169,7 +169,7 @@ struct Strip {
                               width <= 16 ? static_cast<int>(16 / width) : 1});
         return strips;
     }
-    // f(offset of a pack, its lanes) for entries [begin, end).
+    // Calls f(offset of a pack, its lanes) for the entries [begin, end).
     template <typename F>
     void each(const int64_t begin, const int64_t end, const F& f) const {
         for (int64_t e = begin; e < end; e += entries)
@@ -183,7 +183,7 @@ struct Strip {
         for (int j = 0; j < columns * entries; j += columns) std::copy(values, values + columns, lanes + j);
         return Pack<T>::read(lanes, 16);
     }
-    // The other way: combines the lanes of a column, those of the pack's halves first.
+    // The reverse: combines the lanes of each column, first those of the pack's halves.
     template <bool kMax, typename T>
     void fold(const Pack<T>& pack, T* values) const {
         if (columns <= Pack<T>::n && (columns & (columns - 1)) == 0) return halve_pack<T, kMax>(pack, columns, values);

@@ -1,10 +1,10 @@
-// Rows of floats as few bits each, for the wire: stochastic rounding between a row's smallest and largest value (AdaQP
-// §3, SuperGCN §4), or to the centre of the cell that a value lies in. hpcgnn/kernels/messages.py says what
-// the results are; hpcgnn/kernels/reference/quantize.py says it in numpy, and the payloads must agree bit for bit.
+// Rows of floats in few bits a value, for the wire: stochastic rounding between a row's smallest and largest value
+// (AdaQP §3, SuperGCN §4), or rounding to the centre of a value's cell. hpcgnn/kernels/messages.py defines the results;
+// hpcgnn/kernels/reference/quantize.py computes them in numpy, and the payloads must agree bit for bit.
 //
 // The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
-// so that a register of codes is shifted and merged, never shuffled. The last, partial block of n columns has
-// ceil(n * bits / 8) bytes and that number in place of 16.
+// so that a register of codes is shifted and merged, never shuffled. A last, partial block of n columns has
+// ceil(n * bits / 8) bytes, and its columns follow at this distance instead of 16.
 #pragma once
 
 #include <algorithm>
@@ -16,21 +16,21 @@
 
 namespace {
 
-constexpr float kLargest = 0x1p126F;            // values beyond are taken as this: no difference of two overflows
-constexpr int kFractionBits = 17;               // of a fixed-point code: 16 random bits and a half
+constexpr float kLargest = 0x1p126F;            // larger values count as this, so that no difference overflows
+constexpr int kFractionBits = 17;               // bits after the point: 16 random bits, and the bit of a half
 constexpr float kOne = 1 << kFractionBits;      // 1.0 in fixed point
-constexpr uint32_t kGolden = 0x9E3779B9U;       // of draw32
-constexpr int kGroup = 16;                      // columns that share a half of their draws: the low or the high one
+constexpr uint32_t kGolden = 0x9E3779B9U;       // factor of draw32's counter
+constexpr int kGroup = 16;                      // consecutive columns that take the same half of their draws
 constexpr int64_t kStreamedBytes = 16LL << 20;  // results of at least this size do not fit in a cache anyway
-constexpr int64_t kBlockBytes = 4096;           // of rows, which stay in the first cache between the two passes
-constexpr int64_t kMostRows = 16;               // of a block
+constexpr int64_t kBlockBytes = 4096;           // bytes of rows that stay in the first-level cache between both passes
+constexpr int64_t kMostRows = 16;               // most rows of a block
 
 struct Range {
     float low, high;
     bool finite;
 };
 
-// The smallest of `low` and the largest of `high`: halved together, as -high is smallest where high is largest.
+// The smallest value of `low` and the largest of `high`, reduced together: -high is smallest where high is largest.
 template <int n>
 inline Range range_of(const Lanes<float, n> low, const Lanes<float, n> high, const Lanes<int32_t, n> trouble) {
     if constexpr (n == 1) {
@@ -72,8 +72,8 @@ inline Range range_of_row(const float* x, const int64_t width) {
     return range_of<n>(smaller<n>(low[0], low[1]), larger<n>(high[0], high[1]), trouble);
 }
 
-// To one of the two nearest points of a grid between the row's ends, at random; or to the nearest of the centres of
-// 2**bits cells between them, which lie half a cell inside: then what is left of a row, sent again and again, shrinks.
+// kRandom: to one of the two nearest points of a grid between the row's ends, at random. kCentre: to the nearest centre
+// of 2**bits cells between the ends; the outer centres lie half a cell inside, so that repeated differences shrink.
 enum class Rounding { kRandom, kCentre };
 
 // A row before it is encoded.
@@ -83,7 +83,7 @@ struct Row {
     bool finite;
 };
 
-// One row's way from floats to codes.
+// The conversion of one row from floats to codes.
 template <int bits, Rounding rounding>
 struct Encoder {
     static constexpr int n = kLanes<float>;
@@ -103,7 +103,7 @@ struct Encoder {
     // Random bits for columns c, c + 1, ...: the low halves for the first 16 of every 32 columns, the high halves for
     // the others.
     U draw(const int64_t c) const {
-        if constexpr (rounding == Rounding::kCentre) return U{};  // nobody looks
+        if constexpr (rounding == Rounding::kCentre) return U{};  // not used
         const U lane = lane_numbers<uint32_t, n>();
         const uint32_t first = static_cast<uint32_t>(c / (2 * kGroup) * kGroup + c % kGroup);
         return mix32(lane * kGolden + (low + first * kGolden)) ^ high;  // draw32(low, high, first + lane)
@@ -116,7 +116,7 @@ struct Encoder {
         return reinterpret_cast<U>(fixed) + noise;
     }
 
-    // What rounds a code: 16 random bits and a half, or always one half of the unit.
+    // The noise of a code: 16 random bits and a half, or always one half of a step.
     static U low_noise(const U draw) {
         if constexpr (rounding == Rounding::kCentre) return splat<uint32_t, n>(1U << (kFractionBits - 1));
         return (draw << 1 & 0x1FFFF) | 1;
@@ -152,8 +152,7 @@ struct Encoder {
         if (c < width) rest(x, c, width, to + c * bits / 8);
     }
 
-    // Columns [first, width), fewer than a unit: their codes, a byte each, and then as the layout of a last block
-    // wants.
+    // The columns [first, width), fewer than a unit: first one byte for each code, then the layout of a last block.
     void rest(const float* x, const int64_t first, const int64_t width, uint8_t* to) const {
         constexpr int kSlots = 8 / bits;
         alignas(64) uint8_t codes[(std::max(kSlots, 2) + 1) * kGroup] = {};
@@ -175,13 +174,13 @@ struct Encoder {
     }
 };
 
-// A row's parameters as they are stored, anywhere.
+// Stores a row's parameters at any address.
 inline void store_params(void* to, const uint16_t zero, const uint16_t scale) {
     const uint16_t both[2] = {zero, scale};
     std::memcpy(to, both, sizeof both);
 }
 
-// The smallest bfloat16 of which `steps` reach from low to high, or kSmallestScale; 0 where there is no way to go.
+// The smallest bfloat16 of which `steps` steps reach from low to high, at least kSmallestScale; 0 unless high > low.
 inline float scale_of(const float low, const float high, const int steps) {
     if (!(high > low)) return 0;
     return float_of((bits_of(std::max((high - low) / steps, kSmallestScale)) + 0xFFFF) & 0xFFFF0000);
@@ -218,7 +217,7 @@ inline Row measure_row(const float* x, const int64_t width, const uint64_t hash,
     return {grid.zero, grid.scale == 0 ? 0 : kOne / grid.scale, hash, true};
 }
 
-// Encodes `rows` rows of x; returns how many of them are not finite. `key` plays no part in rounding to centres.
+// Encodes `rows` rows of x; returns how many of them are not finite. Rounding to centres ignores `key`.
 template <int bits, Rounding rounding, typename Places>
 int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t key, const float* x, const Places& places,
                       const int threads) {
@@ -248,7 +247,7 @@ int64_t quantize_rows(const int64_t rows, const int64_t width, const uint64_t ke
     return trouble;
 }
 
-// How a row that was decoded gets to `out`.
+// The way in which a decoded row is written to `out`.
 enum class Write { kStore, kStream, kAdd };
 
 template <int n, Write write>
@@ -290,7 +289,7 @@ inline void dequantize_row(const uint8_t* from, const float zero, const float sc
     }
 }
 
-// Whether streaming stores to so many rows of `out` are possible and pay.
+// Whether streaming stores to `rows` rows of `out` are possible and faster.
 inline bool goes_past_caches(const int64_t rows, const int64_t width, const float* out) {
     const bool aligned = (reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(width * 4)) % kVectorBytes == 0;
     return aligned && rows * width * 4 >= kStreamedBytes;

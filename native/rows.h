@@ -1,4 +1,4 @@
-// Rows named by an index: gathering them, and the order that sorts the index.
+// Gathering of the rows that an index names, and the order that sorts the index.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace {
 
-constexpr int64_t kRowsAhead = 16;  // of prefetching
+constexpr int64_t kRowsAhead = 16;  // prefetching distance
 
-// One value a row: a plain load and store instead of a copy of unknown length.
+// Rows of one value: a plain load and store instead of a copy of variable length.
 template <typename Value, typename Index>
 void gather_values(const void* x, const Index* index, const int64_t count, void* out, const int threads) {
     const Value* from = static_cast<const Value*>(x);
@@ -37,7 +37,7 @@ void gather_rows(const uint8_t* x, const int64_t row_bytes, const Index* index, 
         default:
             break;
     }
-    const int64_t fetched = std::min<int64_t>(row_bytes, 1024);  // the hardware follows from there
+    const int64_t fetched = std::min<int64_t>(row_bytes, 1024);  // the hardware prefetches the rest
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t k = 0; k < count; ++k) {
         const Index later = index[std::min(k + kRowsAhead, count - 1)];
@@ -51,7 +51,7 @@ void gather_rows(const uint8_t* x, const int64_t row_bytes, const Index* index, 
     }
 }
 
-// indptr and order of an index that ascends: nothing has to move.
+// indptr and order of an ascending index, which needs no sorting.
 template <typename Index>
 void cluster_sorted(const Index* index, const int64_t count, const int64_t rows, int64_t* indptr, int32_t* order,
                     const int threads) {
@@ -63,7 +63,7 @@ void cluster_sorted(const Index* index, const int64_t count, const int64_t rows,
     std::fill(indptr + (count == 0 ? 0 : index[count - 1] + 1), indptr + rows + 1, count);
 }
 
-// A stable counting sort. Each share of the index is counted and placed by one thread, after the shares before it.
+// A stable counting sort. One thread counts and places each share of the index, after the positions of earlier shares.
 template <typename Index>
 void cluster(const Index* index, const int64_t count, const int64_t rows, int64_t* indptr, int32_t* order,
              const int threads) {
@@ -73,7 +73,7 @@ void cluster(const Index* index, const int64_t count, const int64_t rows, int64_
     for (int64_t k = 1; k < count; ++k) sorted = sorted && index[k - 1] <= index[k];
     if (sorted) return cluster_sorted(index, count, rows, indptr, order, threads);
 
-    // The counters of all shares take no more memory than twice the larger of order and one share's.
+    // The counters of all shares take at most twice the memory of `order`, or of one share's counters if that is more.
     const int64_t shares = std::clamp<int64_t>(2 * std::max(count, rows) / rows, 1, threads);
     const std::unique_ptr<uint32_t[]> counters(new uint32_t[shares * rows]);
     std::vector<int64_t> before(shares + 1);  // entries before each block of rows

@@ -1,5 +1,5 @@
-// Products and sums of the two ends of each entry, of rows of 8-bit integers (Tango §3.3): products are added as
-// integers, for sums both are made floats first.
+// Products and sums of the two rows of 8-bit integers that each entry joins (Tango §3.3). Products are added as
+// integers; for sums, both rows become floats first.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace {
 
-// Codes that an instruction takes at a time: kTermsOfInt8 for each lane of a sum.
+// Number of codes that an instruction takes at a time: kTermsOfInt8 for each lane of a sum.
 constexpr int kInt8Chunk = kTermsOfInt8 * kFloats;
 
-// A chunk of codes as numbers; of `b`, to which kOffset is added.
+// A chunk of codes as numbers; kWithOffset: the codes of `b`, to which kOffset is added.
 template <bool kWithOffset>
 inline Lanes<uint32_t, kFloats> load_int8_chunk(const int8_t* from) {
 #if defined(__AVX512BW__)
@@ -37,10 +37,10 @@ inline Lanes<uint32_t, kFloats> load_int8_chunk(const int8_t* from) {
     }
 }
 
-// How the columns of a head lie in chunks.
+// The position of heads in chunks.
 enum class HeadShape {
-    kChunks,   // a head is of whole chunks
-    kLanes,    // a chunk is of whole heads, of a power of 2 lanes each
+    kChunks,   // a head consists of whole chunks
+    kLanes,    // a chunk consists of whole heads, each a power of 2 lanes
     kUnknown,  // neither
 };
 
@@ -63,7 +63,7 @@ struct HeadLayout {
     }
 };
 
-// Each lane becomes the sum of the group of `lanes` that it is in.
+// Each lane becomes the sum of its group of `lanes` lanes.
 inline Ints sum_groups(Ints sum, const int lanes) {
     const auto lane = lane_numbers<int32_t, kFloats>();
     for (int step = lanes / 2; step > 0; step /= 2) {
@@ -73,8 +73,8 @@ inline Ints sum_groups(Ints sum, const int lanes) {
     return sum;
 }
 
-// The products of row a with one row b after another. The numbers of a, and what kOffset adds to sums with them, are
-// made once.
+// The products of one row a with several rows b. The numbers of a, and the contribution of kOffset to their sums, are
+// computed once.
 struct Int8Row {
     static constexpr int64_t kMostChunks = 64;
     const HeadLayout& layout;
@@ -121,7 +121,7 @@ struct Int8Row {
     void dot_simply(const int8_t* b, const float scale, float* out) const {
         for (int64_t h = 0; h < layout.heads; ++h) {
             const int8_t *left = codes + h * layout.columns, *right = b + h * layout.columns;
-            int32_t sum = 0;  // without "omp simd reduction", of which GCC 12 makes wrong code for SVE
+            int32_t sum = 0;  // without "omp simd reduction", which GCC 12 compiles to wrong code for SVE
             for (int64_t c = 0; c < layout.columns; ++c) sum += left[c] * right[c];
             out[h] = static_cast<float>(sum) * scale;
         }

@@ -1,5 +1,5 @@
-// Vectors of the instruction set that this file is compiled for, as GNU vector types: arithmetic is written with
-// operators and the compiler picks the instructions. Only loads and stores of part of a vector need intrinsics.
+// Vectors of the instruction set for which this file is compiled, as GNU vector types: arithmetic uses operators, and
+// the compiler chooses the instructions. Only loads and stores of a part of a vector need intrinsics.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace {
 
 constexpr int kVectorBytes = HPCGNN_VECTOR_BYTES;  // from build.py: 4 (scalar), 16, 32 or 64
 
-// How many values of T a register holds.
+// The number of values of T in a register.
 template <typename T>
 constexpr int kLanes = sizeof(T) < kVectorBytes ? kVectorBytes / sizeof(T) : 1;
 
-// Lanes<float, n>: n floats. Unaligned<...>: the same, where memory need not be aligned to the vector's size.
+// Lanes<float, n>: n floats. Unaligned<...>: the same, for memory that is not aligned to the vector's size.
 template <typename T, int n>
 struct VectorOf {
     typedef T type __attribute__((vector_size(n * sizeof(T))));
@@ -44,7 +44,7 @@ inline Lanes<T, n> splat(const T value) {
     return value - Lanes<T, n>{};  // value - 0: exact, also for -0 and NaN
 }
 
-// The first `count` lanes (0 < count <= n) from memory, 0 in the others; nothing beyond them is touched.
+// The first `count` lanes (0 < count <= n) from memory, 0 in the others; memory beyond them is not read.
 template <typename T, int n>
 inline Lanes<T, n> load_first(const T* from, const int count) {
     Lanes<T, n> vector{};
@@ -106,7 +106,7 @@ inline void store_first<double, 4>(double* to, const Lanes<double, 4> vector, co
 #endif
 
 // Narrow values as floats. GCC's own conversions from bytes go through memory, lane by lane. Here and below, the masks
-// of AVX-512 take all lanes: GCC 12 warns of an uninitialised value in the forms without.
+// of AVX-512 take all lanes, because GCC 12 warns of uninitialised values in the forms without a mask.
 template <int n>
 inline Lanes<float, n> widen(const Lanes<int8_t, n> bytes) {
 #if defined(__AVX512F__)
@@ -151,7 +151,7 @@ inline Lanes<float, kLanes<float>> fused(const Lanes<float, kLanes<float>> a, co
 #endif
 }
 
-// A store past the caches, to an aligned address; finish_streams() comes before anyone else may read it.
+// A store past the caches, to an aligned address; finish_streams() must be called before another thread reads it.
 template <typename T, int n>
 inline void stream(T* to, const Lanes<T, n> vector) {
 #if defined(__AVX512F__)
@@ -180,7 +180,7 @@ inline Lanes<T, n> lane_numbers() {
     return lane_numbers_of<T>(std::make_integer_sequence<int, n>());
 }
 
-// Lane by lane; which one it is does not matter to the caller where both are 0 or one is NaN.
+// Lane by lane. If both are 0, or one is NaN, either of them may be the result.
 template <int n>
 inline Lanes<float, n> smaller(const Lanes<float, n> a, const Lanes<float, n> b) {
     return a < b ? a : b;
@@ -194,7 +194,7 @@ inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) 
 // The lanes of a (0 to n - 1) and b (from n) that `which` names.
 template <int n>
 inline Lanes<float, n> pick(const Lanes<float, n> a, const Lanes<float, n> b, const Lanes<int32_t, n> which) {
-#if defined(__clang__)  // makes shuffles of this, and has no other way to say it
+#if defined(__clang__)  // clang compiles this to shuffles, and offers no other way
     Lanes<float, n> lanes;
     for (int i = 0; i < n; ++i) lanes[i] = which[i] < n ? a[which[i] % n] : b[which[i] % n];
     return lanes;
@@ -224,7 +224,7 @@ inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
     return v;
 }
 
-// The first `count` of them, 0 in the other lanes; nothing beyond is touched.
+// The first `count` of them, 0 in the other lanes; memory beyond them is not read.
 template <int n>
 inline Lanes<int32_t, n> load_first_bytes(const uint8_t* from, const int count) {
     uint8_t bytes[n] = {};
@@ -232,7 +232,7 @@ inline Lanes<int32_t, n> load_first_bytes(const uint8_t* from, const int count) 
     return load_bytes<n>(bytes);
 }
 
-// GCC makes element-wise code of these conversions, and compares and blends where there is a minimum.
+// GCC compiles these conversions element by element, and a minimum to a comparison and a blend.
 #if defined(__AVX512F__)
 template <>
 inline bool any<16>(const Lanes<int32_t, 16> v) {
@@ -287,7 +287,7 @@ inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
 }
 #endif
 
-// How many numbers a register can look up in another; lookup() does, by the low bits of each lane. 0: it cannot.
+// kLookupLanes: the size of the table in which lookup() finds the value for each lane's low bits; 0: no instruction.
 #if defined(__AVX512F__)
 constexpr int kLookupLanes = 16;
 template <int n>
@@ -306,7 +306,7 @@ inline Lanes<float, n> lookup(const Lanes<float, n> table, const Lanes<int32_t, 
 constexpr int kLookupLanes = 0;
 template <int n>
 inline Lanes<float, n> lookup(const Lanes<float, n> table, const Lanes<int32_t, n>) {
-    return table;  // nobody asks
+    return table;  // never called
 }
 #endif
 

@@ -1,10 +1,10 @@
-// Sparse matrix times dense matrix (SuperGCN §3.2): the rows of x that a row of the matrix names are gathered into
-// registers, one tile of columns at a time, and leave them once.
+// The product of a sparse and a dense matrix (SuperGCN §3.2): the rows of x that a row of the matrix names are summed
+// in registers, one tile of columns at a time, and each sum is stored once.
 //
-// What limits it is where those rows lie. Rows that many entries name (power-law graphs have them) are copied first,
-// tile by tile, into memory of their own: a tile of them is dense there, so that the caches hold several times as many
-// as when each is a piece of a longer row. All others are fetched ahead, into the second-level cache: more misses can
-// be under way there than the first level has buffers for. tasks.h says how the work is shared.
+// Its speed depends on the caches that hold these rows. Rows that many entries name (power-law graphs have them) are
+// copied first, tile by tile: a tile of them is contiguous then, so the caches hold several times as many of them as if
+// each were a piece of a longer row. All other rows are prefetched into the second-level cache, which can have more
+// misses under way than the first level has buffers for. tasks.h divides the work.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@
 
 namespace {
 
-// Registers that a tile takes: at most half of those that there are. 8 of AVX-512's are 512 bytes of floats, which is
-// enough; narrow types take twice as many, for gathered pieces of about the same size. There is code for each number of
-// them up to kAnyVectors, and for even numbers beyond: compiling it takes most of a build's time. HPCGNN_MAX_VECTORS is
-// for builds that need not be fast.
+// Registers of a tile: at most half of all. 8 registers of AVX-512 hold 512 bytes of floats, which is enough; narrow
+// types take twice as many, for gathered pieces of about the same size. There is code for each number of registers up
+// to kAnyVectors, and for even numbers beyond; compiling it takes most of a build's time. HPCGNN_MAX_VECTORS is for
+// builds whose kernels need not be fast.
 constexpr int kAnyVectors = kVectorBytes == 4 ? 4 : 8;
 #ifdef HPCGNN_MAX_VECTORS
 template <typename Storage>
@@ -31,7 +31,7 @@ constexpr int kMaxVectors = kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(
 #endif
 constexpr int kMostEntriesAhead = 64;
 
-// kScale: a scale for each row of x, and weights if there are any. kHeads: weights of the several heads of a tile.
+// kScale: a scale for each row of x, and weights if there are any. kHeads: weights of several heads in a tile.
 enum class Factor { kOne, kWeight, kHeads, kScale, kScaledHeads };
 constexpr bool has_scale(const Factor factor) {
     return factor == Factor::kScale || factor == Factor::kScaledHeads;
@@ -39,14 +39,14 @@ constexpr bool has_scale(const Factor factor) {
 constexpr bool has_heads(const Factor factor) {
     return factor == Factor::kHeads || factor == Factor::kScaledHeads;
 }
-// Ones can be added in any order, see Rows.
+// Without weights, entries can be added in any order, see Rows.
 constexpr bool has_weights(const Factor factor) {
     return factor == Factor::kWeight || has_heads(factor);
 }
 
 using bfloat16 = hpcgnn_bfloat16;
 
-// n values as they are stored, as the type in which they are added. At the end of a row only `count` of them exist.
+// n stored values, converted to the type in which they are added. At the end of a row only `count` of them exist.
 template <typename Value, typename Storage, int n, bool kPart>
 inline Lanes<Value, n> gather(const Storage* from, const int count) {
     if constexpr (std::is_same_v<Value, Storage>) {
@@ -59,8 +59,8 @@ inline Lanes<Value, n> gather(const Storage* from, const int count) {
     }
 }
 
-// Where an entry's row of x is, at the first column of a tile. `kGrouped`: packed rows come first in each row's
-// entries.
+// The address of an entry's row of x, at the first column of a tile. `kGrouped`: entries of packed rows come first in
+// each row.
 template <typename Storage, typename Value, int N, bool kPacked, bool kGrouped>
 struct Rows {
     const Storage *x, *packed;
@@ -78,7 +78,7 @@ struct Rows {
         const int64_t index = indices[entry];
         if constexpr (!kPacked) return x + index * width;
         if constexpr (kGrouped) return index < 0 ? packed + ~index * (N * kLanes<Value>) : x + index * width;
-        // In any other order, which of the two it is cannot be foretold: a branch would cost more than this.
+        // In any other order, the CPU cannot predict which of both it is: a branch would cost more than this.
         const intptr_t copied = index >> 63;  // all ones, or zero
         return reinterpret_cast<const Storage*>(
             (reinterpret_cast<intptr_t>(packed + ~index * (N * kLanes<Value>)) & copied) |
@@ -155,7 +155,7 @@ inline void finish(const SpmmJob<Storage, Value>& job, const Tile& tile, const V
     }
 }
 
-// acc = what sums start from: `out` if it is accumulated into, else 0.
+// acc = the initial value of sums: `out` if results are added to it, else 0.
 template <typename Storage, typename Value, int N, bool kPart, typename V>
 inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Value* out, V (&acc)[N]) {
     constexpr int n = kLanes<Value>;
@@ -170,7 +170,7 @@ inline void start(const SpmmJob<Storage, Value>& job, const Tile& tile, const Va
     }
 }
 
-// One task: rows [first, last) of one tile, but for the heavy ones.
+// One task: the rows [first, last) of one tile, except heavy ones.
 template <typename Storage, typename Value, Factor kFactor, int N, bool kPart, bool kPacked>
 void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile, const int64_t first,
              const int64_t last) {
@@ -189,7 +189,7 @@ void do_rows(const SpmmJob<Storage, Value>& shared_job, const Tile& shared_tile,
     }
 }
 
-// The task above for each number of vectors in a tile.
+// The task above, for each number of vectors in a tile.
 template <typename Storage, typename Value, Factor kFactor, bool kPart, bool kPacked, int N = 1>
 TileKernel<Storage, Value> kernel_for(const int vectors) {
     if constexpr (N < kMaxVectors<Storage>) {
@@ -221,7 +221,7 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
     const int64_t vectors = (columns + n - 1) / n;
     int64_t most = std::clamp(tile_bytes / (n * int{sizeof(Storage)}), 1, kMaxVectors<Storage>);
     if (vectors % 2 != 0) most = std::min<int64_t>(most, kAnyVectors);
-    const int64_t together = most > kAnyVectors ? 2 : 1;  // vectors that stay in one tile
+    const int64_t together = most > kAnyVectors ? 2 : 1;  // vectors that are not divided among tiles
     const int64_t pieces = vectors / together, most_pieces = most / together;
     const int64_t tiles = (pieces + most_pieces - 1) / most_pieces;
     std::vector<Tile> result;
@@ -238,7 +238,7 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
     return result;
 }
 
-// Copies rows of x so that each tile of them is dense: packed[tile][row][column in the tile, padded to whole vectors].
+// Copies rows of x, contiguous for each tile: packed[tile][row][column in the tile, padded to whole vectors].
 template <typename Storage, typename Value>
 void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x, const int64_t width,
                const int tile_bytes, Storage* packed, const int threads) {
@@ -254,7 +254,7 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
     }
 }
 
-// Tiles that may have columns of several heads, each of whole vectors: entries are walked once for all of these.
+// Tiles with columns of several heads, each of whole vectors: one pass over the entries computes all these heads.
 template <typename Storage, typename Value>
 std::vector<Tile> cut_heads(const int64_t width, const int64_t heads, const int tile_bytes) {
     constexpr int n = kLanes<Value>;

@@ -1,6 +1,6 @@
-// spmm with rows of a wire buffer (messages.h) in place of a matrix: they are decoded in registers, so that an entry
-// gathers its row's few bytes, and no matrix of floats is written first. The sums are those of spmm with decoded rows,
-// bit for bit; tasks.h cuts the work for both.
+// spmm with rows of a wire buffer (messages.h) in place of a matrix: they are decoded in registers, so that each entry
+// reads the few bytes of its row, and no matrix of floats is written first. The sums are those of spmm with decoded
+// rows, bit for bit; tasks.h divides the work of both.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace {
 
-constexpr int64_t kMessagesAhead = 16;  // of prefetching
-// Registers for sums: at most half of those that there are. And for places of a row, each with its sums: there is code
-// for each number of them, as in spmm.h.
+constexpr int64_t kMessagesAhead = 16;  // prefetching distance
+// Registers for sums (at most half of all registers), and registers for places of a row, each with its sums. There is
+// code for each number of the latter, as in spmm.h.
 constexpr int kMessageVectors = kVectorBytes == 4 ? 4 : kVectorBytes == 32 ? 8 : 16;
 #ifdef HPCGNN_MAX_VECTORS
 constexpr int kPlaceVectors = HPCGNN_MAX_VECTORS;
@@ -23,8 +23,8 @@ constexpr int kPlaceVectors = HPCGNN_MAX_VECTORS;
 constexpr int kPlaceVectors = 8;
 #endif
 
-// What spmm_rows gathers from, in place of a matrix. Its columns lie in places: bytes, each with a column in every
-// slot, or whole words. A row's payload is a run of places, and registers take kLanes<float> of them.
+// The rows that spmm_rows gathers, in place of a matrix. Columns lie in places: bytes, each with a column in every
+// slot, or whole words. A row's payload is a run of places, of which a register takes kLanes<float>.
 template <int bits>
 struct Message {
     static constexpr int kSlots = bits < 8 ? 8 / bits : 1;
@@ -39,8 +39,8 @@ constexpr int64_t places_of(const int64_t width) {
     return bits < 8 ? (width * bits + 7) / 8 : width;
 }
 
-// One row's way from codes to terms of a sum. Where the registers can look up as many numbers as there are codes, each
-// code's term is computed once.
+// The conversion of one row's codes to terms of a sum. If lookup() works for as many numbers as there are codes, the
+// term of each code is computed once.
 template <int bits>
 class Decoder {
 public:
@@ -59,7 +59,7 @@ public:
         }
     }
 
-    // acc[slot] += what the places from `from` on hold; of the last ones of a row, only `count` exist.
+    // acc[slot] += the terms of the places from `from` on; at the end of a row, only `count` of them exist.
     template <bool kPart>
     void add(const uint8_t* from, const int count, F* acc) const {
         if constexpr (bits > 8) {
@@ -83,11 +83,11 @@ private:
         return (zero_ + __builtin_convertvector(bits < 8 ? codes & kTop : codes, F) * scale_) * factor_;
     }
 
-    F table_{};  // of codes 0, 1, ..., again and again
+    F table_{};  // the terms of codes 0, 1, ..., repeated
     float zero_ = 0, scale_ = 0, factor_;
 };
 
-// The columns that n places from `place` on hold in one slot: `count` of them from `first`.
+// The columns in one slot of the n places from `place` on: `count` columns from `first` on.
 struct Columns {
     int64_t first;
     int count;
@@ -138,7 +138,7 @@ inline void store_tile(const Acc& acc, const Tile& tile, const int64_t width, fl
     }
 }
 
-// Fetches what an entry to come will read, in two steps: where its row lies is itself read from memory.
+// Prefetches the bytes of a coming entry in two steps, because the address of its row is itself read from memory.
 template <int bits, int kBytes>
 HPCGNN_FETCH void fetch_entry(const Message<bits>& message, const int64_t first_byte, const int64_t soon,
                               const int64_t later) {
@@ -153,7 +153,7 @@ HPCGNN_FETCH void fetch_entry(const Message<bits>& message, const int64_t first_
     }
 }
 
-// One task, as do_rows() in spmm.h, for sums of decoded rows: N registers of places.
+// One task for sums of decoded rows, as do_rows() in spmm.h: N registers of places.
 template <int bits, int N, bool kPart>
 void do_messages(const SpmmJob<Message<bits>, float>& shared_job, const Tile& shared_tile, const int64_t first,
                  const int64_t last) {
@@ -191,7 +191,7 @@ void do_messages(const SpmmJob<Message<bits>, float>& shared_job, const Tile& sh
 }
 
 template <int bits>
-constexpr int kMostRegisters = std::clamp(kMessageVectors / Message<bits>::kSlots, 1, kPlaceVectors);  // of places
+constexpr int kMostRegisters = std::clamp(kMessageVectors / Message<bits>::kSlots, 1, kPlaceVectors);  // for places
 
 template <int bits, bool kPart, int N = 1>
 TileKernel<Message<bits>, float> message_kernel(const int registers) {
@@ -218,7 +218,7 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
     job.accumulate = true;
     job.tuning = *tuning;
     job.segment = hpcgnn_segment_entries();
-    // Places of whole blocks, of which all lanes are columns.
+    // Places of whole blocks, where every lane is a column.
     const int64_t whole = bits < 8 ? width / (Message<bits>::kSlots * kGroup) * kGroup : width / n * n;
     const int64_t places = places_of<bits>(width), registers = (places + n - 1) / n;
     const int64_t num_tiles = (registers + kMostRegisters<bits> - 1) / kMostRegisters<bits>;

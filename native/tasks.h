@@ -1,9 +1,9 @@
-// What every product with a sparse matrix shares: how its work is cut into tasks.
+// The division into tasks of the work of products with a sparse matrix.
 //
-// Scheduling is two-dimensional: a task is a run of rows, cut so that all tasks have about the same work, by one tile
-// of columns; threads take tasks as they come. Rows with more than a segment of entries (power-law graphs have them)
-// are cut into segments, which are tasks too; their sums are added in order afterwards, so no thread writes what
-// another does.
+// Scheduling is two-dimensional: a task is a run of rows, cut so that all tasks have about the same work, for one tile
+// of columns. A free thread takes the next task. Rows with more entries than a segment (power-law graphs have them) are
+// cut into segments, which are tasks, too. The sums of segments are added in order afterwards, so no two threads write
+// to the same row.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 
 namespace {
 
-constexpr int64_t kWorkOfARow = 4;           // beside its entries, in entries
+constexpr int64_t kWorkOfARow = 4;           // work of a row beside that of its entries, in entries
 constexpr int64_t kLeastWorkOfATask = 1024;  // entries
 
 template <typename Storage, typename Value>
 struct SpmmJob {
     const hpcgnn_csr* csr;
     const Value* weight;  // (entries, heads), or null
-    int64_t heads;        // the columns fall into this many groups, with a weight each
+    int64_t heads;        // the columns form this many equal groups, with a weight each
     const Storage* x;
     const float* scale;  // (rows of x), or null
     int64_t width;
@@ -31,19 +31,19 @@ struct SpmmJob {
     hpcgnn_tuning tuning;
     int64_t segment;        // rows with more entries are heavy
     const Storage* packed;  // the hot rows of x, tile by tile (see pack_rows), or null
-    const int64_t* indptr;  // of the rows of `out`; last_entry: the last of those that may be looked up
+    const int64_t* indptr;  // of the rows of `out`; last_entry: the last entry that may be read
     int64_t last_entry;
 };
 
-// A tile of columns: `vectors` of them from `first_column`; the last has `last_lanes` lanes. Tiles of packed rows
-// follow each other; before this one, each row has `packed_columns` of them, padding included. Its columns belong to
-// `head`, or, where heads are of `head_vectors` whole vectors, to several from there on.
+// A tile of columns: `vectors` vectors from `first_column` on, of which the last has `last_lanes` lanes. Tiles of
+// packed rows are contiguous; the tiles before this one have `packed_columns` columns of each row, padding included.
+// The tile's columns belong to `head`, or, if heads have `head_vectors` whole vectors, to several heads from there on.
 struct Tile {
     int64_t first_column, head, packed_columns;
     int vectors, last_lanes, head_vectors;
 };
 
-// One task: rows [first, last) of one tile, but for the heavy ones.
+// One task: the rows [first, last) of one tile, except heavy ones.
 template <typename Storage, typename Value>
 using TileKernel = void (*)(const SpmmJob<Storage, Value>&, const Tile&, int64_t, int64_t);
 
@@ -51,8 +51,7 @@ struct Segment {
     int64_t begin, end;
 };
 
-// One task: a segment of a heavy row, summed into `partial`, a row of scratch memory, as if it were a matrix of one
-// row.
+// One task: a segment of a heavy row, which is summed as a matrix of one row into `partial`, a row of scratch memory.
 template <typename Storage, typename Value>
 void do_segment(const TileKernel<Storage, Value> kernel, SpmmJob<Storage, Value> job, const Tile& tile,
                 const Segment& segment, Value* partial) {
@@ -64,7 +63,7 @@ void do_segment(const TileKernel<Storage, Value> kernel, SpmmJob<Storage, Value>
     kernel(job, tile, 0, 1);
 }
 
-// The first row of `csr` by which at least `work` has been done.
+// The first row of `csr` before which there is at least `work`.
 inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
     int64_t low = 0, high = csr.rows;
     while (low < high) {
@@ -79,7 +78,7 @@ inline int64_t row_at(const hpcgnn_csr& csr, const int64_t work) {
     return low;
 }
 
-// Adds the segments of the heavy rows in order. `partial` has a row of `width` for each of them.
+// Adds the sums of heavy rows' segments in order. `partial` has a row of `width` values for each segment.
 template <typename Storage, typename Value>
 void join_segments(const SpmmJob<Storage, Value>& job, const int64_t row, const Value* partial) {
     const int64_t entries = job.csr->indptr[row + 1] - job.csr->indptr[row];
@@ -92,7 +91,7 @@ void join_segments(const SpmmJob<Storage, Value>& job, const int64_t row, const 
     }
 }
 
-// Does all rows of job.csr, with a kernel for each tile; `job` lacks indptr and last_entry yet.
+// Computes all rows of job.csr, with a kernel for each tile; sets indptr and last_entry of `job` first.
 template <typename Storage, typename Value>
 void run_tiles(SpmmJob<Storage, Value> job, const std::vector<Tile>& tiles,
                const std::vector<TileKernel<Storage, Value>>& kernels, const int threads) {

@@ -29,7 +29,7 @@ class Unfinished:
     finish: Callable[[Any], Result]
 
     def __call__(self) -> Result:
-        """What is timed."""
+        """Make the timed call."""
         return self.call()
 
 
@@ -41,7 +41,7 @@ class Counted:
     multiply_adds: float
 
     def __call__(self) -> Result:
-        """What is timed."""
+        """Make the timed call."""
         return self.call()
 
 
