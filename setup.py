@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,10 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).parent / "native"))
 from build import build, sources  # a build backend does not put this folder on the path
@@ -44,6 +48,40 @@ class BuildNative(build_ext):
             shutil.copy2(built, output)
 
 
+class AnyPython(bdist_wheel):
+    """One wheel for all versions of Python: the native library has a C ABI and links neither Python nor MPI."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """As the command's, without a version of Python."""
+        return "py3", "none", super().get_tag()[2]
+
+
+class WithCommit(build_py):
+    """Copies the package, and names the commit beside it."""
+
+    def run(self) -> None:
+        """As the command's; an editable installation asks git itself."""
+        super().run()
+        if not self.editable_mode:
+            write_commit(Path(self.build_lib))
+
+
+class SourceWithCommit(sdist):
+    """Packs the sources, and names the commit among them."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """As the command's."""
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
+
+
+def write_commit(tree: Path) -> None:
+    """Write the commit of this checkout, or of the source distribution that this is, into ``tree``."""
+    found = runpy.run_path(str(folder / "hpcgnn" / "version.py"))["commit"]()
+    if found:
+        (tree / "hpcgnn" / "commit.txt").write_text(f"{found}\n")
+
+
 def made_of() -> str:
     """What a build depends on: a digest of the sources, and the compiler."""
     digest = hashlib.sha256()
@@ -72,4 +110,7 @@ native = Extension(
     optional=True,
 )
 
-setup(ext_modules=[native], cmdclass={"build_ext": BuildNative})
+setup(
+    ext_modules=[native],
+    cmdclass={"bdist_wheel": AnyPython, "build_ext": BuildNative, "build_py": WithCommit, "sdist": SourceWithCommit},
+)

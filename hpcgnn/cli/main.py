@@ -16,11 +16,10 @@ from typing import NoReturn
 
 import click
 
-from hpcgnn import caches
+from hpcgnn import caches, version
 from hpcgnn.comm import job
 from hpcgnn.errors import HpcgnnError, StalledError, printable, told
 from hpcgnn.stop import StopRequest
-from hpcgnn.version import __version__
 
 _COMMANDS = {
     "info": "what this installation found: versions, MPI, kernels, partitioners, threads",
@@ -73,8 +72,21 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(version.in_words())
+        ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="hpcgnn")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Print version and commit.",
+)
 def cli() -> None:
     """Full-batch graph neural network training over MPI.
 
