@@ -10,12 +10,15 @@ from hpcgnn.version import __version__
 
 if TYPE_CHECKING:
     from hpcgnn import kernels
+    from hpcgnn.data.from_memory import from_networkx, from_pyg
+    from hpcgnn.data.to_memory import to_dgl, to_pyg
     from hpcgnn.graph import load
     from hpcgnn.nn.build import build_model
     from hpcgnn.nn.config import ModelConfig
     from hpcgnn.nn.pyg.distribute import distribute
     from hpcgnn.policy.config import PolicyConfig
     from hpcgnn.train.config import TrainConfig
+    from hpcgnn.train.gather import gather
     from hpcgnn.train.gradients import sum_gradients
     from hpcgnn.train.links import split_links
     from hpcgnn.train.run_config import RunConfig
@@ -33,10 +36,15 @@ __all__ = [
     "__version__",
     "build_model",
     "distribute",
+    "from_networkx",
+    "from_pyg",
+    "gather",
     "kernels",
     "load",
     "split_links",
     "sum_gradients",
+    "to_dgl",
+    "to_pyg",
 ]
 
 
@@ -55,9 +63,14 @@ __getattr__ = attributes(
         "Trainer": "hpcgnn.train.trainer",
         "build_model": "hpcgnn.nn.build",
         "distribute": "hpcgnn.nn.pyg.distribute",
+        "from_networkx": "hpcgnn.data.from_memory",
+        "from_pyg": "hpcgnn.data.from_memory",
+        "gather": "hpcgnn.train.gather",
         "kernels": "hpcgnn.kernels",
         "load": "hpcgnn.graph",
         "split_links": "hpcgnn.train.links",
         "sum_gradients": "hpcgnn.train.gradients",
+        "to_dgl": "hpcgnn.data.to_memory",
+        "to_pyg": "hpcgnn.data.to_memory",
     },
 )

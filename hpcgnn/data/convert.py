@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,16 +87,31 @@ def convert(
     Raises :class:`HpcgnnError` with one sentence for anything wrong with the source, the options or the disk; then
     nothing is left behind.
     """
-    start = time.perf_counter()
     check_type("source", source, str)
+    return write_graph(lambda folder: open_source(source, folder), source, output, options, progress, _files_of(source))
+
+
+def write_graph(
+    opened: Callable[[Path], Source],
+    source: str,
+    output: str | Path,
+    options: ConvertOptions = ConvertOptions(),
+    progress: Progress | None = None,
+    inputs: Iterable[str] = (),
+) -> ConvertSummary:
+    """As :func:`convert`, of a graph that ``opened(folder for temporary files)`` gives.
+
+    source: what sentences and the file's provenance call it. inputs: files that must not be replaced.
+    """
+    start = time.perf_counter()
     check_path("output", output)
     check_type("options", options, ConvertOptions)
     output = Path(output)
     for text, parse in ((options.split, parse_split), (options.features, parse_features)):
         if text is not None:
             parse(text)
-    with whole_file.replacing(output, force=options.force, inputs=_files_of(source)) as temporary:
-        graph = open_source(source, temporary.parent)
+    with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
+        graph = opened(temporary.parent)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
             checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
             notes = checker.finish(meta.has_masks)

@@ -4,6 +4,8 @@ npz:FILE[?split=K&nodes=N]  numpy arrays: num_nodes, edge_index, x or x_data.., 
 pyg:NAME[?root=DIR&split=K] a data set of PyTorch Geometric, through its own loader
 ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader; ogbn-papers100M and mag240m
                             in slabs from their raw files
+dgl:FILE[?graph=K&x=NAME&y=NAME&weight=NAME&split=K&nodes=N]  what dgl.save_graphs has written
+graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  GraphML, through networkx
 edgelist:FILE[?nodes=N]     text, a line an edge: src dst [weight]
 arclist:FILE[?nodes=N]      the same, as WebGraph writes arcs
 binedges:FILE[?dtype=int64&nodes=N]  pairs of little-endian int32, uint32 or int64
@@ -39,13 +41,29 @@ def open_source(text: str, folder: Path) -> Source:
 
 def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
     # Each kind imports what it needs, so that converting a text file loads neither torch nor scikit-learn.
-    from hpcgnn.data.sources import binary, matrix_market, metis, npz, ogb, parquet, pyg, rmat, sbm, text, webgraph
+    from hpcgnn.data.sources import (
+        binary,
+        dgl,
+        matrix_market,
+        metis,
+        networkx,
+        npz,
+        ogb,
+        parquet,
+        pyg,
+        rmat,
+        sbm,
+        text,
+        webgraph,
+    )
     from hpcgnn.data.sources.digits import open_digits
 
     return {
         "npz": npz.open_npz,
         "pyg": pyg.open_pyg,
         "ogb": ogb.open_ogb,
+        "dgl": dgl.open_dgl,
+        "graphml": networkx.open_graphml,
         "edgelist": text.open_edge_list,
         "arclist": text.open_edge_list,
         "binedges": binary.open_binary_edges,

@@ -24,7 +24,7 @@ from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource
 from hpcgnn.data.sources.pickles import plain_pickles
 from hpcgnn.data.sources.spec import Spec
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, told
 
 _FAMILIES = {
     "Planetoid": ("Cora", "CiteSeer", "PubMed"),
@@ -49,7 +49,7 @@ def open_pyg(spec: Spec, folder: Path) -> ArraySource:
         loaded = getattr(datasets, family)(str(usable), *arguments)
         if len(loaded) != 1:
             raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, hpcgnn trains on one")
-        return _from_data(loaded[0], spec.text, split)
+        return data_source(loaded[0], spec.text, split)
 
 
 def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
@@ -68,33 +68,81 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
     return family, (name,) if slash else ()
 
 
-def _from_data(data: Any, where: str, split: int) -> ArraySource:
-    if not hasattr(data, "edge_index") or data.edge_index is None:
+def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
+    """The graph of a ``torch_geometric.data.Data``, or of anything that has its attributes; split: column of its masks.
+
+    Attributes are tensors of any device, or arrays; needs no ``torch_geometric``. Other attributes are left out.
+    """
+    if getattr(data, "edge_index", None) is None:
         raise HpcgnnError(
             f"{where} is no plain graph (it has no edge_index): hpcgnn trains on one kind of nodes and edges"
         )
-    masks = {name: _one_split(data[name].numpy(), split, where) for name in MASKS if name in data}
-    weight = data.edge_weight if "edge_weight" in data else None
+    arrays = {
+        name: _array(getattr(data, name, None), name, where) for name in ("edge_index", "edge_weight", "y", *MASKS)
+    }
+    masks = {name: one_split(arrays[name], split, name, where) for name in MASKS if arrays[name] is not None}
+    x = getattr(data, "x", None)
     return ArraySource(
         where,
-        int(data.num_nodes),
-        data.edge_index.numpy(),
-        weight=None if weight is None else weight.numpy(),
-        x=None if data.x is None else _features(data.x),
-        y=None if data.y is None else data.y.numpy(),
+        _num_nodes(data, arrays["edge_index"], where),
+        arrays["edge_index"],
+        weight=arrays["edge_weight"],
+        x=None if x is None else _features(x, where),
+        y=arrays["y"],
         masks=masks,
     )
 
 
-def _features(x: Any) -> np.ndarray | sp.csr_matrix:
+def _array(value: Any, name: str, where: str) -> np.ndarray | None:
+    """A tensor as an array on the host: numpy has no bfloat16, which float32 holds exactly."""
+    if value is None:
+        return None
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
+            raise HpcgnnError(f"{where}: {name} is a sparse tensor: give it as a dense one, .to_dense()")
+        return value.resolve_neg().numpy() if hasattr(value, "resolve_neg") else np.asarray(value)
+    return np.asarray(value)
+
+
+def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
+    """What the data say, or else one for each row of x, or the largest id and all below it."""
+    count, x = getattr(data, "num_nodes", None), getattr(data, "x", None)
+    if count is None and x is not None and hasattr(x, "shape"):
+        count = x.shape[0]
+    if count is None:
+        count = int(edge_index.max()) + 1 if edge_index.size else 0
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise HpcgnnError(f"{where}: num_nodes is {told(count)}, it should be a whole number")
+    return int(count)
+
+
+def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
+    """Sparse where it is given so, or where most of it is 0."""
+    if sp.issparse(x):
+        return sp.csr_matrix(x)
     if hasattr(x, "to_scipy"):
         return x.to_scipy(layout="csr")
-    dense = x.to_dense().numpy()
-    return sp.csr_matrix(dense) if dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size else dense
+    if getattr(x, "is_sparse", False) or "sparse" in str(getattr(x, "layout", "")):
+        return _sparse_features(x)
+    dense = _array(x, "x", where)
+    assert dense is not None
+    is_sparse = dense.ndim == 2 and dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size
+    return sp.csr_matrix(dense) if is_sparse else dense
 
 
-def _one_split(mask: np.ndarray, split: int, where: str) -> np.ndarray:
+def _sparse_features(x: Any) -> sp.csr_matrix:
+    """A sparse tensor, of any layout of torch, without its zeros written out."""
+    coo = x.detach().cpu().to_sparse_coo().coalesce()
+    rows, columns = coo.indices().numpy()
+    return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
+
+
+def one_split(mask: Any, split: int, name: str, where: str) -> np.ndarray:
     """Several published splits are the columns of a mask."""
+    if mask.ndim not in (1, 2):
+        raise HpcgnnError(f"{where}: {name} has shape {mask.shape}, it should be (nodes,) or (nodes, splits)")
     if mask.ndim == 1 and split == 0:
         return mask
     count = 1 if mask.ndim == 1 else mask.shape[1]

@@ -1,0 +1,93 @@
+"""Graphs that a program has in memory, to ``graph.h5``: what ``hpcgnn convert`` does of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from hpcgnn.arguments import check_type, check_whole
+from hpcgnn.data.convert import ConvertOptions, ConvertSummary, write_graph
+from hpcgnn.data.sources.networkx import WEIGHT, X, Y, graph_source
+from hpcgnn.data.sources.pyg import data_source
+from hpcgnn.errors import WrongTypeError
+
+_PYG, _NETWORKX = "the PyG graph", "the networkx graph"
+
+
+class Options(TypedDict, total=False):
+    """The options of ``hpcgnn convert``: :class:`hpcgnn.data.convert.ConvertOptions`."""
+
+    split: str | None
+    features: str | None
+    row_normalise: bool
+    undirected: bool
+    self_loops: bool
+    drop_duplicates: bool
+    force: bool
+
+
+def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Unpack[Options]) -> ConvertSummary:
+    """Write a graph of PyTorch Geometric as ``graph.h5``. Not collective: one process calls it.
+
+    Edges stay directed as they are, and nodes keep their numbers. What most of is 0 in ``x`` is stored sparse, as by
+    ``hpcgnn convert pyg:NAME``. Takes the memory of the data, and about as much again for dense features.
+
+    Args:
+        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E); if they are there,
+            ``x`` (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
+            ``val_mask``, ``test_mask`` (N,) or (N, splits). Other attributes, such as ``edge_attr``, are left out.
+        path: the file to write.
+        mask_column: which split is taken of masks (N, splits).
+        options: those of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``, ``self_loops``,
+            ``drop_duplicates`` and ``force``, which replaces an existing file.
+
+    Returns:
+        What was written: ``meta``, ``split_sizes``, ``notes`` and sizes.
+
+    Raises:
+        HpcgnnError: for data that are no plain graph, or hold wrong values, and for a file that cannot be written; nothing is
+            left behind then.
+    """
+    check_whole("mask_column", mask_column)
+    return write_graph(lambda _: data_source(data, _PYG, mask_column), _PYG, path, ConvertOptions(**options))
+
+
+def from_networkx(
+    graph: Any,
+    path: str | Path,
+    *,
+    x: str | Sequence[str] = X,
+    y: str = Y,
+    weight: str = WEIGHT,
+    **options: Unpack[Options],
+) -> ConvertSummary:
+    """Write a graph of networkx as ``graph.h5``. Not collective: one process calls it.
+
+    Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel edges
+    stay, unless ``drop_duplicates`` merges them. Takes some hundred bytes an edge, as networkx itself does.
+
+    Args:
+        graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``. Node attributes ``train_mask``, ``val_mask`` and
+            ``test_mask``, or ``train``, ``val`` and ``test``, are True where a node is in that set.
+        path: the file to write.
+        x: the node attribute with features, a number or a row of numbers, or several attributes, a number each. All nodes have
+            it, or none.
+        y: the node attribute with the class, a whole number from 0, or a row of 0 and 1. Nodes without it have no label.
+        weight: the edge attribute with weights; where only some edges have it, the others weigh 1.
+        options: as those of :func:`from_pyg`.
+
+    Returns:
+        What was written, as :func:`from_pyg` has it.
+
+    Raises:
+        HpcgnnError: for attributes that are no such values, and for a file that cannot be written; nothing is left behind then.
+    """
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise WrongTypeError(f"graph must be a networkx graph, not {type(graph).__name__}")
+    for name, value in (("y", y), ("weight", weight)):
+        check_type(name, value, str)
+    check_type("x", x, str, list, tuple)
+    return write_graph(
+        lambda _: graph_source(graph, _NETWORKX, x=x, y=y, weight=weight), _NETWORKX, path, ConvertOptions(**options)
+    )

@@ -1,0 +1,71 @@
+"""``dgl:FILE``: a graph that ``dgl.save_graphs`` has written, by DGL 0.4.3 or later. DGL itself is not needed.
+
+x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
+split         column of the masks train_mask, val_mask, test_mask; 0 by default
+graph         which of several graphs, counted from 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.sources.base import ArraySource, agreed_nodes, existing_file, reading
+from hpcgnn.data.sources.dgl_file import DglGraph, KindsError, reading_dgl
+from hpcgnn.data.sources.pyg import one_split
+from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError
+
+_X, _Y, _WEIGHT = ("feat", "x"), ("label", "y"), ("edge_weight", "weight", "w")
+
+
+def open_dgl(spec: Spec, folder: Path) -> ArraySource:
+    """See the module's text."""
+    path = existing_file(spec.name, "dgl")
+    number, split = spec.take_int("graph", -1, least=-1), spec.take_int("split", 0)
+    names = {key: spec.take(key) for key in ("x", "y", "weight")}
+    where = str(path)
+    graph = _read(path, number)
+    nodes, edges = graph.node_values, graph.edge_values
+    x, y = _chosen(nodes, names["x"], _X, where), _chosen(nodes, names["y"], _Y, where)
+    source = ArraySource(
+        where,
+        graph.num_nodes,
+        graph.edge_index,
+        weight=_chosen(edges, names["weight"], _WEIGHT, where),
+        x=x[:, None] if x is not None and x.ndim == 1 else x,
+        y=y,
+        masks={name: one_split(nodes[name], split, name, where) for name in MASKS if name in nodes},
+    )
+    is_counted = x is None and y is None and not source.info.has_masks  # by nothing but one number
+    agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))
+    return source
+
+
+def _read(path: Path, number: int) -> DglGraph:
+    """Graph ``number``; -1 is the only one."""
+    with reading(path, "a file of dgl.save_graphs"), reading_dgl(path) as reader:
+        if number < 0 and reader.num_graphs != 1:
+            raise HpcgnnError(
+                f"{path} holds {reader.num_graphs} graphs, hpcgnn trains on one: say which with ?graph=K, counted from 0"
+            )
+        if number >= reader.num_graphs:
+            raise HpcgnnError(f"{path}: graph={number} is asked for, but there are {reader.num_graphs}, counted from 0")
+        try:
+            return reader.graph(max(number, 0))
+        except KindsError as error:
+            raise HpcgnnError(
+                f"{path} is no plain graph ({error}): hpcgnn trains on one kind of nodes and edges"
+            ) from error
+
+
+def _chosen(
+    values: Mapping[str, np.ndarray], name: str | None, usual: tuple[str, ...], where: str
+) -> np.ndarray | None:
+    """The named values, or else those with the first usual name that there is; None where there is none."""
+    if name is not None and name not in values:
+        raise HpcgnnError(f"{where} has no values named {name!r}; it has {', '.join(sorted(values)) or 'none'}")
+    return next((values[each] for each in ([name] if name else usual) if each in values), None)

@@ -1,0 +1,161 @@
+"""Graphs of networkx: in memory, and from GraphML files.
+
+graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  read by networkx; x may be several keys, a column each
+
+Nodes are numbered in the order in which networkx gives them. Other formats of networkx are pickles, which can run code, or hold
+edges alone, for which there is edgelist:FILE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+import numpy as np
+
+from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.sources.base import ArraySource, existing_file, reading
+from hpcgnn.data.sources.spec import Spec
+from hpcgnn.errors import HpcgnnError, told
+
+X, Y, WEIGHT = "x", "y", "weight"
+
+
+def open_graphml(spec: Spec, folder: Path) -> ArraySource:
+    """See the module's text; needs networkx, which torch brings."""
+    path = existing_file(spec.name, "graphml")
+    try:
+        import networkx as nx
+    except ImportError as error:
+        raise HpcgnnError(f"{spec.text} needs networkx ({error}): pip install networkx") from error
+    x = (spec.take("x") or X).split(",")
+    y, weight = spec.take("y") or Y, spec.take("weight") or WEIGHT
+    with reading(path, "GraphML"):
+        try:
+            graph = nx.read_graphml(path)
+        except (ParseError, nx.NetworkXError, SyntaxError, TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from error
+    return graph_source(graph, str(path), x=x if len(x) > 1 else x[0], y=y, weight=weight)
+
+
+def graph_source(
+    graph: Any, where: str, *, x: str | Sequence[str] = X, y: str = Y, weight: str = WEIGHT
+) -> ArraySource:
+    """A ``networkx`` graph of any of its four classes; see :func:`hpcgnn.from_networkx` for the attributes that are taken."""
+    nodes = list(graph.nodes(data=True))
+    numbers = {name: number for number, (name, _) in enumerate(nodes)}
+    edge_index, weights = _edges(graph, numbers, weight, where)
+    masks = {mask: _mask(nodes, mask, where) for mask in MASKS}
+    return ArraySource(
+        where,
+        len(nodes),
+        edge_index,
+        weight=weights,
+        x=_features(nodes, x, where),
+        y=_labels(nodes, y, where),
+        masks={name: mask for name, mask in masks.items() if mask is not None},
+    )
+
+
+def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """``(edge_index, weights)``: an edge of an undirected graph in both directions, but a loop once."""
+    found = list(graph.edges(data=True))
+    ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
+    weights = None
+    if any(weight in values for *_, values in found):
+        names = [f"edge {source!r} -> {target!r}" for source, target, _ in found]
+        weights = _numbers([values.get(weight, 1.0) for *_, values in found], weight, names, where)
+    if graph.is_directed():
+        return ends, weights
+    back = ends[0] != ends[1]
+    both = None if weights is None else np.concatenate((weights, weights[back]))
+    return np.concatenate((ends, ends[::-1, back]), axis=1), both
+
+
+def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], where: str) -> np.ndarray | None:
+    """(N, F): values of one attribute, numbers or sequences of them, or of several attributes with a number each."""
+    keys = [x] if isinstance(x, str) else list(x)
+    if not any(key in values for _, values in nodes for key in keys):
+        if keys == [X]:
+            return None
+        raise HpcgnnError(f"{where}: no node has an attribute {keys[0]!r}, which is to be a feature")
+    columns = []
+    for key in keys:
+        rows = [_row(values.get(key), key, name, where) for name, values in nodes]
+        columns.append(_stacked(rows, key, nodes, where))
+    return np.concatenate(columns, axis=1)
+
+
+def _row(value: Any, key: str, name: Any, where: str) -> np.ndarray:
+    if value is None:
+        raise HpcgnnError(f"{where}: node {told(name)} has no attribute {key!r}: give all nodes one, or none")
+    row = _plain(value)
+    if row is None or row.ndim > 1:
+        raise HpcgnnError(
+            f"{where}: {key} of node {told(name)} is {told(value)}, it should be a number or a row of numbers"
+        )
+    return row.reshape(-1)
+
+
+def _stacked(rows: list[np.ndarray], key: str, nodes: list[tuple[Any, Any]], where: str) -> np.ndarray:
+    width = rows[0].size
+    for row, (name, _) in zip(rows, nodes, strict=True):
+        if row.size != width:
+            raise HpcgnnError(
+                f"{where}: {key} of node {told(name)} has {row.size} values, that of the first node has {width}"
+            )
+    return np.stack(rows)
+
+
+def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.ndarray | None:
+    """(N,) classes, nan for nodes without one, or (N, C); None where no node has a label."""
+    found = [values.get(y) for _, values in nodes]
+    given = [value for value in found if value is not None]
+    if not given:
+        if y == Y:
+            return None
+        raise HpcgnnError(f"{where}: no node has an attribute {y!r}, which is to be its label")
+    rows = [_plain(value) for value in given]
+    wrong = next((value for value, row in zip(given, rows, strict=True) if row is None or row.ndim > 1), None)
+    if wrong is not None:
+        raise HpcgnnError(f"{where}: the label {told(wrong)} should be a whole number, or a row of 0 and 1")
+    widths = {row.shape for row in rows if row is not None}
+    if len(widths) != 1:
+        raise HpcgnnError(f"{where}: labels are of several widths, {' and '.join(map(str, sorted(widths)))}")
+    (shape,) = widths
+    none = np.full(shape, np.nan if not shape else 0)
+    return np.stack([none if value is None else np.asarray(value) for value in found])
+
+
+def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.ndarray | None:
+    """(N,) bool: attribute ``train_mask`` or ``train``; a node without it is not chosen. None where no node has it."""
+    for key in (mask, mask.removesuffix("_mask")):
+        if any(key in values for _, values in nodes):
+            chosen = [values.get(key, False) for _, values in nodes]
+            for value, (name, _) in zip(chosen, nodes, strict=True):
+                plain = _plain(value)
+                if plain is None or plain.ndim or plain not in (0, 1):
+                    raise HpcgnnError(
+                        f"{where}: {key} of node {told(name)} is {told(value)}, it should be True or False"
+                    )
+            return np.array(chosen, np.bool_)
+    return None
+
+
+def _numbers(values: Iterable[Any], key: str, names: list[str], where: str) -> np.ndarray:
+    found = [_plain(value) for value in values]
+    for name, number, value in zip(names, found, values, strict=True):
+        if number is None or number.ndim:
+            raise HpcgnnError(f"{where}: {key} of {name} is {told(value)}, it should be a number")
+    return np.array(found, np.float64)
+
+
+def _plain(value: Any) -> np.ndarray | None:
+    """An array of numbers, or None."""
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (ValueError, TypeError, RuntimeError):  # rows of several lengths, and what is no array
+        return None
+    return array if array.dtype.kind in "biuf" else None

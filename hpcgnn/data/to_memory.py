@@ -1,0 +1,106 @@
+"""``graph.h5`` as a graph of other libraries, whole, in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcgnn.arguments import check_path, check_type
+from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.errors import HpcgnnError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+    import torch
+
+
+def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
+    """Read ``graph.h5`` as a ``torch_geometric.data.Data``. Not collective: one process holds the whole graph.
+
+    Takes O(N F + E) memory for N nodes with F features and E edges, with ``sparse`` O(N + nonzeros + E): for graphs that fit into
+    one process, to compare with or to look at.
+
+    Args:
+        path: a file made by ``hpcgnn convert``, :func:`from_pyg` or :func:`from_networkx`.
+        sparse: keep features that are stored sparse as a CSR tensor, which not all layers of PyG take.
+
+    Returns:
+        ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and what the file has of
+        ``x`` (N, F) float32, ``y``, ``edge_weight`` and the three masks.
+
+    Raises:
+        HpcgnnError: for a missing or damaged file, and where torch_geometric is not installed.
+    """
+    check_path("path", path)
+    check_type("sparse", sparse, bool)
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise HpcgnnError(f"to_pyg needs PyTorch Geometric ({error}): pip install 'hpcgnn[pyg]'") from error
+    values, num_nodes = _tensors(Path(path), sparse=sparse)
+    return Data(num_nodes=num_nodes, **values)
+
+
+def to_dgl(path: str | Path) -> Any:
+    """Read ``graph.h5`` as a ``dgl.DGLGraph``. Not collective: one process holds the whole graph.
+
+    Takes O(N F + E) memory for N nodes with F features and E edges. Features are dense: DGL has no others.
+
+    Args:
+        path: as for :func:`to_pyg`.
+
+    Returns:
+        Edges sorted by destination and then by source; what the file has as node values ``feat``, ``label``, ``train_mask``,
+        ``val_mask`` and ``test_mask``, and as edge values ``weight``.
+
+    Raises:
+        HpcgnnError: for a missing or damaged file, and where DGL is not installed.
+    """
+    check_path("path", path)
+    try:
+        import dgl
+    except (ImportError, OSError) as error:  # OSError: DGL loads a library for the version of torch, and may have none
+        raise HpcgnnError(
+            f"to_dgl needs DGL, with a version of torch that it was built for ({error}): install dgl, "
+            "https://www.dgl.ai/pages/start.html"
+        ) from error
+    values, num_nodes = _tensors(Path(path), sparse=False)
+    source, destination = values.pop("edge_index")
+    graph = dgl.graph((source, destination), num_nodes=num_nodes)
+    if "edge_weight" in values:
+        graph.edata["weight"] = values.pop("edge_weight")
+    for name, tensor in values.items():
+        graph.ndata[{"x": "feat", "y": "label"}.get(name, name)] = tensor
+    return graph
+
+
+def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], int]:
+    """What the file has, by PyG's names, and the number of nodes; every value and checksum has been looked at."""
+    import torch
+
+    with GraphFile(path) as file:
+        nodes, edges = file.meta.num_nodes, file.meta.num_edges
+        file.verify(range(file.num_slabs))
+        indptr, indices = file.edges(0, nodes)
+        arrays = {
+            "edge_index": np.stack((indices, np.repeat(np.arange(nodes), np.diff(indptr)))),
+            "y": file.labels(0, nodes),
+            "edge_weight": file.weights(0, edges),
+            **{name: file.mask(name, 0, nodes) for name in MASKS},
+        }
+        x = file.features(0, nodes)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+    if x is not None:
+        tensors["x"] = torch.from_numpy(x) if isinstance(x, np.ndarray) else _from_csr(x, sparse=sparse)
+    return tensors, nodes
+
+
+def _from_csr(x: sp.csr_matrix, *, sparse: bool) -> torch.Tensor:
+    import torch
+
+    if not sparse:
+        return torch.from_numpy(x.toarray())
+    indptr, indices = (torch.from_numpy(part.astype(np.int64)) for part in (x.indptr, x.indices))
+    return torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(x.data), size=x.shape, check_invariants=True)

@@ -1,0 +1,133 @@
+"""Values of all nodes in one place, for programs that look at them all: plots, metrics of one's own, comparisons."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.arguments import check_tensors, check_type
+from hpcgnn.comm import World, together
+from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
+
+_WINDOW_BYTES = 64 << 20
+
+
+def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor | None:
+    """Bring a value of every node to rank 0, in the order of original ids. Collective.
+
+    Rank 0 needs memory for the result, N times the bytes of a row, and 64 MiB beside it; the others need those of their own rows.
+    Where N rows are too many for one process, :func:`hpcgnn.train.predict.write_predictions` writes them to a file instead. Rows
+    travel in windows of at most 64 MiB, so that no message comes near MPI's limits.
+
+    Args:
+        scores: (n,) or (n, width) tensor, of any device, or array, with a row for each node that this rank owns, in the order of
+            ``graph.x`` and ``graph.original_ids``: what a model made for ``graph`` gives, also where that is
+            ``graph.reordered(...)``. n may be 0. Types and widths are the same on all ranks.
+        graph: this rank's, of :func:`hpcgnn.load`.
+
+    Returns:
+        On rank 0 an (N,) or (N, width) tensor of the same type on the host, whose row k is that of the node that had number k
+        when the graph was converted; None on the other ranks. Values are those that were given, bit for bit, for any number of
+        ranks. Gradients do not flow through it.
+
+    Raises:
+        HpcgnnError: the same on every rank, before anything is sent, where ``scores`` are no such values on some rank.
+    """
+    check_type("graph", graph, LocalGraph)
+    world = graph.world
+    with together(world, "gather scores"):
+        mine = _on_host(scores, graph)
+    _check_alike(world, mine)
+    nodes, result = graph.meta.num_nodes, None
+    with together(world, "gather scores"):
+        if world.rank == 0:
+            result = _empty(nodes, mine)
+    if mine.shape[1:].numel():
+        to_first(world, graph.original_ids, _as_bytes(mine), None if result is None else _as_bytes(result), nodes)
+    return result
+
+
+def to_first(
+    world: World,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    result: torch.Tensor | None,
+    num_rows: int,
+    window_bytes: int = _WINDOW_BYTES,
+) -> None:
+    """Copy ``rows`` (n, bytes) uint8 of all ranks to the places ``ids`` of ``result``, (num_rows, bytes), on rank 0. Collective.
+
+    Windows of ids go one after another, and rank 0 holds the received rows of one.
+    """
+    order = torch.argsort(ids)
+    window = max(1, window_bytes // (rows.shape[1] + ids.element_size()))
+    bounds = torch.arange(0, num_rows + window, window).clamp_(max=num_rows)
+    places = index_array(torch.searchsorted(ids[order], bounds))
+    counts = np.zeros(world.size, np.int64)
+    for first, last in pairwise(places):
+        chosen = order[first:last]
+        counts[0] = last - first
+        there, _ = world.alltoallv(ids[chosen], counts)
+        received, _ = world.alltoallv(rows[chosen], counts)
+        if result is not None:
+            result[there] = received
+
+
+def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
+    """This rank's rows, contiguous on the host, if they are what :func:`gather` takes."""
+    if isinstance(scores, np.ndarray):
+        scores = _as_tensor(scores)
+    elif not isinstance(scores, torch.Tensor):
+        raise WrongTypeError(f"scores must be a torch.Tensor or a numpy array, not {type(scores).__name__}")
+    check_tensors(scores=scores)
+    if scores.ndim not in (1, 2) or scores.shape[0] != graph.num_nodes:
+        raise WrongValueError(
+            f"scores of rank {graph.world.rank} must have a row for each of its {graph.num_nodes} nodes, (n,) or (n, width), "
+            f"not shape {tuple(scores.shape)}"
+        )
+    if not scores.numel():  # an array without values may have strides that no view of bytes takes
+        return torch.empty(scores.shape, dtype=scores.dtype)
+    return scores.detach().cpu().contiguous()
+
+
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(native if native.flags.writeable else native.copy())
+    except TypeError as error:
+        raise WrongTypeError(f"scores must hold numbers, not {array.dtype}") from error
+
+
+def _check_alike(world: World, mine: torch.Tensor) -> None:
+    """Raise HpcgnnError on every rank where types or widths differ. Collective."""
+    theirs = world.broadcast((str(mine.dtype), tuple(mine.shape[1:])), 0, "the type of scores")
+    with together(world, "gather scores"):
+        if (str(mine.dtype), tuple(mine.shape[1:])) != theirs:
+            raise HpcgnnError(
+                f"scores of rank {world.rank} are {_said(str(mine.dtype), mine.shape[1:])}, those of rank 0 "
+                f"{_said(*theirs)}: give all ranks the same type and width, also those that own no node"
+            )
+
+
+def _empty(num_rows: int, like: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.empty((num_rows, *like.shape[1:]), dtype=like.dtype)
+    except RuntimeError as error:  # torch's word for memory that there is not
+        raise HpcgnnError(
+            f"rank 0 has no memory for {num_rows:,} rows of {like.element_size() * like.shape[1:].numel():,} bytes: write them "
+            "with hpcgnn.train.predict.write_predictions"
+        ) from error
+
+
+def _said(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype.removeprefix('torch.')} {f'of width {shape[0]}' if shape else 'without a width'}"
+
+
+def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
+    """(n, bytes of a row) uint8, of the same memory: MPI moves any type so."""
+    return rows.reshape(len(rows), rows.shape[1:].numel()).view(torch.uint8)

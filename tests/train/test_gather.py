@@ -1,0 +1,56 @@
+"""``hpcgnn.gather``: each node's row in its place on rank 0, bit for bit, and the same refusal on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rank_pool import RankPool, ThreadPool
+from ranks import gathering
+
+RANKS = (1, 2, 3, 4)  # of three and more, the last owns no node
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_all_types_and_shapes(tmp_path: Path, ranks: int) -> None:
+    ThreadPool(ranks).run(gathering.everything, str(tmp_path))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_rows_travel_in_windows(tmp_path: Path, ranks: int) -> None:
+    ThreadPool(ranks).run(gathering.in_windows, str(tmp_path))
+
+
+def test_scores_are_those_of_one_rank(tmp_path: Path) -> None:
+    one, *others = (ThreadPool(ranks).run(gathering.labels_and_scores, str(tmp_path))[0] for ranks in RANKS)
+    assert one.shape == (60, 4)
+    for other in others:
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+
+
+def test_what_one_rank_may_not_give(tmp_path: Path) -> None:
+    found = ThreadPool(2).run(gathering.refused, str(tmp_path))
+    assert found[0] == found[1]
+    row = "scores of rank 1 must have a row for each of its "
+    expected = [
+        row,
+        row,
+        row,
+        "scores of rank 1 are float32 of width 3, those of rank 0 float32 of width 2",
+        "scores of rank 1 are float32 without a width, those of rank 0",
+        "scores of rank 1 are float64 of width 2, those of rank 0 float32 of width 2",
+        "scores must be a dense torch.Tensor, not a sparse tensor",
+        "scores must hold numbers, not <U1",
+        "scores must be a torch.Tensor or a numpy array, not list",
+        "scores must be a torch.Tensor or a numpy array, not NoneType",
+    ]
+    assert len(found[0]) == len(expected)
+    for sentence, start in zip(found[0], expected, strict=True):
+        assert sentence.startswith(start)
+
+
+def test_on_mpi(tmp_path: Path, mpi_ranks: Callable[[int], RankPool]) -> None:
+    mpi_ranks(2).run(gathering.everything, str(tmp_path))
+    mpi_ranks(2).run(gathering.in_windows, str(tmp_path))
