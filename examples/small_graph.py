@@ -1,0 +1,56 @@
+"""The arguments of the examples, and with --small a graph that is made in seconds, to see an example run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcgnn.comm import World, whole_job
+from hpcgnn.data.convert import convert
+from hpcgnn.partition import partition
+from hpcgnn.partition.options import PartitionOptions
+
+GRAPH = "sbm:nodes=600,blocks=4,degree=8,features=16,homophily=0.9"
+SMALL_EPOCHS = 20
+
+
+def arguments(description: str | None, epochs: int) -> argparse.Namespace:
+    """``parts``, a path or None, ``small`` and ``epochs`` of a command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "parts", nargs="?", help="a file made by `hpcgnn partition`, with as many parts as there are ranks"
+    )
+    parser.add_argument("--small", action="store_true", help="make a small graph instead, and train for 20 epochs")
+    parser.add_argument("--epochs", type=int, help=f"{epochs} by default")
+    given = parser.parse_args()
+    if (given.parts is None) != given.small:
+        parser.error("give either a file with parts or --small")
+    given.epochs = given.epochs or (SMALL_EPOCHS if given.small else epochs)
+    return given
+
+
+@contextlib.contextmanager
+def parts_of(given: argparse.Namespace) -> Iterator[Path]:
+    """The file with parts that was named, or one that is made here and removed afterwards. Collective."""
+    if not given.small:
+        yield Path(given.parts)
+        return
+    world = whole_job()
+    with _shared_folder(world) as folder:
+        if world.rank == 0:
+            convert(GRAPH, folder / "graph.h5")
+        options = PartitionOptions(world.size, method="random", jobs=1)
+        world.broadcast(None)  # the file is there
+        partition(world, str(folder / "graph.h5"), str(folder / "parts.h5"), options)
+        yield folder / "parts.h5"
+        world.broadcast(None)  # nobody reads it any more
+
+
+@contextlib.contextmanager
+def _shared_folder(world: World) -> Iterator[Path]:
+    """A folder on the machine that all ranks are on."""
+    with tempfile.TemporaryDirectory() if world.rank == 0 else contextlib.nullcontext() as mine:
+        yield Path(world.broadcast(mine))
