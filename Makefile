@@ -92,8 +92,8 @@ docs: dev-env ## the documentation site in build/site; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: dev-env ## lint, format and type checks
-	$(BIN)/ruff check hpcgnn native tests tools setup.py
-	$(BIN)/ruff format --check hpcgnn native tests tools setup.py
+	$(BIN)/ruff check examples hpcgnn native tests tools setup.py
+	$(BIN)/ruff format --check examples hpcgnn native tests tools setup.py
 	$(BIN)/mypy hpcgnn
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
