@@ -97,6 +97,7 @@ check: dev-env ## lint, format and type checks
 	$(BIN)/mypy hpcgnn
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 audit: dev-env ## with a network: known vulnerabilities of the pinned versions
 	$(BIN)/python -m pip install -q pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip

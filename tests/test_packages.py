@@ -1,0 +1,156 @@
+"""Recipes of packages: readable, of this version, and with the dependencies of setup.cfg; the commit that a build names."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from dockerfile_parse import DockerfileParser
+from rank_pool import ROOT
+
+from hpcgnn import version
+
+PACKAGING = ROOT / "packaging"
+# Names of a package elsewhere, where they are not PyPI's.
+IN_CONDA = {"matplotlib": "matplotlib-base", "msgspec": "msgspec-python", "torch": "pytorch", "xxhash": "python-xxhash"}
+# Spack has no recipe for them: it has METIS and ParMETIS themselves. conda-forge has no kaminpar.
+WITHOUT = {"spack": {"kaminpar", "pymetis"}, "conda": {"kaminpar"}}
+
+
+def dependencies() -> dict[str, str]:
+    """The least version of each package that hpcgnn needs, by PyPI's name."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    lines = config["options"]["install_requires"].split("\n")
+    found = (re.match(r"([A-Za-z0-9_.-]+)>=([0-9.]+)", line.strip()) for line in lines)
+    return {match[1].replace("_", "-"): match[2] for match in found if match}
+
+
+def least(asked: str) -> tuple[int, ...]:
+    """A version as numbers, without zeros at its end."""
+    numbers = [int(number) for number in asked.split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def spack_dependencies() -> dict[str, tuple[int, ...]]:
+    text = (PACKAGING / "spack" / "package.py").read_text()
+    return {name: least(asked) for name, asked in re.findall(r'depends_on\("py-([a-z0-9-]+)@([0-9.]+):"', text)}
+
+
+def conda_dependencies() -> dict[str, tuple[int, ...]]:
+    recipe = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").read_text())
+    lines = (line.split(" >=") for line in recipe["requirements"]["run"])
+    return {name: least(asked) for name, asked in lines}
+
+
+def test_spack_installs_what_setup_cfg_asks_for() -> None:
+    wanted = {name: least(asked) for name, asked in dependencies().items() if name not in WITHOUT["spack"]}
+    assert {name: asked for name, asked in spack_dependencies().items() if name != "setuptools"} == wanted
+
+
+def test_conda_installs_what_setup_cfg_asks_for() -> None:
+    wanted = {
+        IN_CONDA.get(name, name): least(asked) for name, asked in dependencies().items() if name not in WITHOUT["conda"]
+    }
+    assert {name: asked for name, asked in conda_dependencies().items() if name != "python"} == wanted
+
+
+@pytest.mark.parametrize("recipe", ["spack/package.py", "easybuild/hpcgnn-0.2.0-foss-2024a.eb"])
+def test_recipes_in_python_are_python(recipe: str) -> None:
+    assert ast.parse((PACKAGING / recipe).read_text()).body
+
+
+def test_all_name_this_version() -> None:
+    (recipe,) = (PACKAGING / "easybuild").glob("*.eb")
+    easybuild = runpy.run_path(str(recipe))
+    found = {
+        "setup.cfg": version.__version__,
+        "CITATION.cff": yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"],
+        "conda": yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").read_text())["context"]["version"],
+        "easybuild": easybuild["version"],
+        "easybuild's file": recipe.name.split("-")[1],
+        "spack": re.findall(r'version\("([^"]+)"\)', (PACKAGING / "spack" / "package.py").read_text())[0],
+        "CHANGELOG.md": re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0],
+    }
+    assert set(found.values()) == {version.__version__}, found
+
+
+def test_easybuild_takes_tested_versions() -> None:
+    (recipe,) = (PACKAGING / "easybuild").glob("*.eb")
+    found = runpy.run_path(str(recipe))
+    tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {name: asked for name, asked in found["exts_list"] if name != "hpcgnn" and tested[name] != asked} == {}
+
+
+def test_the_container_installs_the_wheel_and_does_not_run_as_root(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text((PACKAGING / "container" / "Containerfile").read_text())
+    steps = DockerfileParser(str(tmp_path)).structure
+    assert [step["instruction"] for step in steps].count("FROM") == 2
+    assert [step["value"] for step in steps if step["instruction"] == "USER"] == ["hpcgnn"]
+    assert any("/wheels/*.whl" in step["value"] for step in steps if step["instruction"] == "RUN")
+
+
+def test_apptainer_installs_the_wheel() -> None:
+    text = (PACKAGING / "apptainer" / "hpcgnn.def").read_text()
+    sections = re.findall(r"^%(\w+)", text, re.MULTILINE)
+    assert sections.count("post") == 2
+    assert "/wheels/*.whl" in text
+    assert text.startswith("#")
+
+
+def test_workflows_are_valid() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(files) == 2
+    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_workflows_call_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    called = re.findall(r"\bmake ([a-z-]+)", text)
+    assert called
+    assert set(called) <= targets
+
+
+def test_wheels_are_repaired_without_a_second_openmp() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert "--exclude libgomp.so.1" in config["repair-wheel-command"]
+
+
+def test_a_build_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "hpcgnn"
+    package.mkdir()
+    monkeypatch.setattr(version, "_PACKAGE", package)
+    monkeypatch.setattr(version, "COMMIT_FILE", package / "commit.txt")
+    assert version.in_words() == f"hpcgnn {version.__version__}"
+    (package / "commit.txt").write_text("abcdef123456\n")
+    assert version.in_words() == f"hpcgnn {version.__version__} (commit abcdef123456)"
+
+
+def test_a_checkout_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    package = tmp_path / "hpcgnn"
+    package.mkdir()
+    (package / "file").write_text("1")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr(version, "_PACKAGE", package)
+    assert re.fullmatch(r"[0-9a-f]{12}", version.commit())
+    (package / "file").write_text("2")
+    assert re.fullmatch(r"[0-9a-f]{12}, with local changes", version.commit())
