@@ -88,6 +88,8 @@ def from_networkx(
     for name, value in (("y", y), ("weight", weight)):
         check_type(name, value, str)
     check_type("x", x, str, list, tuple)
+    if not x or not all(isinstance(key, str) for key in x):
+        raise WrongTypeError("x must be the name of an attribute, or a list of names")
     return write_graph(
         lambda _: graph_source(graph, _NETWORKX, x=x, y=y, weight=weight), _NETWORKX, path, ConvertOptions(**options)
     )

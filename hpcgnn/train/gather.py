@@ -85,6 +85,8 @@ def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
     elif not isinstance(scores, torch.Tensor):
         raise WrongTypeError(f"scores must be a torch.Tensor or a numpy array, not {type(scores).__name__}")
     check_tensors(scores=scores)
+    if scores.device.type == "meta":
+        raise WrongValueError("scores must be a tensor with values, not one of the device meta")
     if scores.ndim not in (1, 2) or scores.shape[0] != graph.num_nodes:
         raise WrongValueError(
             f"scores of rank {graph.world.rank} must have a row for each of its {graph.num_nodes} nodes, (n,) or (n, width), "

@@ -247,6 +247,9 @@ def test_networkx_of_edges_alone(tmp_path: Path) -> None:
         (lambda n: None, {"x": "age"}, "no node has an attribute 'age', which is to be a feature"),
         (lambda n: None, {"y": "age"}, "no node has an attribute 'age', which is to be its label"),
         (lambda n: None, {"y": 3}, "y must be str"),
+        (lambda n: None, {"x": []}, "x must be the name of an attribute, or a list of names"),
+        (lambda n: None, {"x": ["x", 3]}, "x must be the name of an attribute, or a list of names"),
+        (lambda n: None, {"weight": "age"}, "no edge has an attribute 'age', which is to be its weight"),
     ],
 )
 def test_what_attributes_may_not_be(tmp_path: Path, change: Any, settings: dict[str, Any], sentence: str) -> None:

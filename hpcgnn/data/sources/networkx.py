@@ -64,6 +64,8 @@ def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tupl
     found = list(graph.edges(data=True))
     ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
     weights = None
+    if weight != WEIGHT and not any(weight in values for *_, values in found):
+        raise HpcgnnError(f"{where}: no edge has an attribute {weight!r}, which is to be its weight")
     if any(weight in values for *_, values in found):
         names = [f"edge {source!r} -> {target!r}" for source, target, _ in found]
         weights = _numbers([values.get(weight, 1.0) for *_, values in found], weight, names, where)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 
 import hpcgnn
+from campaign.run import ROOT
 from hpcgnn import kernels
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.thread_world import one_rank
@@ -19,7 +22,8 @@ from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.stop import StopRequest
 
 _ROWS, _COLUMNS, _WIDTH = 3, 4, 8
-_PARTS = (("plain-1.h5", "parts.h5"),)
+_PARTS, _GRAPHS = (("plain-1.h5", "parts.h5"),), (("plain-graph.h5", "graph.h5"),)
+_GRAPH_NODES = 40
 _OF_FILES = (
     "does not exist",
     "cannot be",
@@ -199,6 +203,35 @@ def _splitting() -> tuple[Callable[..., Any], dict[str, Any]]:
     return hpcgnn.split_links, {"graph": _graph(), "config": hpcgnn.LinkConfig()}
 
 
+def _gathering() -> tuple[Callable[..., Any], dict[str, Any]]:
+    return hpcgnn.gather, {"scores": _scores(), "graph": _graph()}
+
+
+def _scores() -> torch.Tensor:
+    return torch.linspace(-1, 1, 3 * _GRAPH_NODES).reshape(_GRAPH_NODES, 3)
+
+
+def _from_pyg() -> tuple[Callable[..., Any], dict[str, Any]]:
+    from torch_geometric.data import Data
+
+    data = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([0, 1, 0]))
+    return hpcgnn.from_pyg, {"data": data, "path": "out.h5", "mask_column": 0}
+
+
+def _from_networkx() -> tuple[Callable[..., Any], dict[str, Any]]:
+    import networkx as nx
+
+    return hpcgnn.from_networkx, {"graph": nx.path_graph(4), "path": "out.h5"}
+
+
+def _to_dgl(path: Any) -> None:
+    """With a stand-in: DGL does not load beside the versions of torch that this is tested with."""
+    sys.path.append(str(ROOT / "tests" / "data"))
+    sys.modules["dgl"] = importlib.import_module("dgl_standin").module()
+    sys.path.pop()
+    hpcgnn.to_dgl(path)
+
+
 def _of_config(use: Callable[[dict[str, Any]], Any]) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
     """The fields are its arguments; an object with the values is made, and used."""
     return lambda: (lambda **values: use(values), {})
@@ -253,6 +286,19 @@ _FUNCTIONS = {
     ),
     "sum_gradients": Call(_summing, ("model", "world")),
     "split_links": Call(_splitting, ("graph", "config"), copies=_PARTS),
+    "gather": Call(_gathering, ("scores", "graph"), {"scores": _scores}, copies=_PARTS),
+    "from_pyg": Call(
+        _from_pyg,
+        ("data", "path", "mask_column", *_names(ConvertOptions)),
+        words=(*_OF_FILES, "the PyG graph", "split="),
+    ),
+    "from_networkx": Call(
+        _from_networkx,
+        ("graph", "path", "x", "y", "weight", *_names(ConvertOptions)),
+        words=(*_OF_FILES, "the networkx graph"),
+    ),
+    "to_pyg": Call(lambda: (hpcgnn.to_pyg, {"path": "graph.h5"}), ("path", "sparse"), copies=_GRAPHS, words=_OF_FILES),
+    "to_dgl": Call(lambda: (_to_dgl, {"path": "graph.h5"}), ("path",), copies=_GRAPHS, words=_OF_FILES),
     "ModelConfig": Call(
         _of_config(lambda v: hpcgnn.build_model(hpcgnn.ModelConfig(**{"model": "gcn", "hidden": 8} | v), _graph())),
         _names(hpcgnn.ModelConfig, "layers", "dropout", "norm", "activation", "heads"),

@@ -66,6 +66,8 @@ def _sources() -> list[Case]:
     found = [
         Case("parquet", convert("parquet", "table.parquet"), (("table.parquet",) * 2,), "table.parquet", _BYTES, 8),
         Case("binedges", convert("binedges", "pairs.bin"), (("pairs.bin",) * 2,), "pairs.bin", _BYTES, 2),
+        Case("dgl", convert("dgl", "dgl.bin"), (("dgl.bin",) * 2,), "dgl.bin", _BYTES, 6),
+        Case("graphml", convert("graphml", "g.graphml"), (("g.graphml",) * 2,), "g.graphml", _TEXT, 4),
     ]
     web = (("web.graph", "web.graph"), ("web.properties", "web.properties"))
     for name, ways, weight in (("web.graph", _BYTES, 6), ("web.properties", _TEXT, 6)):

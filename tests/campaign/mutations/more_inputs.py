@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,6 +67,7 @@ def make_more_inputs(folder: Path) -> None:
     rng = np.random.default_rng(1)
     _write_tables(folder, rng)
     _write_webgraph(folder / "web", rng)
+    _write_of_others(folder)
     _write_mag(folder / "mag240m_kddcup2021", rng)
     _write_papers(folder / "ogbn_papers100M", rng)
     (folder / "hosts").write_text(_HOSTS)
@@ -97,6 +99,15 @@ def _write_webgraph(base: Path, rng: np.random.Generator) -> None:
     writer = importlib.import_module("bv_writer").Writer()
     sys.path.pop()
     writer.write(base, [sorted(set(rng.integers(0, _NODES, rng.integers(0, 9)).tolist())) for _ in range(_NODES)])
+
+
+def _write_of_others(folder: Path) -> None:
+    """A file that DGL wrote, and GraphML."""
+    shutil.copyfile(ROOT / "tests" / "data" / "dgl-2.1-csc.bin", folder / "dgl.bin")
+    graph = nx.path_graph(12)
+    for node, values in graph.nodes(data=True):
+        values |= {"x": node / 4, "y": node % 3, "train": node < 6, "test": node > 8}
+    nx.write_graphml(graph, folder / "g.graphml")
 
 
 def _labels(rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]]:
