@@ -61,9 +61,7 @@ class Registry(Generic[T]):
         Raises:
             WrongValueError, WrongTypeError: where there is none.
         """
-        if not isinstance(name, str) or name not in self:
-            kind = WrongValueError if isinstance(name, str) else WrongTypeError
-            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
+        self._check(name)
         if name not in self._found:
             with self._importing:
                 importlib.import_module(self._known[name].module)
@@ -77,8 +75,14 @@ class Registry(Generic[T]):
         return name in self._known or name in self._found
 
     def settings(self, name: str) -> tuple[type, ...]:
-        """The dataclasses of the settings that a class has of its own."""
+        """The dataclasses of the settings that a class has of its own. Raises as :meth:`__getitem__`."""
+        self._check(name)
         return self._known[name].settings if name in self._known else self[name].settings  # type: ignore[attr-defined]
+
+    def _check(self, name: str) -> None:
+        if not isinstance(name, str) or name not in self:
+            kind = WrongValueError if isinstance(name, str) else WrongTypeError
+            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
 
     def summaries(self, but: str = "") -> str:
         """All names but one, each with its summary, for a command's help."""
