@@ -20,7 +20,7 @@ _WINDOW_BYTES = 64 << 20
 def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor | None:
     """Bring a value of every node to rank 0, in the order of original ids. Collective.
 
-    Rank 0 needs memory for the result, N times the bytes of a row, and 128 MiB beside it; the others need those of their own rows.
+    Rank 0 needs memory for the result, N times the bytes of a row, and 128 MiB beside it; others need those of their own rows.
     Where N rows are too many for one process, :func:`hpcgnn.train.predict.write_predictions` writes them to a file instead. Rows
     travel in windows of at most 64 MiB, so that no message comes near MPI's limits.
 
