@@ -68,6 +68,8 @@ ALLOWED = {
     ("partition/native_parmetis.py", "ctypes.CDLL(name)"): "the same",
     ("partition/kaminpar_file.py", "tempfile.gettempdir"): "of a file without a name",
     ("comm/node_memory.py", "/dev/shm"): "only its size is asked for",
+    ("doctor/folders.py", "/dev/shm"): "the same",
+    ("doctor/folders.py", "tempfile.gettempdir"): "told to the user; what is written there has no name",
     ("launch/virtual_jobs.py", "/run"): "root's own, in which a folder with mode 0700 is made",
     ("launch/virtual_network.py", "/run/netns"): "where iproute2 keeps network namespaces",
 }
