@@ -1,4 +1,4 @@
-"""What public functions ask of what a program gives them, before it fails in the middle of something else."""
+"""Checks of the arguments of public functions, made first, so that a wrong one does not fail in the middle of the work."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 from hpcgnn.errors import WrongTypeError, WrongValueError, told
 
-_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # of Linux, in characters at least
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # the limits of Linux, in bytes
 
 
 def check_type(name: str, value: Any, *kinds: type) -> None:
-    """Raise WrongTypeError, which names the argument, unless ``value`` is of one of ``kinds``; ``type(None)`` for None."""
+    """Raise WrongTypeError, which names the argument, unless ``value`` is of one of ``kinds``; ``type(None)`` allows None."""
     if not isinstance(value, kinds):
         words = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
         raise WrongTypeError(f"{name} must be {words}, not {_kind(value)}")
 
 
 def check_tensors(**named: Any) -> None:
-    """Raise an error, which names the argument, unless each is a dense tensor, whose memory has its values, or None."""
-    import torch  # here, as the ranks of `hpcgnn partition` do without the memory that it takes
+    """Raise an error, which names the argument, unless each is None or a dense tensor whose memory holds its own values."""
+    import torch  # imported here, because the ranks of `hpcgnn partition` do not need it, and save its memory
 
     for name, value in named.items():
         if value is not None and not (isinstance(value, torch.Tensor) and value.layout == torch.strided):
             what = "a sparse tensor" if isinstance(value, torch.Tensor) else _kind(value)
             raise WrongTypeError(f"{name} must be a dense torch.Tensor, not {what}")
-        if value is not None and (value.is_neg() or value.is_conj()):  # its memory has other values than it stands for
+        if value is not None and (value.is_neg() or value.is_conj()):  # values differ from those in its memory
             raise WrongValueError(f"{name} must not be a view that torch negates where it is read: give .resolve_neg()")
 
 
 def check_given(**named: Any) -> None:
-    """As :func:`check_tensors`, of those that must not be None."""
+    """As :func:`check_tensors`, but None is refused, too."""
     for name, value in named.items():
         if value is None:
             raise WrongTypeError(f"{name} must be a dense torch.Tensor, not None")
@@ -57,7 +57,7 @@ def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) ->
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raise an error, which names the argument, unless ``value`` is a number that a float holds, and not infinite."""
+    """Raise an error, which names the argument, unless ``value`` is a finite number that fits into a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise WrongTypeError(f"{name} must be a number, not {_kind(value)}")
     try:
@@ -75,13 +75,16 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_world(world: Any) -> None:
-    """Raise WrongTypeError unless it is a :class:`hpcgnn.comm.World`, whoever made it, or None."""
+    """Raise WrongTypeError unless ``world`` is None or has the methods of a :class:`hpcgnn.comm.World`."""
     if world is not None and not all(hasattr(world, name) for name in ("rank", "size", "allreduce")):
         raise WrongTypeError(f"world must be a hpcgnn.comm.World, not {_kind(world)}")
 
 
 def check_device(device: Any, *, may_be_name: bool) -> None:
-    """Raise WrongTypeError unless it is a :class:`hpcgnn.devices.Device`, whoever made it, or a name where that is enough."""
+    """Raise WrongTypeError unless ``device`` has the methods of a :class:`hpcgnn.devices.Device`.
+
+    may_be_name: whether a name, such as ``cuda:0``, is allowed as well.
+    """
     if may_be_name and isinstance(device, str):
         return
     if not all(hasattr(device, name) for name in ("where", "use", "synchronize")):
@@ -90,7 +93,7 @@ def check_device(device: Any, *, may_be_name: bool) -> None:
 
 
 def check_path(name: str, value: Any) -> None:
-    """Raise an error, which names the argument, unless ``value`` is a path that a file may have."""
+    """Raise an error, which names the argument, unless ``value`` is a path that a file can have."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise WrongTypeError(f"{name} must be a path, not {_kind(value)}")
     path = os.fspath(value)
@@ -100,7 +103,7 @@ def check_path(name: str, value: Any) -> None:
         or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/"))
     ):
         raise WrongValueError(
-            f"{name} must be a path that a file may have, not {told(path)}: it is too long, or has a zero byte"
+            f"{name} must be a path that a file can have, not {told(path)}: it is too long, or has a zero byte"
         )
 
 

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
-_MOST_BYTES = 1 << 30  # of one call
+_MOST_BYTES = 1 << 30  # written by one call of pwrite
 
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Give errors of the system the name of the file, which it does not know of an open one."""
+    """Add the file's name to errors of the system, which do not have it where the file is open already."""
     try:
         yield
     except OSError as error:
@@ -25,14 +25,14 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 class ByteSink(Protocol):
-    """An open file; several may be open on one path, each to be written where the others are not."""
+    """A file that is open for writing. Several may be open on one path, each to write bytes that the others do not write."""
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
-        """Write ``array``'s bytes at ``byte_offset``; raises ``OSError``. Not collective."""
+        """Write the bytes of ``array`` at ``byte_offset``. Raises OSError. Not collective."""
         ...
 
     def close(self) -> None:
-        """Collective where a world opened it (:meth:`hpcgnn.comm.world.World.open_shared`)."""
+        """Close the file. Collective if a world opened it (:meth:`hpcgnn.comm.world.World.open_shared`)."""
         ...
 
 

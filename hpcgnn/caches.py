@@ -1,8 +1,8 @@
-"""Folders that an environment variable names, before a library uses them.
+"""Checks of the folders that environment variables name for libraries, before a library uses them.
 
-What lies in a folder of compiled code is run, so nobody else may write it. Without these variables numba and Triton keep what
-they compile beside its source or in the user's home folder. MPI makes a folder of its own in that for temporary files, and says
-dozens of lines where it cannot.
+Code in numba's and Triton's cache folders is run, so no other user may be able to write there. Without these variables, numba
+and Triton keep compiled code beside its source or in the user's home folder. MPI makes a folder of its own in ``TMPDIR``, and
+prints dozens of lines where it cannot.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TEMPORARY = "TMPDIR"
 
 
 def check() -> None:
-    """Raise HpcgnnError where a folder of compiled code is another user's, or everybody may write it, or where temporary files
-    would go into what is no folder."""
+    """Raise HpcgnnError if a cache folder of compiled code belongs to another user or everybody may write there, or if
+    ``TMPDIR`` is not a folder."""
     temporary = Path(os.environ.get(_TEMPORARY, ""))
     if temporary.exists() and not temporary.is_dir():
         raise HpcgnnError(f"{_TEMPORARY} is {temporary}, which is no folder: name one for temporary files, or unset it")
@@ -36,7 +36,7 @@ def _problem(folder: Path) -> str:
     try:
         found = folder.stat()
     except OSError:
-        return ""  # it is made, or cannot be used
+        return ""  # the folder does not exist yet, or the library cannot use it
     if found.st_uid not in (os.geteuid(), 0):
         return "which is another user's"
     return "which everybody may write" if found.st_mode & stat.S_IWOTH else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-# What a terminal obeys, and what turns the direction of text around.
+# Characters that a terminal obeys as commands, and those that change the direction of text.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _LONGEST = 200  # characters of a value in a sentence
@@ -28,24 +28,26 @@ class HpcgnnError(Exception):
 
 
 class WrongValueError(HpcgnnError, ValueError):
-    """An argument or a setting that Python gave, of the right type, whose value cannot be."""
+    """An argument or a setting of a Python program has the right type, but a value that is not allowed."""
 
 
 class WrongTypeError(HpcgnnError, TypeError):
-    """An argument or a setting that Python gave, of another type than it has."""
+    """An argument or a setting of a Python program has a wrong type."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """``text`` with control characters, but for those in ``keep``, as Python writes them: names and contents of files may be
-    others' and must not give orders to a terminal."""
+    """``text`` with its control characters, except those in ``keep``, written as Python's escapes.
+
+    Names and contents of files may come from other people, and must not give commands to a terminal.
+    """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def told(value: object) -> str:
-    """``value`` as Python writes it, but in one line and not longer than a sentence bears."""
+    """``repr(value)`` in one line, cut after 200 characters, for an error's sentence."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # Python refuses to write whole numbers with thousands of digits
         text = f"one of type {type(value).__name__}"
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
@@ -58,9 +60,9 @@ def again(error: HpcgnnError, message: str) -> HpcgnnError:
 
 
 class StalledError(HpcgnnError):
-    """A wait ran into its deadline.
+    """A wait has reached its deadline.
 
-    ``grace_seconds``: how long to leave the others, which wait as well, until theirs, before the job is aborted.
+    ``grace_seconds``: the time to wait before the job is aborted, so that other ranks can reach their deadlines as well.
     """
 
     def __init__(self, message: str, grace_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What a process costs beside its part of the graph: the time until it trains, and memory that it shares with no other."""
+"""Costs of a process beside its part of the graph: seconds until it trains, and memory that it shares with no other process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import time
 from pathlib import Path
 
 _PRIVATE = ("Private_Clean:", "Private_Dirty:")
-_START_FIELD = 19  # of stat behind the command's name, which is in brackets and may hold spaces: proc(5)
+# Index of the start time in stat (proc(5)), counted after the command's name, which is in brackets and may have spaces.
+_START_FIELD = 19
 
 
 def private_memory_bytes(process: int | str = "self") -> int:
-    """Resident memory of a process, of this one by default, that no other process maps: what one more on the same host takes. 0
-    where the system does not tell, which Linux does, or the process has ended.
+    """Resident memory, in bytes, that no other process maps: the memory that one more such process on the host would take.
 
-    Pages of libraries count where this process is the only one that has them.
+    process: its id, or ``"self"``. Pages of libraries count only if no other process has them. 0 where the system has no
+    ``/proc`` (only Linux has), or the process has ended.
     """
     return mapped_bytes(process, _PRIVATE)
 
 
 def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:
-    """Bytes of these kinds, such as ``"Pss:"``, of a process or of ``"self"`` (proc(5), smaps_rollup). 0 where the system does
-    not tell, or the process has ended."""
+    """Bytes of some kinds of memory, such as ``"Pss:"``, of a process or of ``"self"`` (proc(5), smaps_rollup). 0 where the
+    system has no ``/proc``, or the process has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -30,7 +31,7 @@ def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:
 
 
 def seconds_since_start() -> float:
-    """Since the system started this process, imports included; 0 where the system does not tell, which Linux does."""
+    """Seconds since the system started this process, imports included; 0 where the system has no ``/proc``."""
     try:
         stat = Path("/proc/self/stat").read_text()
     except OSError:

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class LocalGraph:
-    """What one rank holds; n is the number of nodes it owns.
+    """One rank's slab of a partitioned graph. The rank owns n nodes, at which e edges end; there are P ranks.
 
     world: the ranks. path, uuid: the parts file. meta: counts of the whole graph. node_offsets: (P+1,) int64 first position
     of each rank. features: (n, F) dense tensor, a Csr (n, F) for sparse features, or None. y: (n,) int64 or (n, C) uint8,
     or None. masks: (n,) bool per name. original_ids: (n,) int64. indptr: (n+1,) int64 slab of the global CSR by
-    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. order: of the nodes. device: where
-    features, y, masks and ``edge_index`` are, and what is computed with them; ids and the edges' arrays are on the host.
-    ranks_per_node: for nodes of so many ranks in a row the parts were made.
+    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. matches_parts: this rank's slab is
+    one part of the file, with all edges. order: of the owned nodes. device: holds features, y, masks and ``edge_index`` and
+    computes with them; ids and the edges' arrays stay on the host. ranks_per_node: ranks that the partition puts on a node.
 
-    Node tensors are in that order, and so is what a model made for this graph takes and gives. The edges' arrays stay in
-    the file's order, because positions in it are what other ranks know: a graph's order is nobody else's concern.
+    Node tensors, and inputs and outputs of models made for this graph, are in ``order``. The edges' arrays stay in the file's
+    order, because other ranks refer to its positions.
     """
 
     world: World
@@ -95,24 +95,24 @@ class LocalGraph:
 
     @property
     def _destinations(self) -> np.ndarray:
-        """(e,) int64 owned nodes, in the file's order, at which edges end."""
+        """(e,) int64 local id, in the file's order, of the owned node at which each edge ends."""
         return np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
 
     @cached_property
     def halo_positions(self) -> np.ndarray:
-        """(h,) int64 positions of the nodes of other ranks from which edges come, ascending."""
+        """(h,) int64 ascending positions of the halo: the nodes of other ranks from which edges to owned nodes come."""
         return np.unique(self.indices[~self._is_inside])
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
-        """(2, e) int64 in-edges of owned nodes, source row first; ids 0..n-1 are owned, then halo nodes by position.
+        """(2, e) int64 in-edges of owned nodes, source row first; ids 0 to n-1 are owned nodes, then halo nodes by position.
 
-        Edges are in the order of ``edge_weight``, owned ids in the order of ``x``.
+        Edges are in the order of ``edge_weight``, and owned ids in the order of ``x``.
         """
         return self.local_edge_index().to(self.device.where)
 
     def local_edge_index(self) -> torch.Tensor:
-        """:attr:`edge_index`, made anew, on the host."""
+        """A new copy of :attr:`edge_index` in the host's memory."""
         halo = self.halo_positions
         sources = np.where(
             self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
@@ -127,14 +127,14 @@ class LocalGraph:
     # -- the order of the nodes ---------------------------------------------------------------------------------------
 
     def reordered(self, method: str, width: int = 256) -> LocalGraph:
-        """This graph in a node order that may be faster to aggregate in (``hpcgnn.node_order.METHODS``). Not collective.
+        """This graph in a node order that may make aggregation faster (``hpcgnn.node_order.METHODS``). Not collective.
 
-        ``auto`` measures at ``width`` columns, on this rank alone. Node tensors are copied.
+        ``auto`` measures the orders on this rank alone, with features of ``width`` columns. Node tensors are copied.
         """
         return self.in_order(node_order(self.local_edges(), method, width))
 
     def in_order(self, order: NodeOrder) -> LocalGraph:
-        """This graph with its nodes in another order, which it remembers. Node tensors are copied. Not collective."""
+        """This graph with its node tensors copied into ``order``, which becomes its attribute ``order``. Not collective."""
         nodes = order.nodes
         if self.order.nodes is not None:
             raise ValueError("the graph is in another order already: start from the one that was loaded")
@@ -151,7 +151,7 @@ class LocalGraph:
         )
 
     def in_loaded_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of the owned nodes (n, ...), a model's scores for instance, in the order in which they were loaded."""
+        """Values (n, ...) of the owned nodes, a model's scores for instance, put back into the order of the file."""
         if self.order.nodes is None:
             return values
         loaded = torch.empty_like(values)
@@ -159,7 +159,7 @@ class LocalGraph:
         return loaded
 
     def to(self, device: Device) -> LocalGraph:
-        """This graph with its node tensors in a device's memory, where models made for it compute. Not collective."""
+        """This graph with its node tensors in a device's memory; models made for it compute there. Not collective."""
         where = device.where
         device.use()
         return replace(
@@ -173,7 +173,7 @@ class LocalGraph:
     # -- some of its edges --------------------------------------------------------------------------------------------
 
     def with_edges(self, kept: np.ndarray) -> LocalGraph:
-        """This graph with those of its edges that the (e,) bool ``kept`` names; its plans are built, not read. Collective."""
+        """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""
         lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
         count = np.array([lengths.sum()])
         first, total = int(self.world.exscan(count)[0]), int(self.world.allreduce(count)[0])
@@ -187,18 +187,18 @@ class LocalGraph:
         )
 
     def local_edges(self) -> Csr:
-        """(n, n) ones: the edges inside this part, in the file's order."""
+        """(n, n) matrix of ones for the edges inside this part; its nodes are in the file's order."""
         inside = self._is_inside
         indptr = np.concatenate(([0], np.cumsum(inside)))[self.indptr - self.indptr[0]]
-        # Checked: a program may have changed them.
+        # Csr checks the indices here, because a program may have changed them.
         return Csr(indptr, self.indices[inside] - self.first, self.num_nodes)
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
-        """This rank's plan: read from the file where a fresh one is stored, else built by all ranks. Collective.
+        """This rank's plan: read from the file if one for these parts is stored, else built by all ranks. Collective.
 
-        ``weighted`` gives the matrices the graph's edge weights instead of ones. Nodes are in the file's order.
+        ``weighted`` puts the graph's edge weights, if it has any, into the matrices. Nodes are in the file's order.
         """
         weighted = weighted and self.edge_weight is not None
         plan = self.stored_plan(strategy, edges=weighted) or self.built_plan(strategy)
@@ -210,9 +210,9 @@ class LocalGraph:
         return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
 
     def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
-        """This rank's plan in the file, or None where there is none that fits. Collective.
+        """This rank's plan in the file, or None where the file has none that fits. Collective.
 
-        ``edges`` asks for which edge each entry is, too: 8 bytes an entry that only edge weights need.
+        ``edges`` also reads which edge each entry stands for: 8 bytes an entry, which only edge weights need.
         """
         if not self.matches_parts:
             return None
@@ -231,7 +231,7 @@ class LocalGraph:
         return plan
 
     def _check_peers(self, plan: AggregationPlan[SparseMatrix]) -> None:
-        """That each pair of ranks means to move the same rows, and that each edge that ends here is counted once. Collective."""
+        """Raise HpcgnnError unless senders and receivers expect the same rows, and the plan has each edge once. Collective."""
         world = self.world
         row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
         said = np.zeros((world.size, 3), dtype=np.int64)
@@ -252,7 +252,7 @@ class LocalGraph:
                 raise damaged(self.path, f"its plan has {edges} edges for the {self.indices.size} of part {world.rank}")
 
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
-        """This rank's plan, made now: each rank plans what it receives and tells its peers what to send. Collective."""
+        """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
         world = self.world
         with together(world, "plan what travels"):
             self.check_edges()
@@ -271,7 +271,7 @@ class LocalGraph:
         return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
 
     def check_edges(self) -> None:
-        """That the arrays, which a program may change, still are edges between nodes: nobody looks at a plan made of them."""
+        """Raise HpcgnnError unless the arrays, which a program may have changed, are edges between nodes of the graph."""
         rising = self.indptr.size == self.num_nodes + 1 and bool((self.indptr[1:] >= self.indptr[:-1]).all())
         if not rising or self.indptr[-1] - self.indptr[0] != self.indices.size:
             raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")
@@ -279,12 +279,12 @@ class LocalGraph:
             raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {self.meta.num_nodes - 1}")
 
     def _own_weights(self, matrix: SparseMatrix) -> np.ndarray:
-        """(entries,) float32 weights of a matrix whose edges end on this rank; carrying entries weigh 1."""
+        """(entries,) float32 weights of a matrix whose edges end on this rank; 1 for entries that stand for no edge."""
         assert self.edge_weight is not None
         return _lookup(self.edge_weight, matrix.edges - self.indptr[0], matrix.edges >= 0)
 
     def _weights_at_receivers(self, plan: AggregationPlan[SparseMatrix]) -> np.ndarray:
-        """(entries,) float32 weights of S, asked from the ranks that own the edges: the receivers. Collective."""
+        """(entries,) float32 weights of S. Its edges belong to the receivers, so this rank asks them. Collective."""
         assert self.edge_weight is not None
         row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(self.world.size))))
         asked, counts = self.world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
@@ -304,12 +304,12 @@ def load(
     Args:
         path: a file made by ``hpcgnn partition``.
         world: the ranks; all of ``MPI_COMM_WORLD`` if None.
-        any_ranks: accept another number of ranks than parts, and deal out positions evenly (for prediction).
-        device: where node tensors are to be, and what is computed with them: ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` as
-            ``--device`` has them, or one of :func:`hpcgnn.comm.devices.choose_device`.
+        any_ranks: accept a number of ranks that differs from the number of parts, and divide positions evenly (for prediction).
+        device: holds the node tensors and computes with them: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``, as in ``--device``,
+            or a result of :func:`hpcgnn.comm.devices.choose_device`.
 
     Raises:
-        HpcgnnError: the same on every rank, for a missing or damaged file, or a rank count that does not fit.
+        HpcgnnError: on every rank alike, where the file is missing or damaged, or the number of ranks does not fit.
     """
     check_path("path", path)
     check_world(world)
@@ -325,7 +325,7 @@ def load(
                 f"`mpirun -n {parts.num_parts}`, or run `hpcgnn partition ... --parts {world.size}`"
             )
         offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
-        if not matches:  # no rank reads a part as it is: deal them out to be looked at
+        if not matches:  # no rank reads a whole part, so each rank verifies the checksums of some parts
             parts.verify(range(world.rank, parts.num_parts, world.size))
         graph = _read_slab(world, path, parts, offsets, matches)
         fingerprint = parts.fingerprint
@@ -334,10 +334,10 @@ def load(
 
 
 def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
-    """That all ranks read the same file, and that their nodes are all nodes: one small collective.
+    """Raise HpcgnnError unless all ranks read the same file, and their nodes are together all N nodes. Collective.
 
-    Each rank has its own ids in range and once (the file's schema). Hashes of 64 bits of all ranks' ids must add up to those of
-    0 to N-1, which ranks that hold others do with a probability of 2**-64; no rank holds O(N).
+    The file's schema has checked that a rank's own ids are in range and differ. Here the 64-bit hashes of all ranks' ids must
+    add up to those of 0 to N-1. Wrong ids pass this test with a probability of 2**-64, and no rank needs O(N) memory.
     """
     world, path = graph.world, graph.path
     nodes, rank = graph.meta.num_nodes, graph.world.rank
@@ -359,7 +359,7 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
 
 def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
     first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
-    part = world.rank if matches else None  # has checksums of its own
+    part = world.rank if matches else None  # each part has checksums of its own
     indptr, indices = parts.edges(first, last, part)
     features = parts.features(first, last, part)
     labels = parts.labels(first, last, part)

@@ -1,7 +1,7 @@
-"""Tensors as numpy arrays on the host: what plans, files and metrics are made of.
+"""Conversion of tensors to numpy arrays on the host, which plans, files and metrics use.
 
-Features, messages and gradients stay tensors, wherever they lie; only kernels and MPI look at their memory. So these two
-functions, beside ``kernels/`` and ``comm/``, are the only places where a tensor becomes an array, and both copy from a device.
+Features, messages and gradients stay tensors on their device; only ``kernels/`` and ``comm/`` look at their memory. Everywhere
+else a tensor becomes an array by one of these two functions, which copy from a device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 
 def index_array(numbers: torch.Tensor) -> np.ndarray:
-    """Integers or bools: ids, places, counts, masks. The array shares memory with a tensor of the host.
+    """The array of a tensor of integers or bools: ids, positions, counts, masks. It shares memory with a tensor on the host.
 
     Raises:
         TypeError: for floating-point values, which are no index.
@@ -22,5 +22,5 @@ def index_array(numbers: torch.Tensor) -> np.ndarray:
 
 
 def host_values(values: torch.Tensor) -> np.ndarray:
-    """Floating-point values that leave training: scores for a metric or a file, edge weights for a plan."""
+    """The array of a tensor that training no longer needs: scores for a metric or a file, edge weights for a plan."""
     return values.detach().cpu().numpy()

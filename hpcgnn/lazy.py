@@ -1,4 +1,5 @@
-"""Packages whose public names are imported at first use: torch and MPI take seconds to start, and few commands need both."""
+"""Packages that import a public name when it is first used, because torch and MPI take seconds to import, and few commands
+need both."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Make the ``__getattr__`` of a package (PEP 562).
 
-    homes: for each public name the module that defines it; a name whose module is ``package.name`` is that module itself. A name
-    must not be that of another submodule, which the import system would put in its place.
+    homes: for each public name, the module that defines it; a name whose module is ``package.name`` stands for that module. No
+    other name may be equal to that of a submodule, because the import system would replace it by the submodule.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How much memory this process has used, and what becomes of memory that it frees."""
+"""The peak memory of this process, and a setting of the C library that keeps freed memory for reuse."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import ctypes
 import resource
 import sys
 
-# of mallopt(), in glibc's <malloc.h>
+# options of mallopt() in glibc's <malloc.h>
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def peak_memory_bytes(*, or_of_children: bool = False) -> int:
-    """The largest resident set of this process so far; or of a process that it has started and waited for, if that was larger."""
+    """The largest resident memory of this process so far, in bytes.
+
+    With ``or_of_children`` the largest one of this process and of the processes that it has started and waited for.
+    """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if or_of_children:
         peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
@@ -19,11 +22,11 @@ def peak_memory_bytes(*, or_of_children: bool = False) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library take large blocks from its heap and never give the heap back: what was touched stays touched.
+    """Make the C library take large blocks from its heap, and never return freed memory to the system.
 
-    A training step frees and allocates the same sizes again and again, and the first touch of fresh memory costs more than
-    most of what is done with it. For processes of our own: nothing that is imported may decide this for others. False
-    where the C library has no such settings.
+    A training step frees and allocates the same sizes again and again, and the page faults of fresh memory cost more than most
+    computations on it. Only our own commands call this, because a library must not decide it for other programs. Returns
+    False where the C library has no such settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26))

@@ -1,4 +1,4 @@
-"""The name of this machine's processor, for records and reports of what was measured on it."""
+"""The name of this machine's processor, for records and reports of measurements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """As Linux calls it, else as Python does."""
+    """The name in Linux's /proc/cpuinfo; without one, Python's name of the processor or of the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

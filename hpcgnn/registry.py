@@ -1,4 +1,4 @@
-"""Classes that are chosen by name, each in a module of its own that is imported when its class is asked for."""
+"""Classes that are chosen by name. Each is in a module of its own, which is imported when the class is first needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T", bound=type)
 
 @dataclass(frozen=True)
 class Known:
-    """A class of this package, as far as it is known without importing torch for it.
+    """The description of a class of this package, which needs no import of its module, and so not of torch.
 
     module: the module that registers it. summary: a phrase for a command's help. settings: the dataclasses of its own settings.
     """
@@ -37,8 +37,8 @@ class Registry(Generic[T]):
         self._importing = threading.RLock()  # ranks may be threads
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator of a class that is chosen by ``name``. A known class takes its summary and settings from :class:`Known`;
-        other classes state theirs as class attributes."""
+        """Return a decorator that registers a class under ``name``. A known class gets its summary and settings from its
+        :class:`Known`; other classes have them as class attributes."""
 
         def add(found: T) -> T:
             known = self._known.get(name)
@@ -56,10 +56,10 @@ class Registry(Generic[T]):
         return add
 
     def __getitem__(self, name: str) -> T:
-        """The class.
+        """The class of this name.
 
         Raises:
-            WrongValueError, WrongTypeError: where there is none.
+            WrongValueError, WrongTypeError: where no class has this name, or it is not a string.
         """
         self._check(name)
         if name not in self._found:
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Names, in alphabetical order: the order in which modules are imported says nothing."""
+        """The names in alphabetical order, so that the order of imports does not matter."""
         return iter(sorted({*self._known, *self._found}))
 
     def __contains__(self, name: object) -> bool:
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
             raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
 
     def summaries(self, but: str = "") -> str:
-        """All names but one, each with its summary, for a command's help."""
+        """All names, except ``but``, each with its summary, for a command's help."""
         told = ((name, self._summary(name)) for name in self if name != but)
         return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
 

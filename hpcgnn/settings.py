@@ -1,6 +1,6 @@
-"""Settings that are written once: a dataclass's field says its default, what it may be, and what it is for.
+"""Settings, each defined once: a field of a dataclass has its default, the values that are allowed, and its help.
 
-Checks, the command's options and their help, the keys of TOML files and presets follow from the fields.
+Checks, options of commands and their help, keys of TOML files and presets are derived from these fields.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class About:
-    """What a field says of itself.
+    """The description of a setting, stored in the metadata of its field.
 
-    help: for the command, or what gives it. name: of the flag and the key of TOML files, where it is not the field's; None: it
-    is neither. choices: what it may be, or what gives that once it is asked for. least, most: bounds of a number, and above,
-    below: bounds that it may not reach. metavar: in the help. used_if: of the dataclass's object, whether it uses the setting,
-    and users: who does. is_kept: whether a run that is repeated has it as well. is_free: whether a model's parameters may be
-    used with another value. default_in_words: for the help. is_finite: a
-    number that may not be infinite.
+    help: the text for a command's help, or a function that returns it. name: of the flag and of the key in TOML files, where
+    it differs from the field's; with None, there is neither. choices: the allowed values, or a function that returns them
+    when they are needed. least, most: inclusive bounds of a number; above, below: exclusive ones. metavar: the placeholder of
+    the value in the help. used_if: whether an object of the dataclass uses the setting; users: the choices that use it, in
+    words. is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's parameters may be used
+    with another value. default_in_words: the default as the help shows it. is_finite: whether a number must be finite.
     """
 
     help: str | Callable[[], str] = ""
@@ -55,22 +55,25 @@ class About:
     is_finite: bool = True
 
     def in_words(self) -> str:
-        """The help."""
+        """The text of the help."""
         return self.help() if callable(self.help) else self.help
 
     def chosen_from(self) -> Sequence[Any]:
-        """The choices, or nothing where any value will do."""
+        """The allowed values; empty if the setting is not a choice."""
         return tuple(self.choices() if callable(self.choices) else self.choices)
 
 
 def setting(default: Any, help: str | Callable[[], str] = "", **about: Any) -> Any:
-    """A field of a dataclass of settings; the arguments are those of :class:`About`."""
+    """A field of a dataclass of settings; other arguments are those of :class:`About`."""
     return field(default=default, metadata={_KEY: About(help, **about)})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A field: ``name`` is the flag's and the TOML key's, ``attribute`` the field's own, ``type`` what annotates it."""
+    """A field that is a setting.
+
+    name: of the flag and of the TOML key. attribute: name of the field. type: its annotation. default: its default value.
+    """
 
     name: str
     attribute: str
@@ -80,7 +83,7 @@ class Setting:
 
 
 def as_flag(name: str) -> str:
-    """``--most-stale-epochs`` of ``most_stale_epochs``."""
+    """The flag of a setting: ``--most-stale-epochs`` for ``most_stale_epochs``."""
     return "--" + name.replace("_", "-")
 
 
@@ -100,15 +103,15 @@ def _settings_of(config_type: type) -> tuple[Setting, ...]:
 
 
 class Checked:
-    """A dataclass of settings: :meth:`check` asks whether each may be what it is."""
+    """A dataclass of settings, whose method :meth:`check` refuses values that are not allowed."""
 
     def __post_init__(self) -> None:
-        """Numbers of NumPy's become Python's."""
+        """Convert NumPy's numbers to Python's."""
         for each in settings_of(type(self)):
             object.__setattr__(self, each.attribute, plain(getattr(self, each.attribute)))
 
     def check(self) -> None:
-        """Raise HpcgnnError for a value that its field does not allow."""
+        """Raise HpcgnnError for the first value that its field does not allow."""
         config_type: type = type(self)
         for name, kind in _parts_of(config_type).items():
             value = getattr(self, name)
@@ -121,7 +124,7 @@ class Checked:
 
 @cache
 def _parts_of(config_type: type) -> dict[str, Any]:
-    """The fields that are settings' dataclasses themselves."""
+    """The fields that are dataclasses of settings themselves, by name, with their annotations."""
     hints = typing.get_type_hints(config_type)
     found = {each.name: hints[each.name] for each in dataclasses.fields(config_type) if _KEY not in each.metadata}
     return {name: kind for name, kind in found.items() if all(map(_is_checked, typing.get_args(kind) or (kind,)))}
@@ -132,10 +135,14 @@ def _is_checked(kind: Any) -> bool:
 
 
 def check_value(setting: Setting, value: Any, where: str = "") -> None:
-    """Raise the error of a value that the setting may not have. where: the file that it comes from; a program otherwise.
+    """Raise an error if the setting does not allow the value.
+
+    Args:
+        where: the file from which the value comes; empty if a program gave it.
 
     Raises:
-        WrongTypeError, WrongValueError: of a program's; with ``where``, a HpcgnnError that begins with it.
+        WrongTypeError, WrongValueError: for a program's value.
+        HpcgnnError: for a file's value; its sentence begins with ``where``.
     """
     wanted, is_type = _problem(setting, value)
     if wanted:
@@ -147,7 +154,7 @@ def check_value(setting: Setting, value: Any, where: str = "") -> None:
 
 
 def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
-    """What the value would have to be, in words, and whether it is of another type; nothing where it is that."""
+    """A phrase for the values that are allowed, and whether the value's type is wrong; an empty phrase if it is allowed."""
     about, (kind, may_be_none) = setting.about, kind_of(setting.type)
     if value is None and may_be_none:
         return "", False
@@ -173,7 +180,7 @@ _TYPES: dict[Any, str] = {
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Whether the value is of the type; numbers may be those of other libraries."""
+    """Whether the value is of the type; a number may be another library's, such as NumPy's."""
     if kind in (int, float) and not isinstance(value, bool):
         return isinstance(value, numbers.Integral if kind is int else numbers.Real)
     return isinstance(value, Path) if kind is Path else _is_a(value, kind)
@@ -184,14 +191,14 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy's as Python's, which files and checkpoints can hold; everything else as it is."""
+    """A number as Python's own, which files and checkpoints can hold, where it was NumPy's; any other value unchanged."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _bounded(kind: Any, about: About) -> Any:
-    """The type of a number with its bounds, which a NaN never keeps."""
+    """The type of a number with its bounds, as msgspec checks it; a NaN is never within bounds."""
     most, least = about.most, about.least
     if most is None and about.below is None and about.is_finite:
         most = MOST_INT if kind is int else MOST_FLOAT
@@ -212,27 +219,28 @@ def _bounds(about: About, value: Any) -> str:
 
 
 def kind_of(annotated: Any) -> tuple[Any, bool]:
-    """``(int, True)`` of ``int | None``."""
+    """An annotation's type without None, and whether None is allowed: ``(int, True)`` for ``int | None``."""
     if isinstance(annotated, types.UnionType):
         (kind,) = (each for each in typing.get_args(annotated) if each is not types.NoneType)
         return kind, True
     return annotated, False
 
 
-# -- settings that belong to what others choose ------------------------------------------------------------------------
+# -- settings that exist only with some choices of other settings ------------------------------------------------------
 
 
 class Composed(Checked, ABC):
-    """A frozen dataclass without ``__init__`` whose fields choose who else has settings: ``ModelConfig("gat", heads=4)``.
+    """A frozen dataclass whose fields choose further dataclasses of settings: ``ModelConfig("gat", heads=4)``.
 
-    ``own`` has one object of each dataclass that :meth:`sections` names, and their fields are attributes of this one too.
+    ``own`` has one object of each dataclass that :meth:`sections` returns, and its fields are attributes of this object, too.
+    The subclass is a dataclass without a generated ``__init__``.
 
     Raises:
-        HpcgnnError: for a setting that nobody who was chosen uses.
+        HpcgnnError: for a setting that none of the chosen dataclasses has.
     """
 
     own: tuple[Any, ...]
-    by_place: ClassVar[int]  # so many fields, the first ones, may be given without their names
+    by_place: ClassVar[int]  # the number of fields, from the first, that may be given as positional arguments
 
     def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
         common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
@@ -245,7 +253,7 @@ class Composed(Checked, ABC):
             object.__setattr__(self, each.name, plain(given.pop(each.name, each.default)))
         made: list[Any] = []
         sections = self.sections()
-        for each in own:  # where `dataclasses.replace` made another choice
+        for each in own:  # after `dataclasses.replace`: settings that are not defaults must fit a new choice
             if type(each) not in sections:
                 default = type(each)()
                 given = {name: value for name, value in vars(each).items() if value != getattr(default, name)} | given
@@ -263,16 +271,16 @@ class Composed(Checked, ABC):
 
     @abstractmethod
     def sections(self) -> tuple[type, ...]:
-        """Dataclasses of settings that what is chosen has, each once."""
+        """The dataclasses of settings of the current choices, each once."""
 
     @classmethod
     @abstractmethod
     def all_sections(cls) -> dict[type, list[str]]:
-        """Those that anything to be chosen has, and who has them."""
+        """The dataclasses of settings of all possible choices, each with the names of the choices that have it."""
 
     @abstractmethod
     def chosen(self) -> str:
-        """What was chosen, in words."""
+        """The current choices, in words."""
 
     def _refuse(self, name: str) -> None:
         users = self.users()
@@ -282,7 +290,7 @@ class Composed(Checked, ABC):
 
     @classmethod
     def users(cls) -> dict[str, list[str]]:
-        """Who uses each setting that only some do."""
+        """For each setting that only some choices use, the names of these choices."""
         found: dict[str, list[str]] = {}
         for section, names in cls.all_sections().items():
             for each in settings_of(section):
@@ -291,31 +299,31 @@ class Composed(Checked, ABC):
 
     @classmethod
     def of_used(cls, values: Mapping[str, Any]) -> Self:
-        """Of ``values`` by name, without those that what they choose does not use."""
+        """An object with those of ``values``, by the names of settings, that the choices among them use."""
         common = {each.name for each in dataclasses.fields(cls)} - {"own"}  # type: ignore[arg-type]
         used = cls(**{name: value for name, value in values.items() if name in common}).flat()
         return cls(**{name: value for name, value in values.items() if name in used})
 
     def section(self, kind: type[T]) -> T:
-        """The settings of this kind: those chosen, or their defaults where nobody uses them."""
+        """This object's settings of one dataclass, or the defaults if its choices do not use it."""
         return next((each for each in self.own if type(each) is kind), kind())
 
     def flat(self) -> dict[str, Any]:
-        """All settings by the names of their fields."""
+        """All settings, by the names of their fields."""
         found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "own"}  # type: ignore[arg-type]
         for section in self.own:
             found |= dataclasses.asdict(section)
         return found
 
     def check(self) -> None:
-        """As :meth:`Checked.check`, of what was chosen as well."""
+        """As :meth:`Checked.check`, for the dataclasses in ``own`` as well."""
         super().check()
         for section in self.own:
             for each in settings_of(type(section)):
                 check_value(each, getattr(section, each.attribute))
 
     def __getattr__(self, name: str) -> Any:
-        """Of what was chosen, or else the default: generic code may ask for what only some have."""
+        """A setting in ``own``, or its default if the current choices do not use it: generic code may ask for either."""
         if not name.startswith("__"):
             own = self.__dict__.get("own", ())
             for section in (*own, *(kind() for kind in self.all_sections())):
@@ -325,14 +333,14 @@ class Composed(Checked, ABC):
 
 
 def not_used(name: str, chosen: str, users: Collection[str]) -> str:
-    """``teleport is not used by gcn: appnp and gcnii use it``."""
+    """The sentence that refuses a setting: ``teleport is not used by gcn: appnp and gcnii use it``."""
     *others, last = users
     told = f"{', '.join(others)} and {last} use it" if others else f"{last} uses it"
     return f"{name} is not used by {chosen}: {told}"
 
 
 def merged(sections: Iterable[tuple[str, tuple[type, ...]]]) -> dict[type, list[str]]:
-    """Who has each dataclass of settings, from what each has."""
+    """The names of the choices that have each dataclass of settings, from (name, dataclasses) of each choice."""
     found: dict[type, list[str]] = {}
     for name, types_ in sections:
         for section in types_:

@@ -1,4 +1,5 @@
-"""Requests to stop: SIGUSR1, which Slurm's ``--signal`` sends before the time limit, and those that interrupt at once."""
+"""Signals that ask a process to stop: SIGUSR1, which Slurm's ``--signal`` sends before the time limit, is remembered; Ctrl-C and
+SIGTERM interrupt at once."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from typing import NoReturn
 
 
 class StopRequest:
-    """Remembers that a signal came.
+    """Remembers the signals that have come.
 
-    SIGUSR1 stays installed: it may come at any moment, also after the last epoch. Ctrl-C and SIGTERM, which launchers
-    send, raise KeyboardInterrupt, and C code between here and the caller may turn that into an error of another kind
-    (ctypes does): ``interrupted`` tells what it was.
+    The handler of SIGUSR1 stays installed, because the signal may come at any moment, also after the last epoch. Ctrl-C and
+    SIGTERM, which launchers send, raise KeyboardInterrupt. C code between the handler and the caller may turn that into an
+    error of another kind (ctypes does), so a caller looks at ``interrupted`` to tell an interruption from another error.
 
     Attributes:
-        requested: SIGUSR1 came.
-        interrupted: SIGINT or SIGTERM came.
-        advice: how to go on after an interruption; empty where there is nothing to go on from.
+        requested: SIGUSR1 has come.
+        interrupted: SIGINT or SIGTERM has come.
+        advice: a sentence for the user about continuing after an interruption; empty where nothing can be continued.
     """
 
     def __init__(self) -> None:
@@ -27,20 +28,20 @@ class StopRequest:
         self.advice = ""
 
     def listen(self) -> StopRequest:
-        """Take SIGUSR1 from now on (from the main thread; another one cannot, and hears nothing)."""
+        """Handle SIGUSR1 from now on. Python allows this in the main thread only; in another one nothing happens."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, self._remember)
         return self
 
     def listen_to_interruptions(self) -> StopRequest:
-        """Take Ctrl-C and SIGTERM too: for a program of its own, as a library leaves them to its caller."""
+        """Handle Ctrl-C and SIGTERM, too. Only commands call this; a library leaves these signals to its caller."""
         signal.signal(signal.SIGTERM, self._interrupt)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's & has it ignored
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores SIGINT for commands with &
             signal.signal(signal.SIGINT, self._interrupt)
         return self
 
     def ignore(self) -> None:
-        """Take no notice of SIGUSR1 from now on: Python would restore the fatal default on its way out, before MPI ends."""
+        """Ignore SIGUSR1 from now on. Otherwise Python would restore the default, which kills, at its exit, before MPI ends."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 

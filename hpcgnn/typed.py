@@ -1,7 +1,7 @@
-"""What is read from a file, or given by a program, held to a declared type; one sentence where it is not of it.
+"""Checks of values from files and programs against declared types, with one sentence for the first value of a wrong type.
 
-Types are declared with :mod:`msgspec`: a ``Struct`` beside the code that writes the file, with the ranges of its numbers. This
-is the one place that turns what the library says into a sentence with the file, its line and the field.
+Types are declared with :mod:`msgspec`: a ``Struct`` beside the code that writes the file, with the ranges of its numbers. Only
+this module turns the library's messages into sentences with the file, its line and the field.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcgnn.errors import HpcgnnError
 T = TypeVar("T")
 MOST_INT, MOST_FLOAT = 2**63 - 1, sys.float_info.max
 
-# A NaN keeps no bound, so these are finite as well.
+# A NaN is never within bounds, so these are finite, too.
 Count = Annotated[int, Meta(ge=0, le=MOST_INT)]
 Finite = Annotated[float, Meta(ge=-MOST_FLOAT, le=MOST_FLOAT)]
 NotNegative = Annotated[float, Meta(ge=0, le=MOST_FLOAT)]
@@ -42,19 +42,19 @@ _WORDS = {
 _PLACE = re.compile(r" - at (`key` in )?`\$?\.?(.*)`$")
 _BOUND = re.compile(r"(<=|<|>=|>) (\S+)$")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
-# Ranks may be threads, and two threads that are the first to convert to a type crash the process: msgspec 0.22 makes what it
-# knows of a type then.
+# Ranks may be threads. Two threads that are the first to convert to a type, at the same time, crash the process, because
+# msgspec 0.22 then prepares its data about the type.
 _ONE_AT_A_TIME = threading.Lock()
 _BOUNDS = {">=": "of at least", ">": "above", "<=": "of at most", "<": "below"}
 
 
 def problem_of(value: Any, kind: Any) -> str:
-    """What is wrong with ``value`` as a ``kind``, in words that begin with the field; nothing if it is one."""
+    """A phrase about the field by which ``value`` is not a ``kind``, beginning with its name; empty if it is one."""
     try:
         _converted(value, kind)
-    except (msgspec.ValidationError, AttributeError) as error:  # the latter for a tensor where a table should be
+    except (msgspec.ValidationError, AttributeError) as error:  # AttributeError: a tensor in place of a table
         return _in_words(str(error))
-    except UnicodeEncodeError:  # Python's way to hold bytes of file names that are no text
+    except UnicodeEncodeError:  # surrogates, by which Python represents bytes of file names that are not UTF-8
         return "it has bytes that are no text"
     except (RecursionError, OverflowError):
         return "it is nested too deeply, or a number is too large"
@@ -65,7 +65,7 @@ def checked(value: Any, kind: type[T], where: str) -> T:
     """``value`` as a ``kind``.
 
     Raises:
-        HpcgnnError: where it is none; the sentence begins with ``where``, its file.
+        HpcgnnError: where it is not one; the sentence begins with ``where``, the file.
     """
     problem = problem_of(value, kind)
     if problem:
@@ -82,16 +82,18 @@ def read_json(path: Path, kind: type[T]) -> T:
     """The JSON file ``path`` as a ``kind``.
 
     Raises:
-        HpcgnnError: where it cannot be read, or is none.
+        HpcgnnError: where it cannot be read, or is not one.
     """
     return checked(_parsed(text_of(path), str(path)), kind, str(path))
 
 
 def read_lines(path: Path, kind: type) -> list[dict[str, Any]]:
-    """The lines of a file with a JSON object a line, each a ``kind``; what a killed run has left of one more is left out.
+    """The objects of a file with one JSON object on each line, each a ``kind``.
+
+    A last line without its end, which a killed run can leave, is skipped.
 
     Raises:
-        HpcgnnError: naming the line and its field.
+        HpcgnnError: for the first line that is not a ``kind``; the sentence names the line and its field.
     """
     found = []
     for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
@@ -104,35 +106,35 @@ def read_lines(path: Path, kind: type) -> list[dict[str, Any]]:
 
 
 def check_epochs(lines: list[dict[str, Any]], path: Path) -> None:
-    """Raise HpcgnnError unless the lines' epochs ascend."""
+    """Raise HpcgnnError unless the field ``epoch`` rises from line to line."""
     for number, (one, other) in enumerate(pairwise(lines), start=2):
         if one["epoch"] >= other["epoch"]:
             raise HpcgnnError(f"{path}, line {number}: epoch {other['epoch']} comes after epoch {one['epoch']}")
 
 
 def text_of(path: Path, errors: str = "strict") -> str:
-    """What is in a text file. errors: as Python's, for bytes that are no UTF-8.
+    """The text of a file. errors: Python's name of a treatment of bytes that are not UTF-8, ``strict`` to refuse them.
 
     Raises:
-        HpcgnnError: where it cannot be read.
+        HpcgnnError: where the file cannot be read.
     """
     try:
         is_odd = (
             path.exists() and not path.is_file() and not path.is_dir()
-        )  # a device may have no end, a pipe no beginning
-        if is_odd and path.parent != Path("/dev/fd"):  # which is a shell's <(...)
+        )  # reading a device may never end, and opening a pipe may wait forever
+        if is_odd and path.parent != Path("/dev/fd"):  # a shell passes <(...) as a file there
             raise HpcgnnError(f"cannot read {path}: it is not a file")
         with path.open(encoding="utf-8", errors=errors) as stream:
             return stream.read()
     except OSError as error:
         raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise HpcgnnError(f"cannot read {path}: it is no text in UTF-8 (byte {error.start})") from error
+        raise HpcgnnError(f"cannot read {path}: it is not text in UTF-8 (byte {error.start})") from error
 
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)  # msgspec's own takes no NaN and no infinity, which Python's writes
+        return json.loads(text)  # msgspec's parser refuses NaN and infinity, which json.dumps writes
     except (ValueError, RecursionError) as error:
         raise HpcgnnError(f"{where}: it is no JSON ({error})") from error
 
@@ -143,7 +145,8 @@ def _words_of(kinds: str) -> str:
 
 
 def _in_words(said: str) -> str:
-    """``epoch must be a whole number, not a text`` of "Expected `int`, got `str` - at `$.epoch`"."""
+    """A sentence of ours from one of msgspec's: "Expected `int`, got `str` - at `$.epoch`" becomes ``epoch must be a whole
+    number, not a text``."""
     found = _PLACE.search(said)
     place = said[: found.start()] if found else said
     field = (found[2] or "it") if found else "it"

@@ -1,4 +1,4 @@
-"""The version of the package, read by setup.cfg, and the commit that it was made of."""
+"""The version of the package, which setup.cfg reads, and the commit from which it was made."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ COMMIT_FILE = _PACKAGE / "commit.txt"  # setup.py writes it into wheels and sour
 
 
 def commit() -> str:
-    """``abcdef123456``, followed by ``, with local changes`` where there are some; empty where nothing is known.
+    """The commit, such as ``abcdef123456``, followed by ``, with local changes`` if there are some; empty if it is unknown.
 
-    Asks git in a checkout, and otherwise reads the file that the build wrote.
+    In a checkout git is asked; elsewhere the file is read that the build wrote.
     """
     if not (_PACKAGE.parent / ".git").exists():
         return COMMIT_FILE.read_text().strip() if COMMIT_FILE.exists() else ""

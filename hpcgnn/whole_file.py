@@ -1,7 +1,7 @@
-"""Files that appear under their name only when they are whole.
+"""Files that appear under their name only when they are complete.
 
-What is written has a temporary name beside the file's own until then. A killed process leaves it behind; whoever writes
-something in that folder next, on the same host, removes it.
+A file is written under a temporary name in the same folder, and renamed at the end. A killed process leaves its temporary file
+behind; the next process on the same host that writes into the folder removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpcgnn.errors import HpcgnnError
 
-# Of temporary names: the file's, the host, the process. Nothing else makes names like these.
+# A temporary name consists of the file's name, the host and the process id. No other program makes such names.
 _LEFT = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d+)\.hpcgnn\.tmp")
 
 
@@ -25,17 +25,17 @@ _LEFT = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d+)\.hpcgnn\.tmp")
 def replacing(
     path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] = (), cleans: bool = True
 ) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``; rename it to ``path`` on success, delete it on any failure.
+    """Yield a temporary name beside ``path``; rename that file to ``path`` on success, delete it on any failure.
 
-    A symbolic link stays what it is: the file that it names is replaced, by one beside that.
+    A symbolic link stays; the file to which it points is replaced, and the temporary file is beside that file.
 
     Args:
-        force: whether a file may be there already.
-        inputs: files that are read for it, and that it must not replace whatever ``force`` is.
-        cleans: remove what processes of this host that are no more have left in the folder.
+        force: whether an existing file may be replaced.
+        inputs: files from which the new one is made; it never replaces one of them, whatever ``force`` is.
+        cleans: remove temporary files in the folder that processes of this host have left that no longer exist.
 
     Raises:
-        HpcgnnError: where a file must not or cannot be written.
+        HpcgnnError: where the file must not or cannot be written.
     """
     target = check(path, force=force, inputs=inputs)
     if cleans:
@@ -47,13 +47,13 @@ def replacing(
             yield temporary
         put(temporary, path)
     finally:
-        # what could not be written, on a file system that is read-only now, cannot be removed either: the first error counts
+        # On a file system that has become read-only, removing fails as writing did; the first error is the one to report.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def check(path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] = ()) -> Path:
-    """The file that is to be replaced: ``path``, or what it is a link to. Raises as :func:`replacing` does."""
+    """The file to replace: ``path``, or the file to which it is a symbolic link. Raises as :func:`replacing` does."""
     path = Path(path)
     target = _target(path)
     if not target.parent.is_dir():
@@ -63,15 +63,15 @@ def check(path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] 
 
 
 def put(temporary: Path, path: str | Path) -> None:
-    """Give what is whole now, on the same file system, the name ``path``. Raises HpcgnnError."""
+    """Rename a complete temporary file, on the same file system, to ``path``. Raises HpcgnnError."""
     with _one_sentence(path):
         _sync(temporary)
         os.replace(temporary, _target(Path(path)))
 
 
 def _claim(temporary: Path) -> None:
-    """Make an empty file of this name. Where others may write the folder, a link of theirs may have the name, which is easy to
-    guess: it is removed, or the error of the system is raised, but it is never followed."""
+    """Make an empty file with this name, which is easy to guess: other users who may write the folder can have put a link
+    there. The link is removed, or the system's error is raised; it is never followed."""
     temporary.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
 
@@ -86,10 +86,10 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` for what it is made of; it is removed whatever happens.
+    """Yield an empty folder beside ``path`` for pieces of the file; the folder is removed in any case.
 
     Raises:
-        HpcgnnError: where there can be none.
+        HpcgnnError: where the folder cannot be made.
     """
     target = _target(Path(path))
     folder = target.with_name(f".{target.name}-pieces.{_host()}.{os.getpid()}.hpcgnn.tmp")
@@ -105,9 +105,9 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of temporary files. What the system refuses to remove stays: results are whole without that."""
-    for _ in range(2):  # a refusal may be the only one
-        # shutil closes a folder once more where closing it failed, and raises the error of that.
+    """Remove a folder of temporary files. Files that the system refuses to remove stay, without an error: they are no results."""
+    for _ in range(2):  # the system may refuse only once
+        # Where closing a folder fails, shutil closes it again, and raises the error of the second attempt.
         with contextlib.suppress(OSError):
             shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -115,7 +115,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """What is to be replaced: the file that a symbolic link names."""
+    """The file to replace: ``path``, or the file to which it is a symbolic link."""
     if not path.is_symlink():
         return path
     try:
@@ -127,7 +127,7 @@ def _target(path: Path) -> Path:
 
 
 def _check_replaceable(path: Path, target: Path, force: bool, inputs: Iterable[str | Path]) -> None:
-    """Raise HpcgnnError where there is something at ``target`` that must stay."""
+    """Raise HpcgnnError if there is something at ``target`` that must not be replaced."""
     try:
         if not target.exists():
             return
@@ -138,13 +138,13 @@ def _check_replaceable(path: Path, target: Path, force: bool, inputs: Iterable[s
     if not target.is_file():
         raise HpcgnnError(f"cannot write {path}: it is a device, a pipe or a socket, and never replaced")
     if any(_is_same(target, Path(each)) for each in inputs):
-        raise HpcgnnError(f"{path} is what this command reads, and is not replaced: choose another name")
+        raise HpcgnnError(f"{path} is an input of this command, and is not replaced: choose another name")
     if not force:
         raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
 
 
 def _reason(error: OSError) -> str:
-    """The system's words: libraries put the name of the temporary file, and more, into theirs."""
+    """The system's words for the error; libraries add the name of the temporary file, and more, to theirs."""
     number = error.errno
     return os.strerror(number) if number is not None and number in errno.errorcode else str(error)
 
@@ -157,8 +157,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove what processes of this host have left in ``folder`` that ended before their files were whole."""
-    with contextlib.suppress(OSError):  # which is no reason not to write
+    """Remove temporary files and folders in ``folder`` that processes of this host have left that no longer exist."""
+    with contextlib.suppress(OSError):  # a failure to clean is no reason not to write
         for entry in os.scandir(folder):
             found = _LEFT.fullmatch(entry.name)
             if found and found["host"] == _host() and not _is_alive(int(found["process"])):
@@ -169,13 +169,13 @@ def remove_left(folder: Path) -> None:
 
 
 def _host() -> str:
-    """This host's name as part of a file's."""
+    """This host's name, in the form in which it is part of temporary names."""
     return re.sub(r"[^\w-]", "_", socket.gethostname(), flags=re.ASCII) or "host"
 
 
 def _is_alive(process: int) -> bool:
-    """Whether the process is there, this user's or another's, and more than an entry that nobody has asked for its exit code:
-    those of a job whose launcher was killed may stay for long."""
+    """Whether the process exists, this user's or another's, and is no zombie: zombies of a job whose launcher was killed may
+    stay for long."""
     try:
         os.kill(process, 0)
     except PermissionError:

@@ -78,7 +78,7 @@ def test_epochs_ascend(tmp_path):
 
 def test_what_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "file"
-    for make, sentence in ((path.mkdir, "Is a directory"), (lambda: path.write_bytes(b"ab\xff"), "no text in UTF-8")):
+    for make, sentence in ((path.mkdir, "Is a directory"), (lambda: path.write_bytes(b"ab\xff"), "not text in UTF-8")):
         with pytest.raises(HpcgnnError, match=r"cannot read .*file: No such file"):
             read_json(path, Line)
         make()

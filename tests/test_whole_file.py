@@ -74,7 +74,7 @@ def test_what_is_read_is_not_replaced_under_any_name(tmp_path, name):
     path.write_text("old")
     (tmp_path / "link").symlink_to(path)
     os.link(path, tmp_path / "hard")
-    with pytest.raises(HpcgnnError, match="is what this command reads"):
+    with pytest.raises(HpcgnnError, match="is an input of this command"):
         write(tmp_path / name.format(tmp_path.name), inputs=["", tmp_path / "no", path])
     assert path.read_text() == "old"
 

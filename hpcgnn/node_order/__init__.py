@@ -1,4 +1,5 @@
-"""Orders of a part's nodes in which aggregation finds more of what it gathers in the caches; which of them is measured."""
+"""Orders of a part's nodes in which aggregation finds more of the rows that it gathers in the caches, and a choice among them
+by measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing an order by measurement: the products of an epoch, forward and transposed, on a bounded sample of their rows."""
+"""Choice of an order by measurement: the products of an epoch, forward and transposed, are timed on a bounded sample of rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.node_order.methods import METHODS, ORDERS
 from hpcgnn.node_order.orders import find_order
 
-# An order has to gain this much: less is within what measurements vary by, and it costs a copy of the features.
+# The least share of seconds that an order must save: smaller differences are within the variation of measurements, and a new
+# order costs a copy of the features.
 _LEAST_GAIN = 0.05
 _ROUNDS = 5
-# What one product may gather, in values: 1 GiB in float32. Windows all over the matrix, each long against the caches.
+# The most values that one measured product gathers: 1 GiB in float32. They are in windows spread over the matrix, each of
+# which gathers much more than the caches hold.
 _SAMPLE_VALUES = 1 << 28
 _WINDOWS = 8
 
@@ -24,8 +26,8 @@ _WINDOWS = 8
 class NodeOrder:
     """An order of one rank's n nodes.
 
-    method: which it is, never ``auto``. nodes: (n,) int64, new node k is node ``nodes[k]`` of the file; None is the file's
-    order. seconds: for a measured choice, what each candidate took for the same number of entries, forward and transposed.
+    method: its name in METHODS, but never ``auto``. nodes: (n,) int64, new node k is node ``nodes[k]`` of the file; None is
+    the file's order. seconds: of a measured choice, by method: the time of the forward and transposed products together.
     """
 
     method: str = "none"
@@ -36,8 +38,8 @@ class NodeOrder:
 def node_order(local: Csr, method: str, width: int) -> NodeOrder:
     """The order ``method``, one of METHODS, for aggregation over ``local`` (n, n) at ``width`` columns. Not collective.
 
-    ``auto`` takes seconds at most, and beside the candidates' orders O(edges of the part + n * width) memory for as long.
-    Being timed, it may choose differently the next time.
+    ``auto`` takes some seconds, and meanwhile O(edges of the part + n * width) memory beside the candidates' orders. As it
+    measures times, it may choose another order the next time.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
@@ -52,21 +54,25 @@ def node_order(local: Csr, method: str, width: int) -> NodeOrder:
 
 
 def fastest(seconds: dict[str, float]) -> str:
-    """The method with the fewest seconds, or ``none`` where that gains too little."""
+    """The method with the fewest seconds, or ``none`` where that saves less than 5 % of its seconds."""
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] <= (1 - _LEAST_GAIN) * seconds["none"] else "none"
 
 
 def measure(local: Csr, orders: dict[str, torch.Tensor], width: int) -> dict[str, float]:
-    """Median seconds of both products of ``local`` (n, n) in each order (n,), as for all of its entries."""
+    """Median seconds of the forward and the transposed product of ``local`` (n, n), by method, in each order (n,).
+
+    Seconds of samples are scaled to all entries of ``local``. ``width``: columns of the features.
+    """
     both = (local.structure, local.structure.transpose())
     most = max(_SAMPLE_VALUES // width, 1)
     samples = {name: [_sample(matrix, nodes, most) for matrix in both] for name, nodes in orders.items()}
-    # From the pool, as in training: with small pages, the order would matter more than it does there.
+    # Memory is from the pool, as in training: in memory with small pages the order would matter more than it does there.
     x, out = (buffers.empty(local.num_rows, width, torch.float32) for _ in range(2))
     x.fill_(1)
     rounds: dict[str, list[float]] = {name: [] for name in orders}
-    # By turns, so that a machine that is slow for a while is slow for all. The first round fills caches and compiles.
+    # Methods take turns, so that a slow phase of the machine affects all. The first round, which fills caches and compiles, is
+    # not counted.
     for _ in range(1 + _ROUNDS):
         for name, matrices in samples.items():
             rounds[name].append(sum(_seconds_an_entry(matrix, x, out) for matrix in matrices) * local.num_entries)
@@ -80,7 +86,7 @@ def _seconds_an_entry(matrix: Csr, x: torch.Tensor, out: torch.Tensor) -> float:
 
 
 def _sample(matrix: Csr, nodes: torch.Tensor, most_entries: int) -> Csr:
-    """Windows of the rows of ``matrix`` in the order ``nodes``, about ``most_entries`` in all, and never none."""
+    """Windows of rows of ``matrix`` in the order ``nodes``, with about ``most_entries`` entries in all and at least one row."""
     if matrix.num_entries <= most_entries:
         return matrix.in_order(nodes, nodes)
     ends = matrix.row_lengths()[nodes].cumsum(0)

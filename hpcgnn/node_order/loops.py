@@ -8,9 +8,9 @@ import numpy as np
 
 @numba.njit(cache=True)
 def breadth_first(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """(n,) int64 nodes of a symmetric CSR graph in the order in which a breadth-first search meets them.
+    """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search.
 
-    It starts anew at the first node not yet met; neighbours are met in the order of their row.
+    The search starts at node 0, and starts again at the lowest node not yet met. It meets neighbours in the order of their row.
     """
     num_nodes = indptr.size - 1
     order = np.empty(num_nodes, np.int64)

@@ -1,4 +1,4 @@
-"""Names of the orders; no torch is imported for them."""
+"""Names of the orders, in a module that imports no torch."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""The orders. Each takes the edges inside a part and gives a permutation, in O(edges log edges) time and O(edges) memory.
+"""The orders: permutations of a part's nodes from the edges inside it, in O(edges log edges) time and O(edges) memory.
 
-none    as in parts.h5, that is by original id
-degree  the node that most edges leave first: what is gathered most often is close together
-rcm     reverse Cuthill-McKee: breadth first from the node with the fewest neighbours, fewest first, backwards; neighbours
-        are close together
-hubs    breadth first from the node with the most neighbours, most first; between the two
-auto    whichever of these is measured to be the fastest, see :mod:`hpcgnn.node_order.choice`
+none    the order of parts.h5, by original id
+degree  nodes by the number of edges that leave them, most first: rows that are gathered most often are close together
+rcm     reverse Cuthill-McKee: a breadth-first search from the node with the fewest neighbours, which visits neighbours with
+        the fewest neighbours first; its order is reversed. Neighbours are close together
+hubs    a breadth-first search from the node with the most neighbours, which visits neighbours with the most neighbours first:
+        both neighbours and rows that are gathered often are close together
+auto    the order that measures fastest, see :mod:`hpcgnn.node_order.choice`
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def find_order(local: Csr, method: str) -> torch.Tensor:
-    """(n,) int64 permutation of the nodes of ``local`` (n, n), whose row is the destination: new node k is old node [k].
+    """(n,) int64 permutation of the nodes of ``local`` (n, n), whose rows are destinations: new node k is old node [k].
 
-    Ties keep the old order, so that the result is the same every time.
+    Equal nodes keep their old order, so that the result is the same every time.
     """
     if method == "degree":
         uses = torch.bincount(local.indices, minlength=local.num_cols)
@@ -39,7 +40,7 @@ def find_order(local: Csr, method: str) -> torch.Tensor:
 
 
 def as_scipy(local: Csr) -> sp.csr_matrix:
-    """The entries as bools, of which duplicates can be merged without a sum that overflows."""
+    """The matrix with bools for entries: SciPy can merge duplicates of these without an overflow."""
     import scipy.sparse as sp
 
     ones = np.ones(local.num_entries, dtype=bool)
@@ -49,12 +50,12 @@ def as_scipy(local: Csr) -> sp.csr_matrix:
 
 
 def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
-    """(n,) int64 breadth-first order; starts and neighbours by their number of distinct neighbours.
+    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours.
 
-    The matrix is sorted by that number once, so that each row lists its neighbours in the order in which they are to be
-    met: SciPy's reverse_cuthill_mckee sorts them where it meets them, by insertion, which takes d² steps at a hub.
+    The matrix is sorted by that number once, so that each row lists its neighbours in the order of the search. SciPy's
+    reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in d² steps for a node with d of them.
     """
-    # Here, as both take time to start and memory of each rank, and most runs do not ask for an order.
+    # Both are imported here, because they take time and memory on each rank, and most runs do not ask for an order.
     import scipy.sparse as sp
 
     from hpcgnn.node_order import loops

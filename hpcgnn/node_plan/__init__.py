@@ -1,4 +1,4 @@
-"""The plan of ranks that share nodes: a row travels once between two nodes, however many of their ranks send or need it."""
+"""The plan of ranks that share nodes: a row travels once between two nodes, however many of their ranks send to it or need it."""
 
 from hpcgnn.node_plan.build import NodePlan, Route, build_node_plan, rows_if_placed
 from hpcgnn.node_plan.count import NodeRows, count_between, count_pairs

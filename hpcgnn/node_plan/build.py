@@ -1,18 +1,20 @@
-"""Building the plan of ranks that share nodes, by all ranks.
+"""Construction of the plan of ranks that share nodes, by all ranks together.
 
-Rank i writes rows ``w_i = S_i x_i`` where all ranks of its node read them. Some are for ranks of this node. Others are for other
-nodes: the rank that carries such a row adds up what the node has for it, ``c = C w``, with ``w`` all rows written on the node.
-The rows that have come, ``v``, lie where all ranks of the node read them, and each rank adds what it needs:
+Here a node is a host, unless "of the graph" is said. Rank i writes rows ``w_i = S_i x_i`` into memory that all ranks of its node
+read; ``w`` is all rows written on the node. Some are for ranks of this node, and others for other nodes. The rank that carries
+a row to another node adds up the node's contributions to it, ``c = C w``. The rows that have arrived on the node, ``v``, also lie
+in memory that all of its ranks read, and each rank adds up the rows that it needs:
 
     z = L x + R (N w + F v)
 
-N and F pick rows. Backward is the same on the transposes: what was read is written, and what was written is read. An edge is one
-of L, of S or of R, and which one follows from a minimum vertex cover for each pair of nodes, and of ranks of one node.
+N and F pick rows. The backward pass is the same on the transposes: rows that were read are written, and rows that were written
+are read. Each edge is an entry of L, of S or of R. For edges between ranks, the choice between S and R is a minimum vertex
+cover for each pair of nodes, and for each pair of ranks of one node.
 
 Ranks have three roles, and send each other records: the *reader* of an edge owns its destination; a *solver* on the reader's
 node gets all edges from one other node and covers them; the *writer* owns the source. Memory is O(edges of a rank) on average,
-and O(k P) for tables of the k ranks of a node; a solver has all edges between two nodes, so with few nodes of
-many ranks one rank has many: some 150 bytes for each of these edges.
+and O(k P) for tables of the k ranks of a node. A solver has all edges between two nodes, so with few nodes of many ranks it
+needs much more than others: some 150 bytes for each of these edges.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ _POST, _PRE = 1, 0
 
 @dataclass(frozen=True)
 class Route:
-    """What passes between ranks of a node, for this rank; entries of a row are in the order of ranks.
+    """The matrices by which this rank reads rows that the k ranks of its node share; columns are in the order of the ranks.
 
-    written, arrived: (k,) int64 rows that each rank of the node writes, and that come to each. carry: (rows sent, all written) C.
-    near: (rows read, all written) N. far: (rows read, all arrived) F.
+    written, arrived: (k,) int64 number of rows that each rank of the node writes, and of rows that arrive at it.
+    carry: (rows sent, all rows written) C. near: (rows read, all rows written) N. far: (rows read, all rows arrived) F.
     """
 
     written: np.ndarray
@@ -49,8 +51,11 @@ class Route:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """plan: L, S with the rows written and R with the rows read; ``send_to`` and ``receive_from`` are the rows that this rank
-    carries between nodes. there, back: of the pass forward, and of the one backward."""
+    """One rank's plan where ranks share nodes.
+
+    plan: L, S of the rows that this rank writes, and R of the rows that it reads; ``send_to`` and ``receive_from`` count the
+    rows that it carries between nodes. there, back: the routes of the forward and of the backward pass.
+    """
 
     plan: AggregationPlan[SparseMatrix]
     there: Route
@@ -59,8 +64,8 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Edges of this rank from other ranks. sources: (m,) int64 positions; destinations: (m,) int64 local; edges: (m,) int64;
-    owners: (m,) int64 ranks."""
+    """Edges that end on this rank. sources: (m,) int64 positions; destinations: (m,) int64 local indices; edges: (m,) int64
+    positions in ``parts.h5``; owners: (m,) int64 ranks of the sources."""
 
     sources: np.ndarray
     destinations: np.ndarray
@@ -73,8 +78,12 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _Written:
-    """S and who is to have its rows. rows: of each far record, and of each near one. far: (m, 3) sender, receiver and place of
-    the row between nodes that each far record is part of; is_post: (m,) bool."""
+    """S, and the use of its rows by other ranks.
+
+    rows: the row of S for each record about edges between nodes (far), and for each record about edges within the node (near).
+    far: (m, 3) int64, for each far record the row between nodes to which it contributes: sender, receiver, index among the
+    sender's rows to that receiver. is_post: (m,) bool, whether that row is a *post* row.
+    """
 
     send: SparseMatrix
     rows: tuple[np.ndarray, np.ndarray]
@@ -84,8 +93,11 @@ class _Written:
 
 @dataclass(frozen=True)
 class _Reads:
-    """R and where its columns are. at: (reads,) int64 column of all written rows, or of all that arrived. is_near: (reads,) bool.
-    holders: (reads,) int64 ranks that hold the row."""
+    """R, and the places of the rows that are its columns.
+
+    is_near: (reads,) bool, whether the row is written on this node or has arrived there. at: (reads,) int64 its index among all
+    rows written on the node, or among all that have arrived. holders: (reads,) int64 rank that wrote or received the row.
+    """
 
     receive: SparseMatrix
     at: np.ndarray
@@ -94,7 +106,8 @@ class _Reads:
 
 
 class _Builder:
-    """One rank's part of it. node: the world of this rank's node."""
+    """One rank's steps of the construction. node: the world of the ranks on this rank's node. offsets: (P + 1,) int64 first
+    position of each rank."""
 
     def __init__(self, world: World, node: World, placement: Placement, offsets: np.ndarray, strategy: str) -> None:
         self.world, self.node, self.placement, self.offsets, self.strategy = world, node, placement, offsets, strategy
@@ -107,7 +120,8 @@ class _Builder:
     # -- readers and solvers ------------------------------------------------------------------------------------------
 
     def solve(self, cut: _Cut) -> tuple[Letters, RowsOfNodes]:
-        """What this rank is asked as a solver, source, destination and edge of each, and the rows that carry it. Collective."""
+        """Send edges from other nodes to their solvers. Returns the edges for which this rank is the solver, as records
+        (source, destination, edge), and the rows that carry them. Collective."""
         there = self.placement.node_of[cut.owners]
         solvers = self.mates[there % self.mates.size]
         asked = Letters(self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1))
@@ -116,8 +130,11 @@ class _Builder:
         return asked, rows_between(edges, self.strategy, self.num_positions)
 
     def choose_far(self, cut: _Cut) -> tuple[np.ndarray, Letters]:
-        """(m, 4) for each edge from other nodes whether it is *post*, and sender, receiver and place of its row; and what
-        writers are told. Collective."""
+        """Choose the rows that carry edges from other nodes. Collective.
+
+        Returns (m, 4) int64, for each edge whether it is *post*, and sender, receiver and index of its row; and the records
+        for writers: kind, source, sender, receiver, index, edge.
+        """
         asked, rows = self.solve(cut)
         sources, _, edges = asked.received.T
         carriers = rows.carriers(self.placement, self.my_node)
@@ -131,8 +148,11 @@ class _Builder:
         return chosen, Letters(self.world, self.owners(told[:, 1]), told)
 
     def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, Letters]:
-        """(m,) bool whether an edge from this node is *post*; (m,) which record asks for its row; and what writers are asked for:
-        kind, source, destination, edge. Collective."""
+        """Choose the rows that carry edges from other ranks of this node. Collective.
+
+        Returns (m,) bool, whether an edge is *post*; (m,) int64 the record that asks for its row; and the records for writers:
+        kind, source, destination, edge.
+        """
         sources, left = np.unique(cut.sources, return_inverse=True)
         pairs, right = np.unique(cut.owners * max(self.num_owned, 1) + cut.destinations, return_inverse=True)
         is_post = np.full(cut.edges.size, self.strategy == "post")
@@ -150,18 +170,19 @@ class _Builder:
         return is_post, record, Letters(self.world, self.owners(records[:, 1]), records)
 
     def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
-        """All that end on this rank."""
+        """All edges that end on this rank, from its slab of the global CSR by destination."""
         destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
         return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
 
     def owners(self, positions: np.ndarray) -> np.ndarray:
-        """The rank of each position."""
+        """The rank that owns each position."""
         return np.searchsorted(self.offsets, positions, side="right") - 1
 
     # -- writers and carriers -----------------------------------------------------------------------------------------
 
     def write(self, far: Letters, near: Letters) -> _Written:
-        """S: sources that travel as they are, then sums for rows between nodes, then sums for ranks of this node."""
+        """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
+        for ranks of this node."""
         size = self.world.size
         kind, source, sender, receiver, place, edge = far.received.T
         near_kind, near_source, near_destination, near_edge = near.received.T
@@ -184,7 +205,7 @@ class _Builder:
         return _Written(send, (rows, near_rows), np.stack((sender, receiver, place), axis=1), posts)
 
     def carry(self, mine: _Written, written: np.ndarray) -> tuple[SparseMatrix, PeerRows]:
-        """C and the rows that this rank sends, by peer. Collective."""
+        """C, and the numbers of rows that this rank sends, by peer. Collective."""
         records = np.unique(np.column_stack((mine.far, mine.rows[0], mine.is_post)), axis=0)
         told = Letters(self.world, records[:, 0], records[:, 1:])
         receiver, place, row, is_post = told.received.T
@@ -200,24 +221,26 @@ class _Builder:
         return matrix, _peers(counts)
 
     def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Of (k, ...) values of this node's ranks, those of each of ``ranks``."""
+        """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
         return values[np.searchsorted(self.mates, ranks)]
 
     def gathered(self, value: int | np.ndarray) -> np.ndarray:
-        """(k, ...) int64, of each rank of the node. Collective on the node."""
+        """(k, ...) int64 values of all ranks of the node. Collective on the node."""
         found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
         return found[:, 0] if np.ndim(value) == 0 else found
 
     def own(self, values: np.ndarray) -> int:
-        """This rank's of (k,) values."""
+        """This rank's value of (k,) values."""
         return int(values[self.node.rank])
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
              far_at: np.ndarray) -> _Reads:  # fmt: skip
-        """R: *post* rows by position of their source, then *pre* rows by where they lie. near_at, far_at: (m,) column of the row
-        of each edge among all that are written on the node, or that have arrived there."""
+        """Build R: its columns are *post* rows by position of their source, then *pre* rows by their place.
+
+        near_at, far_at: (m,) int64 index of each edge's row among all rows written on the node, and among all arrived there.
+        """
         cut = [np.concatenate(both) for both in zip(vars(near).values(), vars(far).values(), strict=True)]
         sources, destinations, edges, _ = cut
         is_near = np.arange(sources.size) < near.sources.size
@@ -228,7 +251,7 @@ class _Builder:
         places, of_pre = np.unique(np.stack((~is_near, at), axis=1)[~is_post], axis=0, return_inverse=True)
         column = np.empty(sources.size, np.int64)
         column[is_post], column[~is_post] = of_post, posts.size + of_pre.reshape(-1)
-        an_edge = np.empty(posts.size + len(places), np.int64)  # one that each row read is for
+        an_edge = np.empty(posts.size + len(places), np.int64)  # for each row read, one of the edges that need it
         an_edge[column] = np.arange(sources.size)
         carried = np.unique(np.stack((destinations, column), axis=1)[~is_post], axis=0)
         receive = csr_matrix(
@@ -252,7 +275,7 @@ def build_node_plan(
     """This rank's plan. Collective.
 
     Args:
-        node: the ranks of this rank's node, in the order of their ranks in ``world``. placement: of all ranks.
+        node: the ranks of this rank's node, in the order of their ranks in ``world``. placement: the nodes of all ranks.
         node_offsets: (P + 1,) int64 first position of each rank. indptr: (n + 1,) int64 slab of the global CSR by
             destination. indices: (e,) int64 source positions. strategy: ``pre``, ``post`` or ``hybrid``.
     """
@@ -274,7 +297,7 @@ def build_node_plan(
     near_at = builder.of_mates(_begins(written), near.owners) + near_rows
 
     arrived = builder.gathered(receive_from.total)
-    came = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): where rows of each sender begin
+    came = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): first row of each sender
     receivers = np.searchsorted(builder.mates, chosen[:, 2])
     far_at = _begins(arrived)[receivers] + came[receivers, chosen[:, 1]] + chosen[:, 3]
     reads = builder.read(near, near_post, near_at, far, chosen, far_at)
@@ -291,7 +314,8 @@ def rows_if_placed(
     indices: np.ndarray,
     strategy: str,
 ) -> int:
-    """Rows that all ranks would send between nodes if ranks were placed like this; see :func:`build_node_plan`. Collective."""
+    """Number of rows that all ranks together would send between nodes with this placement; arguments are those of
+    :func:`build_node_plan`. Collective."""
     builder = _Builder(world, world, placement, node_offsets, strategy)
     every = builder.edges(indptr, indices)
     far = every.where(placement.node_of[every.owners] != builder.my_node)
@@ -299,7 +323,7 @@ def rows_if_placed(
 
 
 def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_to: PeerRows) -> Route:
-    """The route of the pass backward: what was read is written now. Collective."""
+    """The route of the backward pass, in which the rows that were read are written. Collective."""
     world = builder.world
     read = builder.gathered(reads.at.size)
     sent = builder.gathered(send_to.total)
@@ -322,7 +346,7 @@ def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_t
 
 
 def _received(world: World, send_to: PeerRows) -> PeerRows:
-    """What comes, from what all ranks send. Collective."""
+    """The numbers of rows that this rank receives, by peer, from those that all ranks send. Collective."""
     pairs = np.zeros((world.size, 2), dtype=np.int64)
     pairs[send_to.peers] = np.stack((send_to.post, send_to.pre), axis=1)
     pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
@@ -330,7 +354,7 @@ def _received(world: World, send_to: PeerRows) -> PeerRows:
 
 
 def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:
-    """N and F: each row read is one of those written on the node, or one of those that arrived there."""
+    """N and F, which pick each row that is read from the rows written on the node, or from those that have arrived there."""
     rows = np.arange(reads.at.size)
     return [
         csr_matrix(rows[chosen], reads.at[chosen], None, (reads.at.size, columns))
@@ -339,11 +363,11 @@ def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatr
 
 
 def _peers(counts: np.ndarray) -> PeerRows:
-    """From (2, P) *post* and *pre* rows of each rank."""
+    """PeerRows from (2, P) numbers of *post* and *pre* rows of each rank."""
     peers = np.flatnonzero(counts.sum(0))
     return PeerRows(peers, counts[0, peers].astype(np.int64), counts[1, peers].astype(np.int64))
 
 
 def _begins(counts: np.ndarray) -> np.ndarray:
-    """Where each of consecutive runs begins."""
+    """The index at which each of consecutive groups begins, from the groups' sizes."""
     return np.cumsum(counts) - counts

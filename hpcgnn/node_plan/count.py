@@ -1,4 +1,4 @@
-"""How many rows travel between nodes, from a parts file and without ranks."""
+"""Numbers of rows that would travel between nodes, counted from a parts file by one process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from hpcgnn.node_plan.cover import NodeEdges, count_rows
 
 @dataclass(frozen=True)
 class NodeRows:
-    """Rows of one aggregation in one direction. between: from node to node, where ranks share them. within: from rank to
-    rank of a node. between_ranks: from node to node where each pair of ranks has messages of its own."""
+    """Numbers of rows of one aggregation in one direction.
+
+    between: from node to node, where the ranks of a node share them. within: from rank to rank of one node. between_ranks: from
+    node to node, where each pair of ranks exchanges its own messages.
+    """
 
     between: int
     within: int
     between_ranks: int
 
     def as_dict(self, bytes_per_row: int) -> dict[str, int]:
-        """Rows and bytes."""
+        """Numbers of rows and bytes, by their names in the JSON of ``hpcgnn plan``."""
         return {
             "rows_between_nodes": self.between,
             "rows_within_nodes": self.within,
@@ -35,7 +38,10 @@ class NodeRows:
 def count_between(
     parts: PartsFile, strategy: str, placement: Placement, advance: Callable[[int], object] = lambda _: None
 ) -> int:
-    """Rows from node to node of ranks placed like this, one part a rank. Memory O(edges of a node); ``advance`` counts parts."""
+    """Number of rows from node to node with this placement, where each rank has one part.
+
+    ``advance`` is called with the number of parts done. Memory is O(edges that end on a node).
+    """
     total = 0
     for node in range(placement.num_nodes):
         total += count_rows(edges_into(parts, placement, node), strategy, int(parts.node_offsets[-1]))
@@ -50,13 +56,13 @@ def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
 
 
 def count_pairs(sender: np.ndarray, receiver: np.ndarray, rows: np.ndarray, placement: Placement) -> tuple[int, int]:
-    """Of (pairs,) rows between ranks, those within nodes and those between them."""
+    """Sum (pairs,) rows between pairs of ranks: those within nodes, and those between nodes."""
     within = placement.node_of[sender] == placement.node_of[receiver]
     return int(rows[within].sum()), int(rows[~within].sum())
 
 
 def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
-    """The edges that end in a part and begin on other nodes."""
+    """The edges that end in one part of ``node`` and begin on other nodes."""
     first, last = parts.part(rank)
     indptr, sources = parts.edges(first, last, rank)
     senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]

@@ -1,8 +1,10 @@
-"""Which edges between nodes are aggregated before they travel, and which after: SuperGCN's choice (§3.3.1), one level up.
+"""The choice of the edges between nodes that are aggregated before rows travel, and after: SuperGCN's choice (§3.3.1), made for
+nodes in place of ranks.
 
-The edges from one node's ranks to another node's form a bipartite graph of sources and destinations. A minimum vertex cover is
-the smallest set of rows that carries them: a source in the cover travels once, for all ranks of the other node (*post*); the
-edges of a destination in it are summed on the sending node, whichever ranks own their sources, and that row travels once (*pre*).
+The edges from one node's ranks to another node's ranks form a bipartite graph of sources and destinations. A minimum vertex
+cover is the smallest set of rows that serves them. A source in the cover travels once, for all ranks of the other node (*post*).
+The edges of a destination in the cover are summed on the sending node, whichever ranks own their sources, and the sum travels
+once (*pre*).
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from hpcgnn.plan.cover import sources_in_cover
 
 
 class NodeEdges(NamedTuple):
-    """Edges that end on one node and begin on others. sources, destinations: (m,) int64 positions. senders: (m,) int64 nodes at
-    which they begin."""
+    """Edges that end on one node and begin on others. sources, destinations: (m,) int64 positions. senders: (m,) int64 nodes
+    on which the edges begin."""
 
     sources: np.ndarray
     destinations: np.ndarray
@@ -29,9 +31,10 @@ class NodeEdges(NamedTuple):
 class RowsOfNodes:
     """The rows that carry edges to one node.
 
-    is_post: (m,) bool, of each edge. row: (m,) int64, the row that carries each edge. Rows are ordered by sending node, *post*
-    before *pre*, then by source or destination. senders: (rows,) int64 sending nodes; posts: (rows,) bool; ids: (rows,) int64
-    position of the source of a *post* row, of the destination of a *pre* row.
+    is_post: (m,) bool, whether each edge is aggregated after it has travelled. row: (m,) int64 the row that carries each edge.
+    Rows are ordered by sending node, *post* before *pre*, then by source or destination. senders: (rows,) int64 sending nodes;
+    posts: (rows,) bool, whether a row is a *post* row; ids: (rows,) int64 position of the source of a *post* row, or of the
+    destination of a *pre* row.
     """
 
     is_post: np.ndarray
@@ -41,7 +44,7 @@ class RowsOfNodes:
     ids: np.ndarray
 
     def carriers(self, placement: Placement, node: int) -> Carriers:
-        """The ranks that carry each row, to ``node``."""
+        """The sending and receiving rank of each row to ``node``, and the row's index among those from one to the other."""
         begins = np.searchsorted(self.senders, np.arange(placement.num_nodes + 1))
         number = np.arange(self.senders.size) - begins[self.senders]
         there = np.full(self.senders.size, node, np.int64)
@@ -49,7 +52,7 @@ class RowsOfNodes:
 
 
 def rows_between(edges: NodeEdges, strategy: str, num_nodes: int) -> RowsOfNodes:
-    """Choose the rows that carry ``edges`` by ``pre``, ``post`` or ``hybrid``, the last by one matching for all senders.
+    """Choose the rows that carry ``edges`` by ``pre``, ``post`` or ``hybrid``, the last with one matching for all senders.
 
     num_nodes: nodes of the graph. Time O(edges log edges) plus the matching, memory O(edges).
     """
@@ -61,7 +64,7 @@ def rows_between(edges: NodeEdges, strategy: str, num_nodes: int) -> RowsOfNodes
 
 
 def count_rows(edges: NodeEdges, strategy: str, num_nodes: int) -> int:
-    """How many rows carry ``edges``."""
+    """The number of rows that carry ``edges``."""
     return rows_between(edges, strategy, num_nodes).ids.size
 
 

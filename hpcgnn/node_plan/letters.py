@@ -1,4 +1,4 @@
-"""Records that ranks send each other while a plan is made, and answers to them."""
+"""Records that ranks send each other while they build a plan, and answers to them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from hpcgnn.comm import World
 
 
 class Letters:
-    """What all ranks had for this one. Collective when made.
+    """An exchange of records between all ranks. Construction is collective.
 
-    to: (m,) int64 ranks. records: (m, c) int64, one for each of them.
+    Args:
+        to: (m,) int64 receiver of each record. records: (m, c) int64 this rank's records.
 
-    received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64 ranks.
+    Attributes:
+        received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64 ranks.
     """
 
     def __init__(self, world: World, to: np.ndarray, records: np.ndarray) -> None:
@@ -22,7 +24,8 @@ class Letters:
         self.senders = np.repeat(np.arange(world.size), self._counts)
 
     def answered(self, answers: np.ndarray) -> np.ndarray:
-        """(m, k) int64 what became of this rank's records, in their order, where every rank gives (r, k) answers. Collective."""
+        """(m, k) int64 answers to this rank's records, in their order. answers: (r, k) int64, this rank's to the records that
+        it received. Collective."""
         back, _ = self._world.alltoallv(answers, self._counts)
         mine = np.empty_like(back)
         mine[self._order] = back

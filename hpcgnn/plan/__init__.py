@@ -1,4 +1,4 @@
-"""The communication plan: which rows travel, and what is summed before and after (SuperGCN §3.3.1)."""
+"""The communication plan: the rows that travel, and the sums before and after (SuperGCN §3.3.1)."""
 
 from hpcgnn.plan.build import ReceiverPlan, SendRows, plan_receiver, sender_matrix
 from hpcgnn.plan.plan import STRATEGIES, AggregationPlan, PeerRows, SparseMatrix

@@ -1,8 +1,8 @@
 """Building plans from the in-edges of a part.
 
-A receiver knows all cut edges into its part, so it decides alone: :func:`plan_receiver` gives its L and R, and for every
-sender the rows of S to make for it. Handing those rows to their senders (:func:`sender_matrix`) is a transposition of
-who holds what, done through a file (:mod:`hpcgnn.data.plan_store`) or through messages (:mod:`hpcgnn.graph`).
+A receiver knows all cut edges into its part, so it decides alone: :func:`plan_receiver` gives its L and R, and the rows of S
+that each sender must compute for it. These rows reach their senders through a file (:mod:`hpcgnn.data.plan_store`) or
+through messages (:mod:`hpcgnn.graph`); each sender concatenates them to its S (:func:`sender_matrix`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hpcgnn.plan.plan import PeerRows, SparseMatrix
 
 @dataclass(frozen=True)
 class SendRows:
-    """Rows of S that a receiver asks for, grouped by sender: what travels when plans are handed out.
+    """Rows of S that a receiver asks for, grouped by sender, in the form in which ranks send them to each other.
 
     lengths: (rows,) int64 entries of each row; sources: (entries,) int32 local index at the sender; edges: (entries,)
-    int64, -1 in *post* rows.
+    int64 position of the edge in ``parts.h5``, -1 in *post* rows.
     """
 
     lengths: np.ndarray
@@ -30,7 +30,10 @@ class SendRows:
 
 @dataclass(frozen=True)
 class ReceiverPlan:
-    """A receiver's half of the plan; ``wanted`` has ``receive_from.rows`` rows for each sender, in that order."""
+    """A receiver's half of the plan.
+
+    local: L. receive: R. receive_from: numbers of rows by sender. wanted: those rows of S, in the order of the senders.
+    """
 
     local: SparseMatrix
     receive: SparseMatrix
@@ -40,20 +43,20 @@ class ReceiverPlan:
 
 @dataclass(frozen=True)
 class _CutEdges:
-    """Edges from other parts. ``left`` numbers distinct sources, ``right`` distinct (sender, destination) pairs."""
+    """Edges from other parts, as a bipartite graph of distinct sources (left) and distinct (sender, destination) (right)."""
 
     sources: np.ndarray  # (lefts,) position of each distinct source, ascending
-    left: np.ndarray  # (cut,) distinct source of each edge
+    left: np.ndarray  # (cut,) index in ``sources`` of each edge's source
     pairs: np.ndarray  # (rights,) sender * n + destination, ascending
-    right: np.ndarray  # (cut,) distinct pair of each edge
-    destinations: np.ndarray  # (cut,)
-    edges: np.ndarray  # (cut,)
+    right: np.ndarray  # (cut,) index in ``pairs`` of each edge's pair
+    destinations: np.ndarray  # (cut,) local index of the node at which each edge ends
+    edges: np.ndarray  # (cut,) position of each edge in ``parts.h5``
 
 
 def plan_receiver(
     indptr: np.ndarray, indices: np.ndarray, node_offsets: np.ndarray, part: int, strategy: str
 ) -> ReceiverPlan:
-    """Plan the messages into one part.
+    """Plan the rows that one part receives.
 
     Args:
         indptr: (n + 1,) int64 slab of the global CSR by destination (``indptr[0]`` is the part's first edge).
@@ -83,7 +86,7 @@ def _cut_edges(
 
 
 def _post_edges(cut: _CutEdges, strategy: str) -> np.ndarray:
-    """(cut,) bool: edges that are aggregated after their source has travelled."""
+    """(cut,) bool: whether an edge is aggregated after its source has travelled."""
     if strategy == "post":
         return np.ones(cut.edges.size, dtype=bool)
     if strategy == "pre":
@@ -94,7 +97,7 @@ def _post_edges(cut: _CutEdges, strategy: str) -> np.ndarray:
 def _route(
     cut: _CutEdges, is_post: np.ndarray, local: SparseMatrix, node_offsets: np.ndarray, num_nodes: int
 ) -> ReceiverPlan:
-    """Number the rows that travel, and write R and the wanted rows of S in terms of them."""
+    """Number the rows that travel; return R, whose columns they are, and S's rows that this part asks for."""
     post_left, post_rank = np.unique(cut.left[is_post], return_inverse=True)
     pre_right, pre_rank = np.unique(cut.right[~is_post], return_inverse=True)
     post_sender = np.searchsorted(node_offsets, cut.sources[post_left], side="right") - 1
@@ -129,7 +132,7 @@ def _route(
 
 
 def sender_matrix(wanted: SendRows, num_owned: int) -> SparseMatrix:
-    """S of a sender from the rows that its receivers want, concatenated in receiver order."""
+    """S of a sender that owns ``num_owned`` nodes, from the rows that its receivers want, in the order of receivers."""
     indptr = np.concatenate(([0], np.cumsum(wanted.lengths)))
     return SparseMatrix(indptr, wanted.sources, wanted.edges, num_owned)
 
@@ -143,9 +146,10 @@ def _peer_rows(post_sender: np.ndarray, pre_sender: np.ndarray) -> PeerRows:
 
 
 def csr_matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray | None, shape: tuple[int, int]) -> SparseMatrix:
-    """CSR from triples, entries of a row by column; equal entries keep their order, so that sums are reproducible.
+    """A CSR matrix of ones from (entries,) rows, columns and edges.
 
-    edges: None where nobody asks for them.
+    Entries of a row are sorted by column, and equal entries keep their order, so that sums are reproducible. With None for
+    ``edges``, the matrix does not know which edge an entry stands for.
     """
     order = np.lexsort((columns, rows))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=shape[0]))))

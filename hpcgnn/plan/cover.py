@@ -1,8 +1,9 @@
-"""Which cut edges are aggregated before they travel, and which after (SuperGCN §3.3.1, Algorithm 1).
+"""The choice of the cut edges that are aggregated before their rows travel, and after (SuperGCN §3.3.1, Algorithm 1).
 
-Per ordered rank pair the cut edges form a bipartite graph of sources and destinations. A minimum vertex cover is the
-smallest set of rows that carries them all: a source in the cover travels as it is (*post*), any other edge is summed into
-its destination's row before it travels (*pre*). By König's theorem the cover has as many vertices as a maximum matching.
+For each ordered pair of ranks, the cut edges form a bipartite graph of sources and destinations. A minimum vertex cover is
+the smallest set of rows that serves all of these edges. A source in the cover travels as it is (*post*). All other edges are
+summed into their destination's row at the sender, and this row travels (*pre*). By König's theorem the cover has as many
+vertices as a maximum matching has edges.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sources_in_cover(sources: np.ndarray, destinations: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Sources that belong to a minimum vertex cover of the bipartite graph.
+    """Find the sources that belong to a minimum vertex cover of a bipartite graph.
 
     Args:
         sources, destinations: (E,) integer end points of each edge, in ``[0, shape[0])`` and ``[0, shape[1])``;
@@ -25,7 +26,7 @@ def sources_in_cover(sources: np.ndarray, destinations: np.ndarray, shape: tuple
     Returns:
         (shape[0],) bool. An edge whose source is not marked has its destination in the cover.
     """
-    # Here, as a rank that finds its plan in the file never gets here: 10 MB of modules on each rank.
+    # SciPy is imported here, because a rank that finds its plan in the file never calls this, and saves 10 MB.
     import scipy.sparse as sp
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -46,14 +47,14 @@ def _alternating_reach(graph: sp.csr_matrix, destination_of: np.ndarray, source_
         neighbours = graph.indices[_ranges(graph.indptr[frontier], graph.indptr[frontier + 1])]
         fresh = np.unique(neighbours[~seen[neighbours]])
         seen[fresh] = True
-        frontier = source_of[fresh]  # all matched: an unmatched one would end an augmenting path
+        frontier = source_of[fresh]  # all are matched: an unmatched one would end an augmenting path
         frontier = frontier[~reached[frontier]]
         reached[frontier] = True
     return reached
 
 
 def _ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The concatenation of ``arange(b, e)`` over all pairs."""
+    """The concatenation of ``arange(begin, end)`` over all pairs."""
     lengths = (ends - begins).astype(np.int64)
     shifts = np.repeat(begins - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
     return np.arange(lengths.sum()) + shifts

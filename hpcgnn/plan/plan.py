@@ -1,7 +1,7 @@
 """The weight-free plan of one rank: ``z = L x + R · exchange(S x)``.
 
-The same plan serves every linear aggregator, because scaling rows commutes with it, and its reverse is the same formula
-on the transposes: ``dx = Lᵀ dz + Sᵀ · exchange(Rᵀ dz)``.
+The same plan serves every linear aggregator (sum, mean, GCN), because these differ only in factors of whole rows, which are
+applied before and after it. The backward pass is the same formula on the transposes: ``dx = Lᵀ dz + Sᵀ · exchange(Rᵀ dz)``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ STRATEGIES = ("pre", "post", "hybrid")
 
 @dataclass(frozen=True)
 class SparseMatrix:
-    """CSR of ones on disk and in messages.
+    """A CSR matrix of ones, as files and messages hold it.
 
     indptr: (rows + 1,) int64; indices: (entries,) int32; edges: (entries,) int64 position in ``parts.h5`` of the edge that
-    an entry stands for, -1 for an entry that only carries a row from S to R; (0,) where nobody asked for them.
+    an entry stands for, or -1 for an entry that only moves a row from S to R; (0,) where the caller did not ask for edges.
     """
 
     indptr: np.ndarray
@@ -36,9 +36,9 @@ class SparseMatrix:
 
 @dataclass(frozen=True)
 class PeerRows:
-    """Rows that travel between this rank and its peers, peers ascending; per peer first *post* rows, then *pre* rows.
+    """Numbers of rows that this rank sends to its peers, or receives from them; for each peer *post* rows come first.
 
-    peers, post, pre: (n,) int64; a peer with no rows is left out.
+    peers: (n,) int64 ranks, ascending, each with at least one row. post, pre: (n,) int64 rows of each kind.
     """
 
     peers: np.ndarray
@@ -47,28 +47,28 @@ class PeerRows:
 
     @property
     def rows(self) -> np.ndarray:
-        """(n,) int64 rows per peer."""
+        """(n,) int64 rows of both kinds per peer."""
         return self.post + self.pre
 
     @property
     def total(self) -> int:
-        """All rows."""
+        """Number of rows of all peers."""
         return int(self.rows.sum())
 
     def is_post(self) -> np.ndarray:
-        """(total,) bool, which of the rows are *post* rows."""
+        """(total,) bool, whether each row is a *post* row."""
         kinds = np.stack((np.ones_like(self.post), np.zeros_like(self.pre)), axis=1).astype(bool).ravel()
         return np.repeat(kinds, np.stack((self.post, self.pre), axis=1).ravel())
 
     def counts(self, num_ranks: int) -> np.ndarray:
-        """(num_ranks,) int64 rows per rank, for alltoallv."""
+        """(num_ranks,) int64 rows per rank, 0 for ranks that are no peers, as alltoallv takes them."""
         counts = np.zeros(num_ranks, dtype=np.int64)
         counts[self.peers] = self.rows
         return counts
 
 
 class Transposable(Protocol):
-    """What a plan's matrices must offer."""
+    """A matrix type that :meth:`AggregationPlan.reverse` can transpose."""
 
     def transpose(self) -> Transposable:
         """The transposed matrix."""
@@ -76,10 +76,10 @@ class Transposable(Protocol):
 
 
 class Orderable(Protocol):
-    """What a plan's matrices must offer to be put in another order."""
+    """A matrix type that :meth:`AggregationPlan.in_order` can put into another order."""
 
     def in_order(self, rows: Any, columns: Any) -> Orderable:
-        """The matrix with rows and columns in another order; None leaves them."""
+        """The matrix with rows and columns in another order; None leaves rows or columns as they are."""
         ...
 
 
@@ -91,10 +91,10 @@ U = TypeVar("U", bound=Orderable)
 
 @dataclass(frozen=True)
 class AggregationPlan(Generic[M]):
-    """One rank's plan.
+    """One rank's plan for ``z = L x + R · exchange(S x)``.
 
-    local (L): (owned, owned) edges inside the part. send (S): (send rows, owned), grouped by receiver. receive (R):
-    (owned, received rows), columns grouped by sender. send_to and receive_from count those rows per peer.
+    local (L): (owned, owned) edges inside the part. send (S): (rows sent, owned), rows grouped by receiver. receive (R):
+    (owned, rows received), columns grouped by sender. send_to, receive_from: numbers of rows sent and received, by peer.
     """
 
     local: M
@@ -104,7 +104,7 @@ class AggregationPlan(Generic[M]):
     receive_from: PeerRows
 
     def reverse(self: AggregationPlan[T]) -> AggregationPlan[T]:
-        """The plan of the backward pass: transposed matrices, sender and receiver exchanged."""
+        """The plan of the backward pass: the matrices are transposed, and S and R change places."""
         return AggregationPlan(
             local=self.local.transpose(),  # type: ignore[arg-type]
             send=self.receive.transpose(),  # type: ignore[arg-type]
@@ -120,9 +120,9 @@ class AggregationPlan(Generic[M]):
         )
 
     def in_order(self: AggregationPlan[U], nodes: Any) -> AggregationPlan[U]:
-        """The plan of the same nodes in another order: new node k is node ``nodes[k]`` (n,).
+        """The plan of the same n nodes in another order: new node k is old node ``nodes[k]``; nodes: (n,).
 
-        Rows that travel keep their order, so the other ranks need not know.
+        Rows that are sent and received keep their order, so the other ranks need not know the new one.
         """
         return AggregationPlan(
             local=self.local.in_order(nodes, nodes),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a plan sends: rows and bytes per pair and in all."""
+"""Numbers of rows and bytes that a plan sends, per pair of ranks and in all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PairRows:
-    """Rows of every ordered pair of ranks that exchanges any: (pairs,) int64 each."""
+    """Numbers of rows of every ordered pair of ranks that exchanges any; each array is (pairs,) int64."""
 
     sender: np.ndarray
     receiver: np.ndarray
@@ -24,7 +24,7 @@ class PairRows:
 
 
 def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, Any]:
-    """Totals and extremes of one aggregation in one direction."""
+    """Totals and maxima of rows and bytes of one aggregation in one direction, as ``hpcgnn plan --json`` prints them."""
     sent = np.bincount(pairs.sender, weights=pairs.rows, minlength=num_parts).astype(np.int64)
     received = np.bincount(pairs.receiver, weights=pairs.rows, minlength=num_parts).astype(np.int64)
     return {

@@ -281,7 +281,7 @@ def test_outputs_are_not_overwritten_by_accident(world, cora, tmp_path):
     _, path = run(world, cora, tmp_path, 2, method="block")
     with pytest.raises(HpcgnnError, match="--force"):
         partition(world, cora, path, PartitionOptions(2))
-    with pytest.raises(HpcgnnError, match="is what this command reads, and is not replaced"):
+    with pytest.raises(HpcgnnError, match="is an input of this command, and is not replaced"):
         partition(world, cora, cora, PartitionOptions(2, force=True))
     with pytest.raises(HpcgnnError, match="is a hpcgnn-parts file where a graph file"):
         partition(world, path, tmp_path / "other.h5", PartitionOptions(2))

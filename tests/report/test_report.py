@@ -264,7 +264,7 @@ class TestCommand:
             (("empty",), "holds no run \\(no metrics.jsonl\\) and no study"),
             (("above",), "name the runs in it, such as .*above/run"),
             (("above/run", "study"), "is a study, which has a page of its own"),
-            (("above/run", "--out", "above/run/metrics.jsonl"), "is what this command reads"),
+            (("above/run", "--out", "above/run/metrics.jsonl"), "is an input of this command"),
             (("above/run", "--out", "nowhere/page.html"), "folder .*nowhere does not exist"),
         ],
     )
