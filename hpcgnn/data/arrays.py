@@ -1,4 +1,4 @@
-"""Checks of whole arrays that come from outside: shape, dtype and meaning of features, labels and masks."""
+"""Checks of whole arrays of a source: shape, dtype and meaning of features, labels and masks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import scipy.sparse as sp
 from hpcgnn.data.graph_file import MULTI_LABEL, NO_TASK, SINGLE_LABEL
 from hpcgnn.errors import HpcgnnError
 
-# Each column is a row of a model's weights, so a matrix may not just say that it has them.
+# A model has a row of weights for each column, so the number of columns must fit the values, and not only be claimed.
 _COLUMNS_PER_VALUE, _ALWAYS_COLUMNS = 8, 1 << 16
 _EXACT = 2.0**53  # whole numbers up to here are exact in float64
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """``values`` as float32; those that are too large become infinite, which the checks of values then tell."""
+    """``values`` as float32; values that are too large become infinite, which later checks refuse."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False)
 
 
 def feature_array(x: Any, num_nodes: int, where: str) -> Any:
-    """``x`` as (N, F) float32 or, where it is that, float16, an array; or a ``csr_matrix`` of float32 with sorted columns."""
+    """``x`` as a dense (N, F) array, float16 if it was that and else float32, or as a ``csr_matrix`` of float32 with sorted
+    columns. Raises HpcgnnError where it has another shape, or no numbers."""
     if sp.issparse(x):
         x = sp.csr_matrix(x, dtype=np.float32)
         x.sum_duplicates()
@@ -36,7 +37,7 @@ def feature_array(x: Any, num_nodes: int, where: str) -> Any:
 
 
 def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str) -> sp.csr_matrix:
-    """CSR parts as a matrix, after the checks that scipy leaves out: a wrong index there is a crash, not an error."""
+    """A CSR matrix from its arrays, after checks that SciPy leaves out: a wrong index would crash its compiled code."""
     rows, columns = _two_sizes(shape, where)
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr)
     problem = None
@@ -67,9 +68,9 @@ def _two_sizes(shape: Any, where: str) -> tuple[int, int]:
 
 
 def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int]:
-    """``(y, task, classes)``: y as (N,) int64 with -1 for none, or (N, C) uint8.
+    """``(y, task, classes)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8.
 
-    A single column counts as (N,). NaN means no label where classes are given as floats.
+    A single column is taken as (N,). In floating-point classes, NaN means no label.
     """
     if y is None:
         return None, NO_TASK, 0
@@ -93,7 +94,7 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
 
 
 def _classes(y: np.ndarray, where: str) -> tuple[np.ndarray, str, int]:
-    """What :func:`label_array` gives for one class a node. A counter is made for each class, so their number is checked."""
+    """The result of :func:`label_array` for one class a node. Memory grows with the number of classes, so it is checked."""
     classes = max(int(y.max()) + 1, 0) if y.size else 0
     if classes > y.size:
         raise HpcgnnError(
@@ -104,7 +105,7 @@ def _classes(y: np.ndarray, where: str) -> tuple[np.ndarray, str, int]:
 
 
 def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
-    """``mask`` as (N,) bool; a missing one selects nothing."""
+    """``mask`` as (N,) bool; None selects no node."""
     if mask is None:
         return np.zeros(num_nodes, np.bool_)
     mask = np.asarray(mask)
@@ -117,5 +118,5 @@ def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
 
 
 def labelled(y: np.ndarray) -> np.ndarray:
-    """(n,) bool: which nodes have a label."""
+    """(n,) bool: whether each node has a label."""
     return y >= 0 if y.ndim == 1 else np.any(y, axis=1)

@@ -1,4 +1,4 @@
-"""Whether values are what their :class:`hpcgnn.data.schema.Rule` says, a piece at a time while it is in the cache."""
+"""Checks of stored values against their :class:`hpcgnn.data.schema.Rule`, in pieces that are still in the cache."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hpcgnn.data.schema import Rule
 
 
 class ValueCheck:
-    """Fed the values of rows ``[first, ...)`` in order; says what is wrong with a piece of them, or None.
+    """Checks the values of an array from row ``first`` on, piece by piece in order.
 
-    name: of the array, for the sentence. whole_slab: the rows are those of one slab, so that what holds in slabs is asked.
+    name: of the array, for messages. whole_slab: the rows are all of one slab, so rules that hold within slabs are checked, too.
     """
 
     def __init__(self, name: str, rule: Rule, first: int, *, whole_slab: bool) -> None:
@@ -20,7 +20,7 @@ class ValueCheck:
         self._before: int | None = None
 
     def look(self, values: np.ndarray) -> str | None:
-        """``values``: (m,) of the stored dtype, the next ones; (0,) will do."""
+        """A phrase about the first wrong value, or None. values: (m,) of the stored dtype, the next ones; may be empty."""
         problem = None
         if values.size:
             problem = self._not_finite(values) if values.dtype.kind == "f" else self._wrong_integer(values)
@@ -37,7 +37,7 @@ class ValueCheck:
             return self._bad(
                 (numbers < rule.low) | (numbers > rule.high), numbers, f"outside {rule.low} to {rule.high}"
             )
-        if rule.below and int(numbers.view(np.uint64).min()) < rule.below:  # -1 is huge here
+        if rule.below and int(numbers.view(np.uint64).min()) < rule.below:  # as unsigned, -1 is huge
             wrong = (numbers >= 0) & (numbers < rule.below)
             return self._bad(wrong, numbers, f"neither -1 nor from {rule.below} to {rule.high}")
         if rule.ends is not None and (problem := self._wrong_end(numbers)):
@@ -67,14 +67,15 @@ class ValueCheck:
 
 
 def in_range(values: np.ndarray, low: int, high: int) -> bool:
-    """Whether integers (m,), m > 0, are from ``low`` to ``high``; one pass where 0 is the least: negative ones are huge then."""
+    """Whether integers (m,), m > 0, are from ``low`` to ``high``. One pass is enough for ``low`` 0: as unsigned numbers,
+    negative ones are huge."""
     if low == 0 and values.dtype.kind == "i":
         return int(values.view(f"u{values.dtype.itemsize}").max()) <= high
     return bool(low <= values.min() and values.max() <= high)
 
 
 def tiles_problem(offsets: np.ndarray) -> str | None:
-    """What keeps ``offsets`` (slabs + 1,) or (slabs + 1, k) from beginning at 0 and never falling, or None."""
+    """A phrase if ``offsets`` (slabs + 1,) or (slabs + 1, k) do not begin with 0 or if they fall somewhere, else None."""
     if offsets[0].any():
         return "does not begin with 0"
     if (offsets[1:] < offsets[:-1]).any():
@@ -83,7 +84,7 @@ def tiles_problem(offsets: np.ndarray) -> str | None:
 
 
 def sum_of_hashes(ids: np.ndarray) -> int:
-    """Modulo 2**64, of a mixing of 64 bits (that of splitmix64) of each id."""
+    """The sum, modulo 2**64, of the 64-bit hashes (those of splitmix64) of all ids."""
     total = 0
     for begin in range(0, ids.size, _IDS_AT_A_TIME):
         mixed = (ids[begin : begin + _IDS_AT_A_TIME].view(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -95,4 +96,4 @@ def sum_of_hashes(ids: np.ndarray) -> int:
     return total % 2**64
 
 
-_IDS_AT_A_TIME = 1 << 14  # 128 KiB, which stay in the cache
+_IDS_AT_A_TIME = 1 << 14  # 128 KiB of ids stay in the cache

@@ -1,14 +1,14 @@
-"""A checksum for each slab of each array, so that a byte that changed on disk or on its way is named, not trained on.
+"""A checksum for each slab of each array, so that a byte that has changed on disk or in transfer is reported, and not used.
 
-xxh3 (64 bits, the xxhash package), which takes less time than the memory needs to deliver the bytes. They stand beside the
-arrays in the file:
+The checksums are xxh3 (64 bits, of the xxhash package), which is faster than the memory delivers the bytes. They are stored in
+the file beside the arrays:
 
-    /checksums (arrays, slabs) uint64    of the bytes of each slab of each array as stored, arrays in the order of their names; of
-                                         one that is not in slabs, the first is of all of it and the others are 0
-    attribute attributes_checksum        of the attributes that say what the file holds
+    /checksums (arrays, slabs) uint64    of the stored bytes of each slab of each array, in the order of the arrays' names; an
+                                         array without slabs has its checksum in the first column, and 0 in the others
+    attribute attributes_checksum        of the attributes that describe the file
 
-Damage is found where a changed bit would be used, and by whoever reads it. It is no protection against somebody who writes
-both the data and the checksum; what must hold for safety is checked by value as well (:mod:`hpcgnn.data.checks`).
+Each reader compares the checksums of the slabs that it reads. They do not protect against somebody who changes both data and
+checksum, so all values on which memory safety depends are checked as well (:mod:`hpcgnn.data.checks`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTRIBUTES = "attributes_checksum"
 
 
 def of_pieces(pieces: Iterable[np.ndarray]) -> int:
-    """The checksum of bytes (m,) uint8 that come one piece after the other."""
+    """The checksum of bytes that come in pieces (m,) uint8, one after the other."""
     digest = xxhash.xxh3_64()
     for piece in pieces:
         digest.update(piece.data)
@@ -44,7 +44,7 @@ def of_arrays(arrays: Iterable[np.ndarray]) -> int:
 
 
 def of_attributes(attributes: Mapping[str, Any]) -> int:
-    """The checksum of names and values."""
+    """The checksum of the names and values of attributes."""
     return xxhash.xxh3_64_intdigest(json.dumps(attributes, sort_keys=True).encode())
 
 
@@ -57,9 +57,9 @@ def stored(
     *,
     whole: Iterable[str],
 ) -> dict[str, np.ndarray]:
-    """(slabs,) checksums of the arrays ``names`` of ``group``, of which ``whole`` are not in slabs.
+    """Read the (slabs,) uint64 checksums of each array of ``names`` in ``group``, and compare the checksum of its attributes.
 
-    That of its attributes is compared at once.
+    whole: the arrays that have no slabs. Raises HpcgnnError where the checksums are missing or contradict the attributes.
     """
     rows = sorted(names)
     if h5.child(group, NAME) is None:
@@ -75,12 +75,12 @@ def stored(
 
 
 def store(group: h5py.Group, table: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> None:
-    """Write checksums (slabs,) uint64 of each array, in place of any that ``group`` has."""
+    """Write the checksums (slabs,) uint64 of each array, and replace those that ``group`` has."""
     if NAME in group:
         del group[NAME]
     values = np.stack([table[name] for name in sorted(table)])
     offsets = h5.add_datasets(group, {NAME: (values.shape, values.dtype)})
-    # h5py would keep them until the dataset is closed, and only print that the disk is full then.
+    # h5py would keep the values in memory until the dataset is closed, and then only print that the disk is full.
     with LocalFile(group.file.filename) as file:
         for offset in offsets.values():
             file.write(offset, values)

@@ -1,6 +1,6 @@
-"""What a ``graph.h5`` or a ``parts.h5`` holds, for people: counts, degrees, labels, splits, parts, rows of plans.
+"""A summary of a ``graph.h5`` or a ``parts.h5`` for people: counts, degrees, labels, splits, parts, rows of plans.
 
-One process reads slab after slab: memory is O(nodes of a slab), O(parts) and, for a plan, O(pairs).
+One process reads slab after slab, in O(nodes of a slab + parts) memory, and O(pairs) for a plan.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _EDGES_AT_A_TIME = 1 << 22
 
 
 def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """Plain values, for JSON. ``advance(1)`` is called once a slab.
+    """The summary as plain values, for JSON. ``advance(1)`` is called after each slab.
+
+    Not all arrays are read (:mod:`hpcgnn.data.whole_check` reads all).
 
     Raises:
-        HpcgnnError: naming the file and the array, where what is read is damaged (:mod:`hpcgnn.data.whole_check` reads all).
+        HpcgnnError: where an array that is read is damaged; the sentence names the file and the array.
     """
     meta = reader.meta
     counts = _Counts(reader)
@@ -60,7 +62,7 @@ def _features(reader: SlabReader) -> dict[str, Any]:
 
 
 class _Counts:
-    """What is added up slab by slab. nodes, edges, cut, masks: by slab, with ``cut`` of in-edges the number from other parts."""
+    """Counts that grow slab by slab. nodes, edges, cut, masks: (slabs,) int64; ``cut`` counts in-edges from other parts."""
 
     def __init__(self, reader: SlabReader) -> None:
         self.reader, self.meta = reader, reader.meta
@@ -75,7 +77,7 @@ class _Counts:
         self.labelled = 0
 
     def add(self, slab: int) -> None:
-        """Read a slab."""
+        """Read a slab, and add its counts."""
         first, last = self.reader.bounds[slab : slab + 2].tolist()
         offsets = self.reader.indptr(first, last, slab=slab)
         degrees = np.diff(offsets)
@@ -84,7 +86,7 @@ class _Counts:
             self.smallest = least if self.smallest is None else min(least, self.smallest)
             self.largest = max(int(degrees.max()), self.largest)
             self.without_in_edges += int((degrees == 0).sum())
-            bits = np.frexp(degrees)[1]  # 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
+            bits = np.frexp(degrees)[1]  # binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
             self.by_degree += np.bincount(bits, minlength=self.by_degree.size)
         self.edges[slab] = int(offsets[-1] - offsets[0])
         if isinstance(self.reader, PartsFile):
@@ -112,7 +114,7 @@ class _Counts:
             self.labelled += known.size
 
     def degrees(self) -> dict[str, Any]:
-        """Of in-edges."""
+        """A summary of the in-degrees of all nodes."""
         nodes = self.meta.num_nodes
         histogram = {_span(bits): int(count) for bits, count in enumerate(self.by_degree) if count}
         return {
@@ -124,12 +126,12 @@ class _Counts:
         }
 
     def labels(self) -> dict[str, Any]:
-        """Of all nodes."""
+        """The number of nodes with a label, and nodes by class; empty for a graph without labels."""
         return {} if self.meta.task == NO_TASK else {"nodes": self.labelled, "by_class": self.by_class.tolist()}
 
 
 def _span(bits: int) -> str:
-    """The degrees of so many binary digits: ``_span(3) == '4-7'``."""
+    """The range of degrees that have so many binary digits: ``_span(3) == '4-7'``."""
     low, high = (1 << bits) >> 1, (1 << bits) - 1
     return f"{low}" if low >= high else f"{low}-{high}"
 
@@ -146,7 +148,7 @@ def _parts(parts: PartsFile, counts: _Counts) -> dict[str, Any]:
 
 
 def _rows(parts: PartsFile, strategy: str) -> dict[str, int]:
-    """Rows that an exchange of the plan sends in one direction."""
+    """Numbers of rows that one exchange of the plan sends in one direction."""
     told = describe(PairRows(*plan_store.read_all_pairs(parts, strategy)), parts.num_parts, bytes_per_row=0)
     return {
         "pairs_of_parts": told["pairs"],

@@ -1,4 +1,4 @@
-"""From any source to ``graph.h5``, in pieces: edges sorted on disk, then node values checked and written in order."""
+"""Conversion of any source to ``graph.h5``, in pieces: edges are sorted on disk, then node values are checked and written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.version import __version__
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""``progress(description, total)`` opens a bar and gives a function that advances it; total None means unknown."""
+"""``progress(description, total)`` is a context with a progress bar; it yields a function that advances the bar. Total None means
+that it is unknown."""
 Masks = Callable[[int, int], dict[str, np.ndarray] | None]
 
 _PIECE_BYTES = 16 << 20
@@ -38,9 +39,9 @@ _PIECE_NODES = 1 << 20
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What ``hpcgnn convert`` does besides copying; see :mod:`split`, :mod:`features` and :class:`EdgeOptions`.
+    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.data.split`, :mod:`hpcgnn.data.features` and :class:`EdgeOptions`.
 
-    ``split`` and ``features`` replace what the source brings. ``force`` overwrites an existing file.
+    ``split`` and ``features`` replace the masks and features of the source. ``force`` overwrites an existing file.
     """
 
     split: str | None = None
@@ -60,7 +61,10 @@ class ConvertOptions:
 
 @dataclass(frozen=True)
 class ConvertSummary:
-    """What was written, and what it took; ``split_sizes`` is empty without masks, ``notes`` are for the user to read."""
+    """The contents of a new file, and the time and memory of its conversion.
+
+    split_sizes: nodes in each mask; empty without masks. notes: sentences for the user.
+    """
 
     path: str
     meta: GraphMeta
@@ -71,7 +75,7 @@ class ConvertSummary:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """One flat JSON object."""
+        """The summary as one flat JSON object."""
         values = asdict(self)
         return values.pop("meta") | values
 
@@ -79,13 +83,13 @@ class ConvertSummary:
 def convert(
     source: str, output: str | Path, options: ConvertOptions = ConvertOptions(), progress: Progress | None = None
 ) -> ConvertSummary:
-    """Write the graph that ``source`` names to ``output``.
+    """Write the graph that ``source`` names to ``output``. Not collective.
 
-    Memory is bounded, whatever the number of edges and the width of x, for generators, text and binary files, and OGB's two
-    largest graphs; about 30 bytes a node are needed to make a split, and what is read whole (npz, PyG, OGB's others) takes
-    its size.
-    Raises :class:`HpcgnnError` with one sentence for anything wrong with the source, the options or the disk; then
-    nothing is left behind.
+    For generators, text and binary files, and OGB's two largest graphs, memory is bounded whatever the number of edges and the
+    width of x. A split needs about 30 bytes a node. Sources that are read whole (npz, PyG, OGB's other graphs) take their size.
+
+    Raises:
+        HpcgnnError: for anything wrong with the source, the options or the disk; nothing is left behind then.
     """
     check_type("source", source, str)
     return write_graph(lambda folder: open_source(source, folder), source, output, options, progress, _files_of(source))
@@ -99,9 +103,9 @@ def write_graph(
     progress: Progress | None = None,
     inputs: Iterable[str] = (),
 ) -> ConvertSummary:
-    """As :func:`convert`, of a graph that ``opened(folder for temporary files)`` gives.
+    """As :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns.
 
-    source: what sentences and the file's provenance call it. inputs: files that must not be replaced.
+    source: the graph's name in messages and in the file's provenance. inputs: files that must not be replaced.
     """
     start = time.perf_counter()
     check_path("output", output)
@@ -128,7 +132,7 @@ def write_graph(
 
 
 def _files_of(source: str) -> list[str]:
-    """What may be the source's file, with and without options behind it; of other sources, no file at all."""
+    """Paths that can be the source's file: its text after the colon, with and without options. Some sources have no file."""
     name = source.partition(":")[2]
     return list(filter(None, (name, name.partition("?")[0])))
 
@@ -172,7 +176,7 @@ def _write(
 def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:
     info = graph.info
     if options.features in (None, DENSE):
-        # Normalised values are new ones, to be rounded once: to float32.
+        # Normalised values are new ones, which are rounded only once, to float32.
         dtype = FULL if options.row_normalise else info.x_dtype
         given = Features(info.num_features, info.x_nnz, graph.features, dtype)
         return given if options.features is None else written_out(given)
@@ -180,7 +184,8 @@ def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Fea
 
 
 def _masks(graph: Source, options: ConvertOptions, where: str) -> tuple[Masks, str | None]:
-    """Where the masks come from, and the rule if they are made here: the user's, else published, else the source's."""
+    """A function that returns masks, and the split's rule if masks are made here. The user's rule comes first, then the
+    source's own masks, then the source's default rule."""
     info = graph.info
     split = options.split or (None if info.has_masks else info.default_split)
     if split is None:
@@ -248,7 +253,7 @@ def _write_nodes(
 
 
 def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) -> int:
-    """Write rows ``first`` and on; ``nonzeros`` are written already, and the new total is returned."""
+    """Write the rows from ``first`` on. ``nonzeros`` sparse values are written already; returns their new number."""
     if isinstance(x, np.ndarray):
         writer.write("nodes/x", first, x)
         return 0

@@ -1,9 +1,9 @@
-"""From edges in any order to CSR by destination, in bounded memory: an external bucket sort.
+"""Sorting of edges in any order into CSR by destination, in bounded memory, by an external bucket sort.
 
-Chunks of edges are checked, sorted and appended to one spool, each with a table of where every range of destinations
-begins in it. Neighbouring ranges are then gathered from all chunks until a limit of edges and nodes is reached, sorted by
-(destination, source), and appended to the result. An edge travels as one int64, ``destination * num_nodes + source``.
-Memory depends on the limit, on the node with the most in-edges, and on nothing else.
+Chunks of edges are checked, sorted and appended to one spool. Each has a table of the places at which ranges of destinations
+begin in it. Then neighbouring ranges are gathered from all chunks until a limit of edges and nodes is reached, sorted by
+(destination, source), and appended to the result. An edge is stored as one int64 key, ``destination * num_nodes + source``.
+Memory depends on the limit and on the node with the most in-edges only.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _RANGES = 4096
 
 @dataclass(frozen=True)
 class EdgeOptions:
-    """What happens to the edges, in this order.
+    """Changes to the edges, made in this order.
 
-    ``undirected``: add the reverse of every edge, then merge equal edges. ``drop_duplicates``: merge equal edges.
-    Merged edges add their weights. ``self_loops``: add (v, v), of weight 1, where there is none.
+    ``undirected``: add the reverse of every edge, then merge equal edges. ``drop_duplicates``: merge equal edges. The weights of
+    merged edges are added up. ``self_loops``: add the edge (v, v), of weight 1, to each node that has none.
     """
 
     undirected: bool = False
@@ -41,7 +41,7 @@ class EdgeOptions:
 
 @dataclass
 class SortedEdges:
-    """CSR by destination on disk; ``symmetric``: every edge has its reverse, as often and with the same weights."""
+    """CSR by destination on disk. ``symmetric``: every edge has its reverse, as many times and with the same weights."""
 
     indptr: Spool
     indices: Spool
@@ -50,15 +50,15 @@ class SortedEdges:
 
     @property
     def num_edges(self) -> int:
-        """Stored edges, after merging."""
+        """Number of stored edges, after merging."""
         return self.indices.size
 
     def in_degrees(self, first: int, last: int) -> np.ndarray:
-        """(last - first,) int64 stored edges into each node, parallel edges and self-loops counted."""
+        """(last - first,) int64 number of stored edges into each node, including parallel edges and self-loops."""
         return np.diff(self.indptr.read(first, last + 1))
 
     def close(self) -> None:
-        """Give the disk space back."""
+        """Free the disk space."""
         for spool in (self.indptr, self.indices, self.weights):
             if spool is not None:
                 spool.close()
@@ -74,11 +74,14 @@ def sort_edges(
     advance: Callable[[int], None] = lambda count: None,
     group_edges: int = GROUP_EDGES,
 ) -> SortedEdges:
-    """Sort ``chunks`` into CSR by destination, sources ascending, with ``options`` applied.
+    """Sort ``chunks`` into CSR by destination, with ascending sources, and apply ``options``.
 
-    ``folder`` takes the temporary files, ``where`` names the source in errors, ``advance`` is told the edges read,
-    ``group_edges`` is how many edges are sorted at a time. Raises :class:`HpcgnnError` for ids out of range and
-    weights that are not finite.
+    Args:
+        folder: for temporary files. where: the source's name in errors. advance: called with the number of edges of each chunk.
+        group_edges: the number of edges that are sorted at a time.
+
+    Raises:
+        HpcgnnError: for ids out of range, and weights that are not finite.
     """
     if not 0 < num_nodes <= MAX_NODES:
         raise HpcgnnError(f"{where} has {num_nodes:,} nodes: hpcgnn converts graphs of 1 to {MAX_NODES:,} nodes")
@@ -121,7 +124,7 @@ def _drain(spill: _Spill, result: SortedEdges, options: EdgeOptions, group_edges
 
 
 class _Spill:
-    """Sorted chunks of keys on disk, and where each range of destinations begins in each of them."""
+    """Sorted chunks of keys on disk, and the places at which ranges of destinations begin in each of them."""
 
     def __init__(self, num_nodes: int, weighted: bool, both_ways: bool, folder: Path, where: str) -> None:
         self.num_nodes = num_nodes
@@ -147,7 +150,8 @@ class _Spill:
             self._weights.append(weight)
 
     def groups(self, limit: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
-        """``(first node, last node, sorted keys, weights)`` with at most ``limit`` keys and nodes where one range allows it."""
+        """``(first node, last node, sorted keys, weights)`` of groups of ranges, each with at most ``limit`` keys and nodes,
+        or of one range that has more."""
         sizes = np.diff(self._starts)
         for bounds in self._bounds:
             sizes += np.diff(bounds)
@@ -195,7 +199,7 @@ class _Spill:
 
 
 def _pack(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut neighbouring ranges into groups of at most ``limit`` in all, or of one range."""
+    """Divide neighbouring ranges into groups whose sizes add up to ``limit`` at most; a larger range is a group of its own."""
     first, total = 0, 0
     for index, size in enumerate(sizes.tolist()):
         if index > first and total + size > limit:
@@ -209,7 +213,7 @@ def _sorted(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np
     if weight is None:
         keys.sort()
         return keys, None
-    # Stable, so that parallel edges keep their order and the result does not depend on the chunks.
+    # The sort is stable, so that parallel edges keep their order, and the result does not depend on the chunks.
     order = np.argsort(keys, kind="stable")
     return keys[order], weight[order]
 

@@ -1,4 +1,4 @@
-"""Node features while a graph is converted: made for graphs that have none, normalised on request."""
+"""Node features during a conversion: they are made for graphs that have none, and normalised on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcgnn.data.schema import FULL
 from hpcgnn.data.sources.base import Rows
 from hpcgnn.errors import HpcgnnError
 
-_RANDOM = 31  # what a seed is used for
+_RANDOM = 31  # number of this use of a seed
 _LARGEST_WIDTH = 2**31 - 1
 DENSE = "dense"
 
@@ -30,7 +30,8 @@ class FeatureRule:
 
 @dataclass(frozen=True)
 class Features:
-    """F columns; ``nnz`` is None for dense features; ``rows(first, last)`` computes or reads (n, F) of ``dtype``."""
+    """Features of F columns. ``nnz``: number of nonzeros, None for dense features. ``rows(first, last)`` computes or reads an
+    (n, F) array or CSR matrix of ``dtype``."""
 
     columns: int
     nnz: int | None
@@ -39,7 +40,7 @@ class Features:
 
 
 def parse_features(text: str) -> FeatureRule:
-    """``degree:D``, ``onehot``, ``random:D[,SEED]``, or ``dense``."""
+    """The rule of a text ``degree:D``, ``onehot``, ``random:D[,SEED]`` or ``dense``. Raises HpcgnnError for any other."""
     kind, _, rest = text.partition(":")
     words = rest.split(",") if rest else []
     takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2), DENSE: (0, 0)}.get(kind)
@@ -53,10 +54,10 @@ def parse_features(text: str) -> FeatureRule:
 
 
 def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
-    """Features that follow from structure, id, or chance; they replace those of the source.
+    """Make features from in-degrees, ids or random numbers; they replace those of the source.
 
-    ``degree:D`` is one 1 a row, in column min(in-degree, D - 1), of the edges as stored; ``onehot`` is the identity;
-    both are sparse. ``random:D`` is dense, of mean 0 and variance 1.
+    ``degree:D`` has a single 1 in each row, in column min(in-degree, D - 1), where in-degrees count the stored edges;
+    ``onehot`` is the identity matrix; both are sparse. ``random:D`` is dense, with mean 0 and variance 1.
     """
     if rule.kind == "random":
         key = key_for(rule.seed, _RANDOM)
@@ -75,7 +76,7 @@ def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, 
 
 
 def written_out(given: Features) -> Features:
-    """The same values as a dense matrix, zeros with them."""
+    """The same values as dense features, with their zeros."""
 
     def rows(first: int, last: int) -> Rows | None:
         x = given.rows(first, last)
@@ -87,7 +88,7 @@ def written_out(given: Features) -> Features:
 def row_normalised(x: Rows) -> Rows:
     """Each row divided by the sum of its absolute values, as float32; zero rows stay zero."""
     if isinstance(x, np.ndarray):
-        x = as_float32(x)  # a sum of float16 may be too large for one
+        x = as_float32(x)  # a sum of float16 values may be too large for float16
         sums = np.abs(x).sum(axis=1, keepdims=True)
         return np.divide(x, sums, out=np.zeros_like(x), where=sums > 0)
     sums = np.asarray(abs(x).sum(axis=1)).reshape(-1)

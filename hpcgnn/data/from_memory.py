@@ -1,4 +1,4 @@
-"""Graphs that a program has in memory, to ``graph.h5``: what ``hpcgnn convert`` does of files."""
+"""Conversion of graphs that a program has in memory to ``graph.h5``, as ``hpcgnn convert`` converts files."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Options(TypedDict, total=False):
 def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Unpack[Options]) -> ConvertSummary:
     """Write a graph of PyTorch Geometric as ``graph.h5``. Not collective: one process calls it.
 
-    Edges stay directed as they are, and nodes keep their numbers. What most of is 0 in ``x`` is stored sparse, as by
-    ``hpcgnn convert pyg:NAME``. Takes the memory of the data, and about as much again for dense features.
+    Edges keep their directions, and nodes keep their numbers. Features of which most are 0 are stored sparse, as by
+    ``hpcgnn convert pyg:NAME``. This takes the memory of the data, and about as much again for dense features.
 
     Args:
-        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E); if they are there,
+        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally
             ``x`` (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
             ``val_mask``, ``test_mask`` (N,) or (N, splits). Other attributes, such as ``edge_attr``, are left out.
         path: the file to write.
-        mask_column: which split is taken of masks (N, splits).
+        mask_column: the split to take, from 0, where masks are (N, splits).
         options: those of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``, ``self_loops``,
             ``drop_duplicates`` and ``force``, which replaces an existing file.
 
     Returns:
-        What was written: ``meta``, ``split_sizes``, ``notes`` and sizes.
+        A summary of the new file: ``meta``, ``split_sizes``, ``notes`` and sizes.
 
     Raises:
-        HpcgnnError: for data that are no plain graph, or hold wrong values, and for a file that cannot be written; nothing is
+        HpcgnnError: for data that are not a plain graph, or have wrong values, and for a file that cannot be written; nothing is
             left behind then.
     """
     check_whole("mask_column", mask_column)
@@ -65,23 +65,23 @@ def from_networkx(
     """Write a graph of networkx as ``graph.h5``. Not collective: one process calls it.
 
     Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel edges
-    stay, unless ``drop_duplicates`` merges them. Takes some hundred bytes an edge, as networkx itself does.
+    stay, unless ``drop_duplicates`` merges them. This takes some hundred bytes an edge, as networkx itself does.
 
     Args:
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``. Node attributes ``train_mask``, ``val_mask`` and
             ``test_mask``, or ``train``, ``val`` and ``test``, are True where a node is in that set.
         path: the file to write.
-        x: the node attribute with features, a number or a row of numbers, or several attributes, a number each. All nodes have
-            it, or none.
+        x: the node attribute with features, a number or a row of numbers; or several attributes with a number each. Either all
+            nodes have it, or none.
         y: the node attribute with the class, a whole number from 0, or a row of 0 and 1. Nodes without it have no label.
-        weight: the edge attribute with weights; where only some edges have it, the others weigh 1.
+        weight: the edge attribute with weights. If only some edges have it, the weight of the others is 1.
         options: as those of :func:`from_pyg`.
 
     Returns:
-        What was written, as :func:`from_pyg` has it.
+        A summary of the new file, as of :func:`from_pyg`.
 
     Raises:
-        HpcgnnError: for attributes that are no such values, and for a file that cannot be written; nothing is left behind then.
+        HpcgnnError: for attributes with other values, and for a file that cannot be written; nothing is left behind then.
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise WrongTypeError(f"graph must be a networkx graph, not {type(graph).__name__}")

@@ -1,4 +1,4 @@
-"""``graph.h5``: one whole graph in original ids, readable in slabs.
+"""``graph.h5``: one whole graph by original ids, which is read in slabs of nodes.
 
     /edges/indptr (N+1) int64, /edges/indices (E) int64, [/edges/weight (E) float32]    CSR by destination, sorted rows
     /nodes/x (N, F) float32 or float16,  or  /nodes/x_indptr (N+1) int64, x_indices (nnz) int32, x_data (nnz) float32
@@ -7,8 +7,8 @@
 
     /checksums (arrays, blocks) uint64   of each block of nodes of each array (:mod:`hpcgnn.data.checksums`); not in version 1
 
-Arrays a graph does not have are absent; :mod:`hpcgnn.data.schema` says what values they hold. ``parts.h5`` holds the same arrays
-in part order (:mod:`hpcgnn.data.parts_file`).
+Arrays that a graph does not have are absent. :mod:`hpcgnn.data.schema` declares the values that they may have. ``parts.h5`` has
+the same arrays in part order (:mod:`hpcgnn.data.parts_file`).
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 3
 
 
 class SlabReader(ABC):
-    """Rows ``[first, last)`` of the arrays of a graph file or a parts file: all that is read is looked at here, once.
+    """Reads rows ``[first, last)`` of the arrays of a graph file or a parts file, and checks every value that it reads.
 
-    A slab is a part, or in a graph file a block of nodes: what has a checksum. Where a method is told the ``slab`` that the
-    rows are, it compares that as well. Without ``sealed`` the file may lack its checksums yet.
+    A slab is the unit that has a checksum: a part of a parts file, or a block of nodes of a graph file. Methods that get the
+    number of the ``slab`` that the rows are compare its checksum as well. With ``sealed=False`` the file need not have
+    checksums yet.
 
-    All methods raise :class:`HpcgnnError` naming the file and the dataset for damage, whatever part of it h5py stumbles upon.
+    All methods raise :class:`HpcgnnError` for a damaged file, whatever error h5py raises; the sentence names the file and the
+    dataset.
     """
 
     KIND: str
     VERSIONS: tuple[int, ...]
-    SLAB: str  # what users call one
+    SLAB: str  # the word for a slab in messages
 
     def __init__(self, path: str | Path, mode: str = "r", *, sealed: bool = True) -> None:
         self.path, self._is_written = path, mode != "r"
@@ -117,7 +119,7 @@ class SlabReader(ABC):
 
     @abstractmethod
     def _rules(self) -> Rules:
-        """The arrays that the file holds."""
+        """The rules of the arrays that the file must have."""
 
     @abstractmethod
     def _bounds(self) -> np.ndarray:
@@ -132,7 +134,7 @@ class SlabReader(ABC):
             with h5.telling_refusals(self.path):
                 self.file.close()
         except OSError:
-            if self._is_written:  # nothing of what was only read is lost
+            if self._is_written:  # after reading only, a failure to close loses nothing
                 raise
 
     def __enter__(self) -> Any:
@@ -143,7 +145,7 @@ class SlabReader(ABC):
 
     @property
     def fingerprint(self) -> int:
-        """The same for all who read the same file: of what it says it is, and of its checksums."""
+        """A hash of the file's attributes, slabs and checksums, by which ranks see that they read the same file."""
         tables = {} if self.checksums is None else self.checksums
         arrays = [self.bounds, *(tables[name] for name in sorted(tables))]
         return checksums.of_attributes(self.attributes) ^ checksums.of_arrays(arrays)
@@ -152,7 +154,7 @@ class SlabReader(ABC):
 
     @property
     def num_slabs(self) -> int:
-        """Parts, or blocks of nodes."""
+        """Number of parts of a parts file, or of blocks of nodes of a graph file."""
         return self.bounds.size - 1
 
     def slab_rows(self, name: str, slab: int) -> tuple[int, int]:
@@ -171,25 +173,25 @@ class SlabReader(ABC):
         return int(self.read(name, node, node + 1)[0])
 
     def verify(self, slabs: Iterable[int]) -> None:
-        """Look at every value and every checksum of some slabs, in bounded memory; costs the reading of them."""
+        """Read some slabs, and check every value and every checksum, in bounded memory."""
         for slab in slabs:
             for name, rule in self.rules.items():
                 if rule.rows != WHOLE:
                     self.scan(name, slab)
 
     def scan(self, name: str, slab: int) -> None:
-        """As :meth:`verify`, one array of one slab."""
+        """As :meth:`verify`, for one array of one slab."""
         look(self.arrays[name], self.slab_rows(name, slab), None, self.rules[name], *self._seal(name, slab))
 
     def _seal(self, name: str, slab: int) -> tuple[str, int | None]:
-        """What a slab is called, and its checksum."""
+        """The words for a slab in messages, and its checksum, if the file has any."""
         called = "all parts" if self.rules[name].rows == WHOLE else f"{self.SLAB} {slab}"
         return called, None if self.checksums is None else int(self.checksums[name][slab])
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def read(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray:
-        """Rows ``[first, last)`` of dataset ``name``."""
+        """Rows ``[first, last)`` of dataset ``name``. slab: its number, if the rows are all rows of one slab."""
         array = self.arrays[name]
         out = array.empty(last - first)
         called, expected = ("", None) if slab is None else self._seal(name, slab)
@@ -197,11 +199,11 @@ class SlabReader(ABC):
         return out
 
     def indptr(self, first: int, last: int, name: str = "edges/indptr", slab: int | None = None) -> np.ndarray:
-        """Offsets ``[first, last]`` (n+1) int64 of ``edges/indptr`` or ``nodes/x_indptr``, not rebased to 0."""
+        """Offsets ``[first, last]`` (n+1,) int64 of ``edges/indptr`` or ``nodes/x_indptr``, as stored, so not from 0."""
         return self.read(name, first, last + 1, slab)
 
     def sources(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray:
-        """Sources of edges ``[first_edge, last_edge)``, (m,) int64, checked to be nodes."""
+        """Sources of edges ``[first_edge, last_edge)``, (m,) int64, each checked to be a node of the graph."""
         return self.read("edges/indices", first_edge, last_edge, slab)
 
     def edges(self, first: int, last: int, slab: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -210,13 +212,13 @@ class SlabReader(ABC):
         return indptr, self.sources(int(indptr[0]), int(indptr[-1]), slab)
 
     def weights(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
-        """Weights of edges ``[first_edge, last_edge)``, or None for an unweighted graph."""
+        """Weights of edges ``[first_edge, last_edge)``, (m,) float32, or None for an unweighted graph."""
         return self.read("edges/weight", first_edge, last_edge, slab) if self.meta.weighted else None
 
     def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
-            import scipy.sparse as sp  # here, as most graphs have dense features, and no use for its modules
+            import scipy.sparse as sp  # imported here, because graphs with dense features do not need it
 
             indptr = self.indptr(first, last, "nodes/x_indptr", slab)
             begin, end = int(indptr[0]), int(indptr[-1])
@@ -229,9 +231,10 @@ class SlabReader(ABC):
         return self.read("nodes/x", first, last, slab)
 
     def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
-        """Rows of a float16 dataset as float32, in the memory of the result alone.
+        """Rows of a float16 dataset as float32, in no more memory than the result takes.
 
-        They are read into its second half and widened from the front: what a row overwrites has been widened before it.
+        They are read into the second half of the result, and widened from the front: a wide row overwrites only narrow rows
+        that have been widened already.
         """
         array, rule = self.arrays[name], self.rules[name]
         wide = np.empty((last - first, *rule.shape[1:]), np.float32)
@@ -240,15 +243,15 @@ class SlabReader(ABC):
         look(array, (first, last), narrow, rule, called, expected)
         step = max(1, _WIDENED_BYTES // (4 * rule.row_size))
         for begin in range(0, last - first, step):
-            wide[begin : begin + step] = narrow[begin : begin + step]  # numpy copies what overlaps
+            wide[begin : begin + step] = narrow[begin : begin + step]  # numpy makes a copy first where the two overlap
         return wide
 
     def labels(self, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
-        """``y`` of nodes ``[first, last)``, or None."""
+        """Labels of nodes ``[first, last)``: (n,) int64 or (n, C) uint8, or None for a graph without labels."""
         return None if self.meta.task == NO_TASK else self.read("nodes/y", first, last, slab)
 
     def mask(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
-        """``train_mask``, ``val_mask`` or ``test_mask`` of nodes ``[first, last)``, or None."""
+        """``train_mask``, ``val_mask`` or ``test_mask`` of nodes ``[first, last)``, (n,) bool, or None without masks."""
         return self.read(f"nodes/{name}", first, last, slab) if self.meta.has_masks else None
 
 
@@ -267,5 +270,5 @@ class GraphFile(SlabReader):
 
 
 _BLOCK_NODES = 1 << 18
-_FIRST_WITH_X_DTYPE = 3  # versions of graph files and parts files are counted alike
+_FIRST_WITH_X_DTYPE = 3  # the first version with this attribute, both of graph files and of parts files
 _WIDENED_BYTES = 1 << 20

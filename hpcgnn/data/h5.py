@@ -1,7 +1,7 @@
 """HDF5 files that every rank can read and write by byte offset.
 
-All arrays are contiguous datasets allocated when the file is created, so that each has a byte offset at which slabs can
-be written with plain ``pwrite`` or MPI-IO: no parallel HDF5 is needed.
+All arrays are contiguous datasets that are allocated when the file is created. So each has a byte offset at which slabs are
+written with plain ``pwrite`` or MPI-IO, and no parallel HDF5 is needed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _MADE_BY = {
     "hpcgnn-graph": "a graph file, made by `hpcgnn convert`,",
     "hpcgnn-parts": "a parts file, made by `hpcgnn partition`,",
 }
-# HDF5 has checksums of its own for its metadata, but not in the oldest format, which is the default.
+# HDF5 protects its metadata by checksums, but not in its oldest format, which is the default.
 _LIBVER = ("v108", "v108")
 _ERRNO = re.compile(r"\berrno = (\d+)")
-_OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # which a wrong offset leads to
+_OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # errors to which a wrong offset in a damaged file leads
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
 class SlabWriter:
-    """Writes rows of the arrays that :func:`create` laid out."""
+    """Writes rows of the arrays that :func:`create` has allocated."""
 
     def __init__(self, sink: ByteSink, offsets: Mapping[str, int], schema: Schema) -> None:
         self._sink, self._offsets, self.schema = sink, offsets, schema
 
     def write(self, name: str, first_row: int, rows: np.ndarray) -> None:
-        """Write ``rows`` (cast to the stored dtype) to dataset ``name`` from row ``first_row`` on."""
+        """Write ``rows``, cast to the stored dtype, to dataset ``name`` from row ``first_row`` on."""
         shape, dtype = self.schema[name]
         if rows.size == 0:
             return
@@ -52,7 +52,7 @@ class SlabWriter:
 
 
 def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> dict[str, int]:
-    """Create ``path`` with every dataset of ``schema`` allocated; return each one's byte offset in the file."""
+    """Create ``path`` with every dataset of ``schema`` allocated; return the byte offset of each in the file."""
     total = sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for shape, dtype in schema.values())
     folder = Path(path).resolve().parent
     free = shutil.disk_usage(folder).free
@@ -64,7 +64,7 @@ def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> d
 
 
 def add_datasets(group: h5py.Group, schema: Schema) -> dict[str, int]:
-    """Add contiguous, early-allocated datasets to an open file or group; return their byte offsets."""
+    """Add contiguous datasets to an open file or group, allocated at once; return their byte offsets."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.CONTIGUOUS)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -81,7 +81,7 @@ def add_datasets(group: h5py.Group, schema: Schema) -> dict[str, int]:
 
 
 def byte_offsets(path: str | Path, schema: Schema) -> dict[str, int]:
-    """What :func:`create` returned for the same ``schema``. Raises HpcgnnError where the file is not that."""
+    """The byte offsets that :func:`create` returned for the same ``schema``. Raises HpcgnnError for a file with another."""
     with reading(path, "what was created"), h5py.File(path, locking=False) as file:
         for name, (shape, dtype) in schema.items():
             if file[name].shape != shape or file[name].dtype != dtype:
@@ -91,15 +91,15 @@ def byte_offsets(path: str | Path, schema: Schema) -> dict[str, int]:
 
 
 def new_header(kind: str, version: int) -> dict[str, Any]:
-    """The attributes that every file starts with."""
+    """The attributes that every file has; the uuid is a new one."""
     return {"format": kind, "version": version, "uuid": uuid.uuid4().hex}
 
 
 @contextlib.contextmanager
 def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator[None]:
-    """Make one sentence of whatever h5py raises where a file is damaged: it depends on which of its bytes are.
+    """Turn any error of h5py into one sentence: which error it raises for a damaged file depends on the bytes that are wrong.
 
-    For a few calls of h5py at a time, or it would hide mistakes of this program.
+    what: the thing to read, for the sentence. Only a few calls of h5py may be inside, so that no mistake of ours is hidden.
     """
     try:
         yield
@@ -111,13 +111,13 @@ def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator
 
 
 def refusal(error: Exception) -> str:
-    """The system's words where it refused what HDF5 asked of it; empty where something else is wrong."""
+    """The system's words if it refused an operation of HDF5; empty for other errors."""
     number = _number(error)
     return "" if number in _OF_DAMAGE else os.strerror(number)
 
 
 def _number(error: BaseException | None) -> int:
-    """The system's, where h5py has it or HDF5's words do; or that of an error before, which is why a file cannot be closed."""
+    """The system's error number, from h5py's error or the text of HDF5, or from an earlier error in its context; else 0."""
     while error is not None:
         if isinstance(error, OSError) and error.errno:
             return error.errno
@@ -129,8 +129,8 @@ def _number(error: BaseException | None) -> int:
 
 @contextlib.contextmanager
 def telling_refusals(path: str | Path) -> Iterator[None]:
-    """Raise an ``OSError`` of one line where the system refuses to write: h5py has a ``RuntimeError`` for what HDF5 kept until a
-    file is flushed or closed, and several lines."""
+    """Raise an ``OSError`` of one line where the system refuses to write. h5py itself raises a ``RuntimeError`` of several lines
+    if HDF5 writes values only when a file is flushed or closed."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -141,7 +141,7 @@ def telling_refusals(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str | Path, what: str) -> Iterator[None]:
-    """As :func:`reading` where a file that has been read is added to; an OSError stays one, for the disk may be full."""
+    """As :func:`reading`, for additions to a file. An OSError stays an OSError, because the disk may be full."""
     try:
         with telling_refusals(path):
             yield
@@ -149,7 +149,7 @@ def writing(path: str | Path, what: str) -> Iterator[None]:
         raise damaged(path, f"cannot add {what}: {_first_line(error)}") from error
 
 
-# Text that is not UTF-8 is a ValueError, a number that fits nowhere an OverflowError.
+# The errors that h5py raises for damaged files, for instance ValueError for text that is not UTF-8.
 DAMAGE = (
     KeyError,
     TypeError,
@@ -163,7 +163,7 @@ DAMAGE = (
 
 
 def damaged(path: str | Path, what: str) -> HpcgnnError:
-    """The error for a file whose contents contradict each other."""
+    """The error for a file whose contents are wrong or contradict each other. what: a phrase about them."""
     return HpcgnnError(f"{path} is damaged ({what}): make it anew")
 
 
@@ -172,12 +172,12 @@ def _first_line(error: Exception) -> str:
 
 
 def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r") -> h5py.File:
-    """Open an hpcgnn file after checking that it exists, is whole, and has the expected ``kind`` and one of ``versions``."""
+    """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``."""
     path = Path(path)
     if not path.is_file():
         raise HpcgnnError(f"{path} does not exist or is not a file")
     try:
-        # Locks fail on many parallel file systems, and readers here never race with a writer: files are renamed in whole.
+        # Locks fail on many parallel file systems. They are not needed: a file gets its name only when it is complete.
         file = h5py.File(path, mode, locking=False, libver=_LIBVER)
     except (OSError, *DAMAGE) as error:
         if refused := refusal(error):
@@ -195,7 +195,7 @@ def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: s
 
 
 def kind_of(path: str | Path) -> str:
-    """The ``format`` of an hpcgnn file, or an empty string."""
+    """The attribute ``format`` of an HDF5 file, or an empty string if it has none."""
     with reading(path, "its format"), h5py.File(path, locking=False) as file:
         _check_heaps(file)
         return str(file.attrs.get("format", ""))
@@ -225,8 +225,8 @@ def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, .
 
 
 def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
-    """An attribute as a Python value of ``kind``: int, bool or str, one of them, not an array of them; text is Unicode, for it is
-    written into other files."""
+    """The value of an attribute, which must be a single ``kind`` (int, bool or str), and no array. A text must be Unicode,
+    because it is written into other files."""
     with reading(item, f"attribute {name} of {item.name}"):
         value = item.attrs[name]
     found = value.item() if isinstance(value, np.generic) else value
@@ -238,7 +238,7 @@ def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it has none of the characters that h5py makes of bytes that are no UTF-8."""
+    """Whether it has no surrogates, by which h5py represents bytes that are not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -250,7 +250,7 @@ def _shown(value: object) -> str:
 
 
 def child(group: h5py.Group, name: str) -> Any:
-    """The dataset or group ``a/b/c`` in ``group``, or None; every step is a hard link, so that it is in this very file."""
+    """The dataset or group ``a/b/c`` in ``group``, or None. Every step must be a hard link, so that no other file is read."""
     with reading(group, name):
         found: Any = group
         for step in name.split("/"):

@@ -1,8 +1,8 @@
-"""Heaps of HDF5 files, where the text of attributes stands: looked at before HDF5 does.
+"""A check of the heaps of HDF5 files, which hold the text of attributes, before HDF5 reads them.
 
-All other metadata of a file of ours has checksums by HDF5. Its global heaps have none, and HDF5 walks through one by the
-sizes that it tells: an object of size 0 keeps it there for ever (a block of zeros is enough). So the sizes are walked here
-first ("III.E. Disk Format: Level 1E - Global Heap" of the HDF5 file format specification).
+HDF5 protects all other metadata of our files by checksums. Global heaps have none, and HDF5 goes from object to object by the
+sizes that it reads there: an object of size 0 (in a block of zeros, for instance) makes it loop forever. So the sizes are
+checked here first ("III.E. Disk Format: Level 1E - Global Heap" of the HDF5 file format specification).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import h5py
 
-_MARK = b"GCOL\x01\0\0\0"  # of a heap, with its version
-_HEADER_BYTES = 16  # of a heap: mark and size; of an object: index, references, nothing, size
+_MARK = b"GCOL\x01\0\0\0"  # the first bytes of a heap: its signature and version
+_HEADER_BYTES = 16  # a heap's header: mark and size; an object's header: index, reference count, padding, size
 _LEAST_BYTES = 4096
-# Metadata between two arrays is some KiB. A longer gap is memory that HDF5 has given up, or no file of ours.
+# Metadata between two arrays takes some KiB. A longer gap is space that HDF5 has freed, or the file is not ours.
 _LONGEST_GAP = 1 << 20
 
 
 def heap_problem(file: h5py.File) -> str:
-    """What is wrong with a heap of ``file``, or an empty string."""
+    """A phrase about the first heap of ``file`` that HDF5 cannot walk through; empty if there is none."""
     with open(file.filename, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         for first, last in _gaps(file, size):
@@ -34,7 +34,7 @@ def heap_problem(file: h5py.File) -> str:
 
 
 def _gaps(file: h5py.File, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of bytes of the file that are in no array."""
+    """Ranges of bytes ``[begin, end)`` of the file that belong to no array."""
     extents = []
 
     def add(_: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -52,7 +52,7 @@ def _gaps(file: h5py.File, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_walkable(heap: bytes) -> bool:
-    """Whether objects of a heap follow each other to its end; ``heap`` may go on behind it."""
+    """Whether the sizes of a heap's objects lead from one to the next up to its end. ``heap`` may have more bytes after it."""
     end = int.from_bytes(heap[8:16], "little")
     if end < _LEAST_BYTES or end > len(heap):
         return False
@@ -60,7 +60,7 @@ def _is_walkable(heap: bytes) -> bool:
     while place + _HEADER_BYTES <= end:
         index = int.from_bytes(heap[place : place + 2], "little")
         length = int.from_bytes(heap[place + 8 : place + 16], "little")
-        if index == 0:  # what is free, with its header
+        if index == 0:  # the free space, whose length includes its header
             if length < _HEADER_BYTES:
                 return False
             place += length

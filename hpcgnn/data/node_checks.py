@@ -1,4 +1,4 @@
-"""Checks of node values in the pieces in which they are written, and what they add up to."""
+"""Checks of node values in the pieces in which they are written, and of their sums over the graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcgnn.errors import HpcgnnError
 
 
 class NodeChecker:
-    """Fed pieces of nodes in order; raises :class:`HpcgnnError` for values that no training could use."""
+    """Checks nodes piece by piece, in order. Raises :class:`HpcgnnError` for values with which no model can be trained."""
 
     def __init__(self, where: str, task: str, num_classes: int) -> None:
         self._where, self._task = where, task
@@ -21,7 +21,7 @@ class NodeChecker:
         self.split_sizes = dict.fromkeys(MASKS, 0)
 
     def features(self, first: int, x: Rows) -> None:
-        """Refuse NaN, Inf and what does not fit into float32."""
+        """Refuse NaN and Inf; values that do not fit into float32 have become Inf before."""
         values = x if isinstance(x, np.ndarray) else x.data
         finite = np.isfinite(values)
         if finite.all():
@@ -59,7 +59,7 @@ class NodeChecker:
         has_label = labelled(y)
         for name, mask in masks.items():
             self.split_sizes[name] += int(mask.sum())
-            # All zeros in a multi-label row can also mean that none of the classes fits, so that it may be in a split.
+            # A multi-label row of zeros can also mean that the node is in no class, so such a node may be in a split.
             if self._task == SINGLE_LABEL and (mask & ~has_label).any():
                 node = int(np.flatnonzero(mask & ~has_label)[0])
                 raise HpcgnnError(f"{self._where}: node {first + node} is in {name} but has no label")
@@ -68,7 +68,7 @@ class NodeChecker:
         self._labelled_in_training += int(has_label[training].sum())
 
     def finish(self, has_masks: bool) -> list[str]:
-        """Raise for a class that never appears and for a split that trains nothing; return notes for the user."""
+        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users."""
         missing = np.flatnonzero(self._in_graph == 0)
         if missing.size:
             raise HpcgnnError(

@@ -1,7 +1,7 @@
 """``parts.h5``: the graph in part order, and the communication plans.
 
-The arrays of ``graph.h5`` (:mod:`hpcgnn.data.graph_file`) with nodes renumbered so that each part is contiguous (its
-nodes in ascending original id); edge endpoints are positions. Beside them:
+It has the arrays of ``graph.h5`` (:mod:`hpcgnn.data.graph_file`). Nodes are renumbered so that each part is contiguous, with its
+nodes in the order of their original ids; a node's number here is its position, and edges are stored by positions. Further arrays:
 
     /parts/node_offsets (P+1) int64      part p owns positions [node_offsets[p], node_offsets[p+1])
     /nodes/original_ids (N) int64        position -> original id
@@ -21,7 +21,7 @@ from hpcgnn.data.schema import Rules, layout, parts_rules
 
 PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 3
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
-"""Attributes that tell how the parts were made, with their types. Files of before have no ``ranks_per_node``."""
+"""Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
 
 def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
@@ -36,12 +36,12 @@ class PartsFile(SlabReader):
 
     @property
     def num_parts(self) -> int:
-        """Parts."""
+        """Number of parts."""
         return self.num_slabs
 
     @property
     def ranks_per_node(self) -> int:
-        """For nodes of so many ranks in a row the parts were made; 1 where nobody asked for any."""
+        """The number of consecutive ranks on each node for which the parts were made; 1 if nobody asked for another."""
         return int(self.attributes.get("ranks_per_node", 1))
 
     @property
@@ -55,7 +55,7 @@ class PartsFile(SlabReader):
 
     def _attribute_types(self) -> dict[str, type]:
         with h5.reading(self.path, "its attributes"):
-            # nothing else goes by them
+            # These attributes are optional: no array is read with the help of them.
             told = {name: kind for name, kind in MADE_BY.items() if name in self.file.attrs}
         return super()._attribute_types() | {"num_parts": int} | told
 
@@ -72,5 +72,5 @@ class PartsFile(SlabReader):
 
 
 def reader_of(path: str | Path) -> type[SlabReader]:
-    """The class that reads this file, ``graph.h5`` or ``parts.h5``."""
+    """The class that reads ``path``: :class:`PartsFile` for ``parts.h5``, and else :class:`GraphFile`."""
     return PartsFile if h5.kind_of(path) == PARTS_KIND else GraphFile

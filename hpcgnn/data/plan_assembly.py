@@ -1,8 +1,8 @@
-"""One plan in ``parts.h5`` from the pieces of all receivers: handing the rows of S to their senders is a transposition.
+"""Assembly of a plan in ``parts.h5`` from the pieces of all receivers: the rows of S go from their receivers to their senders.
 
-Nothing here is O(parts squared): tables are as long as there are pairs that exchange rows, 24 bytes a pair and about as much
-again while they are sorted. The rows of many senders are read at once, so that each piece is opened once for every
-``_GROUP_ENTRIES`` entries of S.
+No table is O(parts squared): tables have an entry for each pair that exchanges rows, 24 bytes a pair and about as much again
+while they are sorted. The rows of many senders are read at once, so that each piece is opened once for every ``_GROUP_ENTRIES``
+entries of S.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _OF_PAIRS = (*PAIR_ARRAYS, "entries")
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Every pair that exchanges rows, by receiver, then sender: (pairs,) int32 each; ``begins`` (P+1,) of each receiver.
+    """All pairs of ranks that exchange rows, sorted by receiver, then sender.
 
-    peers: the senders. by_sender: (pairs,) int64, the pairs by sender, then receiver; ``sent`` (P+1,) where each sender's begin.
+    begins: (P+1,) int64 first pair of each receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of
+    each kind, and entries in them. by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64
+    place in ``by_sender`` of each sender's first pair.
     """
 
     begins: np.ndarray
@@ -45,13 +47,13 @@ class _Pairs:
         return np.searchsorted(self.begins, pairs, side="right") - 1
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """(P,) int64: the sum of ``values`` (pairs,) of each sender; float64 in between, exact below 2**53."""
+        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs. Sums are float64 inside, and exact below 2**53."""
         return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """The pieces of a plan in a folder."""
+    """The pieces of a plan for ``strategy`` in ``folder``, one for each part."""
 
     folder: Path
     uuid: str
@@ -79,9 +81,10 @@ class _Pieces:
 
 
 def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
-    """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing. No checksums yet.
+    """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing, without checksums.
 
-    Memory: the table of pairs, and the largest of: one part's plan, one part's rows of S, ``_GROUP_ENTRIES`` entries of S.
+    It takes the memory of the table of pairs, and of the largest of these: one part's plan, one part's rows of S,
+    ``_GROUP_ENTRIES`` entries of S.
     """
     pieces = _Pieces(folder, parts.uuid, strategy, parts.num_parts)
     pairs, lengths = pieces.pairs()
@@ -117,7 +120,7 @@ def _write_tables(pairs: _Pairs, writer: h5.SlabWriter) -> None:
 
 
 def _offsets(pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """The small arrays that say where each part's slabs begin."""
+    """The small arrays with the places at which each part's slabs begin."""
     sent_rows = pairs.sums(pairs.post) + pairs.sums(pairs.pre)
     return {
         "L_offsets": np.stack((_ends(lengths[:, 0]), _ends(lengths[:, 1])), axis=1),
@@ -149,7 +152,7 @@ def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray
 
 
 def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of senders with about ``_GROUP_ENTRIES`` ``entries`` (P,)."""
+    """Ranges of senders that have about ``_GROUP_ENTRIES`` entries of S together, from the ``entries`` (P,) of each."""
     ends, first = _ends(entries), 0
     while first < entries.size:
         last = int(np.searchsorted(ends, ends[first] + _GROUP_ENTRIES, side="right")) - 1
@@ -160,19 +163,20 @@ def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Given:
-    """How many of the rows that each receiver wants, and of their entries, senders before have; (P,) int64 each. They grow."""
+    """Rows that earlier senders have taken from each receiver's piece, and entries in them; (P,) int64 each, which grow."""
 
     rows: np.ndarray
     entries: np.ndarray
 
 
 def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Given) -> tuple[np.ndarray, ...]:
-    """What senders ``[first, last)`` send: each row's sender and length, and the entries' sources and edges.
+    """The rows that senders ``[first, last)`` send: each row's sender and length, and the sources and edges of its entries.
 
-    Of each receiver these are neighbours, behind what is ``given``. Memory and time O(pairs and rows of these senders + P).
+    In each receiver's piece they are contiguous, after the rows that are ``given`` already. Memory and time are O(pairs and
+    rows of these senders + P).
     """
     by_sender = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
-    mine = np.sort(by_sender)  # by receiver: as they are read
+    mine = np.sort(by_sender)  # by receiver, in the order in which they are read
     receiver = pairs.receivers(mine)
     rows_each = pairs.post[mine].astype(np.int64) + pairs.pre[mine]
     entries_each = pairs.entries[mine].astype(np.int64)
@@ -197,7 +201,7 @@ def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Give
 
 
 def _indptrs(sender: np.ndarray, lengths: np.ndarray, first: int, last: int) -> np.ndarray:
-    """The ``indptr`` of each of the senders ``[first, last)``, one after the other, each from 0."""
+    """The ``indptr`` arrays of the senders ``[first, last)``, one after the other; each starts with 0."""
     rows = np.bincount(sender - first, minlength=last - first)
     begins = _ends(rows)
     ends = _ends(lengths)
@@ -208,18 +212,18 @@ def _indptrs(sender: np.ndarray, lengths: np.ndarray, first: int, last: int) -> 
 
 
 def _ends(counts: np.ndarray | list[int]) -> np.ndarray:
-    """(n + 1,) int64: 0, then the running sum."""
+    """(n + 1,) int64: 0, then the cumulative sums of ``counts``."""
     return np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
 
 
 def _sums(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """(count,) int64: the sum of the ``values`` of each ``index``."""
+    """(count,) int64: for each number below ``count``, the sum of the ``values`` whose ``index`` it is."""
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, index, values)
     return sums
 
 
 def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The concatenation of ``arange(b, b + n)`` over all pairs."""
+    """The concatenation of ``arange(begin, begin + length)`` over all pairs."""
     ends = _ends(lengths)
     return np.arange(ends[-1]) + np.repeat(begins - ends[:-1], lengths)

@@ -1,9 +1,9 @@
-"""The plan of one receiver in a file of its own: what several processes make, and what is left where one is killed.
+"""Pieces of a plan: files with the plan of one receiver each, so that several processes can plan, and a later one can continue.
 
     256 bytes: b"hpcgnn-plan-pc 1", uuid of the parts (32 bytes), strategy (16), checksum uint64, lengths of the arrays (int64)
     then the arrays of ``ARRAYS``, one after the other
 
-A file appears under its name whole. Its checksum is looked at by who finds it there (:func:`is_whole`).
+A piece gets its name only when it is complete. A process that continues compares its checksum first (:func:`is_whole`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import plan_receiver
 
-# `entries` says for each peer how many entries its rows of S have; `lengths`, `sources`, `edges` are those rows.
+# `entries` has the number of entries in each peer's rows of S; `lengths`, `sources` and `edges` are those rows.
 ARRAYS = MappingProxyType(
     {f"{m}_{name}": kind for m in "LR" for name, kind in (("indptr", "<i8"), ("indices", "<i4"), ("edges", "<i8"))}
     | dict.fromkeys(("peers", "post", "pre", "entries", "lengths"), "<i8")
@@ -33,16 +33,16 @@ _HEADER = np.dtype(
 )
 _HEADER_BYTES = 256
 _READ_BYTES = 1 << 20
-_READ_AT_ONCE = 1 << 30  # of one call
+_READ_AT_ONCE = 1 << 30  # the most bytes that one call reads
 
 
 def path_of(folder: Path, strategy: str, part: int) -> Path:
-    """Where the piece of ``part`` is."""
+    """The path of the piece of ``part``."""
     return folder / f"{strategy}.{part}.piece"
 
 
 def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
-    """Plan what ``part`` receives and leave it in ``folder``. Memory and time: O(edges of the part)."""
+    """Plan the rows that ``part`` receives, and write the piece into ``folder``. Takes O(edges of the part) memory and time."""
     first, last = parts.part(part)
     plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy)
     received, wanted = plan.receive_from, plan.wanted
@@ -71,13 +71,13 @@ def _write(path: Path, uuid: str, strategy: str, arrays: list[np.ndarray]) -> No
 
 
 def remove(folder: Path, strategy: str) -> None:
-    """Remove all pieces of a plan."""
+    """Remove all pieces of the plan for ``strategy``, complete or not."""
     for path in folder.glob(f"{strategy}.*.piece*"):
         path.unlink(missing_ok=True)
 
 
 def is_whole(path: Path, uuid: str, strategy: str) -> bool:
-    """Whether ``path`` holds a piece of that plan, byte for byte as it was written; reads all of it."""
+    """Whether ``path`` is a complete piece of this plan whose checksum is right; all of it is read."""
     try:
         with Piece.open(path, uuid, strategy) as piece:
             return piece.has_its_checksum()
@@ -86,8 +86,8 @@ def is_whole(path: Path, uuid: str, strategy: str) -> bool:
 
 
 def _filled(out: np.ndarray, descriptor: int, position: int) -> int:
-    """Fill ``out`` (bytes,) uint8 with what the file has from ``position`` on; how many bytes that were. The system may give
-    fewer at a time than there are."""
+    """Fill ``out`` (bytes,) uint8 with the file's bytes from ``position`` on, in several calls if the system reads fewer; return
+    the number of bytes, which is less than the size of ``out`` at the end of the file."""
     view, done = out.data, 0
     while done < out.size and (count := os.preadv(descriptor, [view[done : done + _READ_AT_ONCE]], position + done)):
         done += count
@@ -96,7 +96,7 @@ def _filled(out: np.ndarray, descriptor: int, position: int) -> int:
 
 @dataclass(frozen=True)
 class Piece:
-    """An open piece: ``lengths`` of its arrays, and where each begins in the file."""
+    """An open piece. lengths: of its arrays. offsets: the byte of the file at which each array begins."""
 
     path: Path
     descriptor: int
@@ -106,10 +106,10 @@ class Piece:
 
     @classmethod
     def open(cls, path: Path, uuid: str, strategy: str) -> Piece:
-        """Raises HpcgnnError where it is no piece of that plan, and OSError."""
+        """Open the piece at ``path``. Raises HpcgnnError if it is not a complete piece of this plan, and OSError."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            content = np.zeros(_HEADER_BYTES, np.uint8)  # and what is short of a header stays 0
+            content = np.zeros(_HEADER_BYTES, np.uint8)  # stays 0 where the file is shorter than a header
             _filled(content, descriptor, 0)
             header = np.frombuffer(content, _HEADER, 1)[0]
             lengths = dict(zip(ARRAYS, header["lengths"].tolist(), strict=True))
@@ -130,7 +130,7 @@ class Piece:
         os.close(self.descriptor)
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Elements ``[first, last)`` of an array."""
+        """Elements ``[first, last)`` of the array ``name``; all of them by default."""
         last = self.lengths[name] if last is None else last
         out = np.empty(last - first, ARRAYS[name])
         if _filled(out.view(np.uint8), self.descriptor, self.offsets[name] + first * out.itemsize) < out.nbytes:
@@ -138,7 +138,7 @@ class Piece:
         return out
 
     def has_its_checksum(self) -> bool:
-        """Whether the bytes are those that were written."""
+        """Whether the checksum in the header is that of the lengths and arrays."""
         lengths = np.array(list(self.lengths.values()), dtype="<i8").view(np.uint8)
         return checksums.of_pieces(self._bytes(lengths)) == self.checksum
 

@@ -1,8 +1,8 @@
-"""Plans inside ``parts.h5``: made part by part in bounded memory, read slab by slab.
+"""Plans inside ``parts.h5``, which are made part by part in bounded memory, and read slab by slab.
 
     /plan/STRATEGY/          attributes: plan_version, parts_uuid
         M_indptr, M_indices, M_edges      for M in L, S, R: the CSR slabs of all parts, one after another
-        M_offsets (P+1, 2) int64          where each part's slab begins in M_indptr and in M_indices / M_edges
+        M_offsets (P+1, 2) int64          first element of each part's slab in M_indptr, and in M_indices and M_edges
         D_offsets (P+1) int64, D_peers, D_post, D_pre (pairs) int64      for D in send, recv: the sparse table of pairs
 
         checksums (arrays, P) uint64      see :mod:`hpcgnn.data.checksums`
@@ -28,7 +28,7 @@ from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
-    """Whether a plan for ``strategy`` is in the file and belongs to this version of plans and of the partition."""
+    """Whether the file has a plan for ``strategy``, of the current version of plans, and made for these parts."""
     group = h5.child(parts.file, f"plan/{strategy}")
     if group is None:
         return False
@@ -36,28 +36,28 @@ def is_stored(parts: PartsFile, strategy: str) -> bool:
 
 
 def stored_strategies(parts: PartsFile) -> list[str]:
-    """Those whose plans training would use, in their usual order."""
+    """The strategies whose plans are stored and current, in the order of ``STRATEGIES``."""
     return [strategy for strategy in STRATEGIES if is_stored(parts, strategy)]
 
 
 def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[SparseMatrix]:
-    """The stored plan of one part."""
+    """The stored plan of one part. Raises HpcgnnError where it is damaged."""
     return StoredPlan(parts, strategy).part(part)
 
 
 def read_all_pairs(parts: PartsFile, strategy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64; for reports."""
+    """``(sender, receiver, post, pre)`` of all pairs that exchange rows, each (pairs,) int64, for reports."""
     return StoredPlan(parts, strategy).pairs()
 
 
 def store_plans(
     path: str | Path, strategies: list[str], advance: Callable[[int], object] = lambda _: None, *, jobs: int = 1
 ) -> list[str]:
-    """Make the plans of ``strategies`` that are missing or stale, part by part in ``jobs`` processes, and add them to ``path``.
+    """Make the plans of ``strategies`` that are missing or of an older version, and add them to ``path``. Not collective.
 
-    The file is copied beside itself, extended and renamed, so that it is whole at any moment. Memory is O(edges of the
-    largest part) in each process; the rest is kept in files. ``advance`` is called once per part.
-    Returns the strategies that were made.
+    ``jobs`` processes plan part by part, each in O(edges of the largest part) memory; other data is in files. The file is
+    copied to a temporary one beside it, which is extended and renamed, so that ``path`` is complete at any moment. ``advance``
+    is called once per part. Returns the strategies whose plans were made.
     """
     whole_file.remove_left(Path(path).parent)
     with PartsFile(path) as parts:
@@ -79,20 +79,20 @@ def _num_parts(path: Path) -> int:
 
 
 def add_plan(path: Path, strategy: str, folder: Path) -> None:
-    """Add a plan whose pieces are all in ``folder`` to ``path``, which has no final name yet."""
+    """Add the plan whose pieces are in ``folder`` to ``path``, a file that does not have its final name yet."""
     with PartsFile(path, "r+") as parts:
         assemble(parts, strategy, folder)
         _seal(parts, strategy)
 
 
 def seal_plans(parts: PartsFile) -> None:
-    """Make the checksums of all plans in a file that is open for writing, from what is in them now."""
+    """Write the checksums of the present contents of all plans in a file that is open for writing."""
     for strategy in stored_strategies(parts):
         _seal(parts, strategy)
 
 
 def _seal(parts: PartsFile, strategy: str) -> None:
-    """Read back what was written, which is in memory still: a plan takes as long to look at as to load."""
+    """Read the plan back and write its checksums. The bytes are still in the system's cache, so this takes as long as loading."""
     with h5.writing(parts.path, f"plan/{strategy}"):
         parts.file.flush()
     plan = StoredPlan(parts, strategy, sealed=False)

@@ -1,7 +1,7 @@
 """Processes that plan parts: ``python -m hpcgnn.data.plan_worker parts.h5 STRATEGY FOLDER`` reads a part's number from each line.
 
-They import neither torch nor numba nor MPI, so that one takes about 70 MB beside the edges of its part. What was started by a
-process that is killed ends with the part that it is at.
+They import neither torch nor numba nor MPI, so that each takes about 70 MB beside the edges of its part. If the process that
+started them is killed, they end after their current part.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from hpcgnn.errors import HpcgnnError
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-_EDGES_A_PROCESS = 1 << 21  # below, starting another one takes longer than what it does
-_PROCESS_BYTES, _BYTES_AN_EDGE = 80 << 20, 120  # of one that plans: by itself, and for each edge of its part
+_EDGES_A_PROCESS = 1 << 21  # for fewer edges, starting another process takes longer than it saves
+# Memory of a planning process without edges, and for each edge of its part.
+_PROCESS_BYTES, _BYTES_AN_EDGE = 80 << 20, 120
 
 
 def fitting_jobs(num_edges: int, num_parts: int) -> int:
-    """How many processes plan a graph where nobody said: one a core, as many as have enough to do, and no more than find room in
-    half of the machine's memory."""
+    """The number of planning processes if the user gives none: at most one a core, at most one for every 2 million edges, and as
+    many as fit into half of the machine's memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     room = memory // (_PROCESS_BYTES + _BYTES_AN_EDGE * num_edges // num_parts)
     return max(min(len(os.sched_getaffinity(0)), 1 + num_edges // _EDGES_A_PROCESS, room), 1)
@@ -35,10 +36,10 @@ def fitting_jobs(num_edges: int, num_parts: int) -> int:
 def make_pieces(
     path: Path, strategy: str, folder: Path, parts: Sequence[int], jobs: int, advance: Callable[[int], object]
 ) -> None:
-    """Leave the plans of ``parts`` in ``folder``, made by ``jobs`` processes; ``advance`` is called once a part.
+    """Write the plans of ``parts`` into ``folder`` with ``jobs`` processes; ``advance`` is called once a part.
 
     Raises:
-        HpcgnnError: where one of them fails or is killed.
+        HpcgnnError: where one of the processes fails or is killed.
     """
     jobs = min(jobs, len(parts))
     if jobs <= 1:
@@ -73,7 +74,7 @@ def make_pieces(
 
 
 class _Worker:
-    """One process."""
+    """One planning process."""
 
     def __init__(self, path: Path, strategy: str, folder: Path) -> None:
         home = str(Path(__file__).resolve().parents[2])
@@ -97,7 +98,7 @@ class _Worker:
         self._process.wait()
 
     def make(self, part: int) -> None:
-        """Have it plan a part, and wait."""
+        """Let the process plan a part, and wait for it. Raises HpcgnnError where it fails or ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -117,14 +118,14 @@ class _Worker:
 
 
 def main() -> None:
-    """Plan what stdin asks for; answer each line with an empty one, or with what went wrong."""
+    """Plan the part in each line of stdin; answer with an empty line, or with the sentence of an error."""
     path, strategy, folder = sys.argv[1:]
     try:
         with PartsFile(path) as parts:
             for line in sys.stdin:
                 plan_pieces.make(parts, strategy, Path(folder), int(line))
                 print(flush=True)
-    except (BrokenPipeError, KeyboardInterrupt):  # nobody listens any more
+    except (BrokenPipeError, KeyboardInterrupt):  # the process that asked is gone
         pass
     except HpcgnnError as error:
         print(str(error).replace("\n", " "), flush=True)

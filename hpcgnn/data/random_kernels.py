@@ -1,8 +1,8 @@
-"""Random numbers as a function of what they are for, compiled: graphs that are the same for any chunk size.
+"""Compiled generators whose random numbers are functions of a key and a counter, so that a graph is the same for any chunk size.
 
-Every number is ``draw(key, counter)``: a splitmix64 stream that can be entered anywhere. Only integer arithmetic and
-single float32 roundings are used, so that a graph has the same bytes on every machine. All compiled functions live in
-this one file because numba's cache does not notice a change in another file.
+Every number is ``draw(key, counter)``, from a splitmix64 stream that can be entered anywhere. Only integer arithmetic and
+single float32 roundings are used, so that a graph has the same bytes on every machine. All compiled functions are in this
+file, because numba's cache does not notice changes in other files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Four 16-bit uniforms sum to a bell curve (standard deviation below) within 3.5 deviations: no logarithm or cosine,
-# whose last bits differ between machines.
+# The sum of four uniform 16-bit numbers is a bell curve (its mean and standard deviation are below) up to 3.5 deviations. It
+# needs no logarithm or cosine, whose last bits differ between machines.
 _BELL_MEAN = np.float32(2 * 65535)
 _BELL_SCALE = np.float32(1 / np.sqrt(4 * (65536.0**2 - 1) / 12))
 
@@ -31,7 +31,7 @@ def _draw(key, counter):
 
 @njit(inline="always")
 def _inverse_odd(odd):
-    inverse = odd  # right to 3 bits; each Newton step doubles them
+    inverse = odd  # the inverse in its lowest 3 bits; each Newton step doubles the number of right bits
     for _ in range(5):
         inverse *= np.uint64(2) - odd * inverse
     return inverse
@@ -53,7 +53,7 @@ def _unscramble(v, bits, key):
     half = np.uint64((bits + 1) // 2)
     for back in range(3):
         turn = 2 - back
-        v ^= v >> half  # undoes itself: half is at least half of the bits
+        v ^= v >> half  # its own inverse, because ``half`` is at least half of the bits
         odd = _draw(key, np.uint64(2 * turn)) | np.uint64(1)
         v = ((v - _draw(key, np.uint64(2 * turn + 1))) * _inverse_odd(odd)) & mask
     return v
@@ -61,23 +61,24 @@ def _unscramble(v, bits, key):
 
 @njit(cache=True, nogil=True)
 def derive_key(seed, stream):
-    """A uint64 key for one use (``stream``) of a uint64 ``seed``."""
+    """A uint64 key for the use number ``stream`` of a uint64 ``seed``."""
     return _mix(_mix(seed + _GOLDEN) ^ (stream * _GOLDEN + np.uint64(1)))
 
 
 @njit(cache=True, nogil=True)
 def draws(key, first, out):
-    """Fill ``out`` (n,) uint64 with the draws for counters ``first`` and on."""
+    """Fill ``out`` (n,) uint64 with the draws for counters from ``first`` on."""
     for i in range(out.size):
         out[i] = _draw(key, np.uint64(first + i))
 
 
 @njit(cache=True, nogil=True)
 def rmat_edges(key, scramble_key, scale, thresholds, first, src, dst):
-    """Edges ``first`` and on of an R-MAT graph with 2**scale nodes, into ``src`` and ``dst`` (n,) int64.
+    """Write the edges from ``first`` on of an R-MAT graph with 2**scale nodes into ``src`` and ``dst`` (n,) int64.
 
-    ``thresholds`` (3,) uint64: a draw of 16 bits per level below the first goes to quadrant (0, 0), below the second
-    to (0, 1), below the third to (1, 0), else to (1, 1). Ids are scrambled so that they say nothing about the place.
+    ``thresholds`` (3,) uint64: on each level, a draw of 16 bits below the first goes to quadrant (0, 0), below the second to
+    (0, 1), below the third to (1, 0), and else to (1, 1). Ids are scrambled, so that they do not show a node's place in the
+    adjacency matrix.
     """
     words = (scale + 3) // 4
     for i in range(src.size):
@@ -97,7 +98,8 @@ def rmat_edges(key, scramble_key, scale, thresholds, first, src, dst):
 
 @njit(cache=True, nogil=True)
 def rmat_classes(scramble_key, scale, classes, first, out):
-    """Class of nodes ``first`` and on, into ``out`` (n,) int64: equal runs of the ids before scrambling."""
+    """Write the classes of nodes from ``first`` on into ``out`` (n,) int64. They are equal ranges of the ids before
+    scrambling."""
     for i in range(out.size):
         place = np.int64(_unscramble(np.uint64(first + i), scale, scramble_key))
         out[i] = (place * classes) >> scale
@@ -105,9 +107,9 @@ def rmat_classes(scramble_key, scale, classes, first, out):
 
 @njit(cache=True, nogil=True)
 def sbm_edges(key, nodes, blocks, within, first, src, dst):
-    """Edges ``first`` and on of a block model, into ``src`` and ``dst`` (n,) int64; edge 2k+1 is the reverse of 2k.
+    """Write the edges from ``first`` on of a block model into ``src`` and ``dst`` (n,) int64; edge 2k+1 is the reverse of 2k.
 
-    Node v is in block v % blocks. The other end is in the same block when a draw of 32 bits is below ``within``.
+    Node v is in block v % blocks. The other end of an edge is in the same block if a draw of 32 bits is below ``within``.
     """
     for i in range(src.size):
         pair = np.uint64((first + i) // 2) * np.uint64(4)
@@ -129,7 +131,8 @@ def sbm_edges(key, nodes, blocks, within, first, src, dst):
 
 @njit(cache=True, nogil=True)
 def noisy_rows(key, first, centroids, classes, out):
-    """Rows ``first`` and on, into ``out`` (n, F) float32: row of ``centroids`` (C, F) float32 plus unit noise."""
+    """Write the rows of nodes from ``first`` on into ``out`` (n, F) float32: the row of ``centroids`` (C, F) float32 of each
+    node's class (n,) int64, plus noise of variance 1."""
     width = out.shape[1]
     for i in range(out.shape[0]):
         for j in range(width):
@@ -144,9 +147,10 @@ def noisy_rows(key, first, centroids, classes, out):
 
 @njit(cache=True, nogil=True)
 def asymmetry(src, dst, weight_bits):
-    """Sum of hash(s, d, w) - hash(d, s, w) modulo 2**64: 0 for a symmetric set of edges, and else 0 by chance 2**-64.
+    """The sum of hash(s, d, w) - hash(d, s, w) modulo 2**64 over edges. For a symmetric set of edges it is 0; for any other set
+    it is 0 with a probability of 2**-64.
 
-    ``weight_bits`` (n,) uint32 or empty. The sum over slabs of edges is that of all edges.
+    ``weight_bits``: (n,) uint32 or empty. Sums of parts of the edges can be added up.
     """
     total = np.uint64(0)
     for i in range(src.size):
@@ -157,12 +161,12 @@ def asymmetry(src, dst, weight_bits):
 
 
 def key_for(seed: int, stream: int) -> np.uint64:
-    """The key of one use of a user's ``seed`` (any integer)."""
+    """The key for the use number ``stream`` of a user's ``seed`` (any integer)."""
     return np.uint64(derive_key(np.uint64(seed % 2**64), np.uint64(stream)))
 
 
 def normal_rows(key: np.uint64, first: int, rows: int, columns: int) -> np.ndarray:
-    """(rows, columns) float32 bell-shaped noise of mean 0 and variance 1 for rows ``first`` and on."""
+    """(rows, columns) float32 bell-shaped noise of mean 0 and variance 1, for the rows from ``first`` on."""
     out = np.empty((rows, columns), np.float32)
     noisy_rows(key, first, np.zeros((1, columns), np.float32), np.zeros(rows, np.int64), out)
     return out

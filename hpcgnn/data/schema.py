@@ -1,7 +1,7 @@
-"""What ``graph.h5`` and ``parts.h5`` hold: every array with its dtype, its shape in terms of the counts, and its values.
+"""The declaration of all arrays of ``graph.h5`` and ``parts.h5``: dtype, shape in terms of the counts, and range of values.
 
-This is the one declaration. Writers allocate by it, and every reader looks by it (:mod:`hpcgnn.data.graph_file`), once, when the
-bytes come in, so that nothing behind it has to ask again.
+Writers allocate arrays by it. Readers (:mod:`hpcgnn.data.graph_file`) check every value by it when they read it, so that no
+other code has to check again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NODES, BORDERS, WHOLE = "a row for each node", "a row for each node and one more
 
 @dataclass(frozen=True)
 class Rule:
-    """One array, and what its values are.
+    """The declaration of one array.
 
-    shape, dtype: as stored, contiguous. rows: how the rows fall into slabs: :data:`NODES`, :data:`BORDERS` (offsets, of which
-    neighbouring slabs share one), :data:`WHOLE`, or the name of the array of offsets that divides this one. low, high: of
-    integers; floating-point numbers are finite. below: of int64, numbers from 0 to this one do not occur either.
-    step: by how much a value is above the one before it, at least. within_slabs: ``step`` holds inside a slab alone.
-    ends: first and last value of the array.
+    shape, dtype: as stored, contiguous. rows: the division of rows into slabs: :data:`NODES`, :data:`BORDERS` (offsets;
+    neighbouring slabs share one), :data:`WHOLE`, or the name of the array of offsets that divides this one. low, high: the
+    smallest and largest integer; floating-point numbers must be finite. below: in int64 arrays with ``low`` -1, numbers from 0
+    to ``below - 1`` are not allowed either. step: the least difference from each value to the next. within_slabs: ``step`` holds
+    only inside each slab. ends: first and last value of the array.
     """
 
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Rule:
 
     @property
     def row_size(self) -> int:
-        """Values of a row."""
+        """Number of values in a row."""
         return int(np.prod(self.shape[1:], dtype=np.int64))
 
 
@@ -55,9 +55,10 @@ Rules = dict[str, Rule]
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """What a graph holds; ``x_nnz`` is None for dense features, else the number of stored feature values.
+    """Counts and properties of a graph.
 
-    ``x_dtype``: of dense features on disk, ``float32`` or ``float16``; they are float32 wherever they are computed with.
+    x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype: dtype of dense features on disk,
+    ``float32`` or ``float16``; computations use float32. provenance: the source, options and seeds of its conversion.
     """
 
     num_nodes: int
@@ -73,15 +74,15 @@ class GraphMeta:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def attributes(self) -> dict[str, Any]:
-        """As HDF5 attributes."""
+        """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
         return asdict(self) | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
-        """The inverse of :meth:`attributes`, of attributes of the right types. Raises ValueError saying what is wrong.
+        """The inverse of :meth:`attributes`, for attributes of the right types. Raises ValueError for values that are wrong.
 
-        Before version 3 all features were float32, and no attribute said so.
+        Files before version 3 have no attribute ``x_dtype``, and their features are float32.
         """
         values = {name: attributes[name] for name in ATTRIBUTES if name != "x_dtype" or name in attributes}
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
@@ -98,22 +99,22 @@ class GraphMeta:
         return cls(**values)
 
     def schema(self) -> h5.Schema:
-        """Dataset names with shapes and dtypes."""
+        """Shape and dtype of each dataset by its name."""
         return layout(graph_rules(self))
 
 
 _TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, Any]": str}
 ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in fields(GraphMeta)}
-"""The types of the attributes that :class:`GraphMeta` is stored as."""
+"""The types of the attributes in which :class:`GraphMeta` is stored."""
 
 
 def layout(rules: Mapping[str, Rule]) -> h5.Schema:
-    """The shapes and dtypes to allocate."""
+    """The shapes and dtypes of datasets to allocate, by name."""
     return {name: (rule.shape, rule.dtype) for name, rule in rules.items()}
 
 
 def graph_rules(meta: GraphMeta) -> Rules:
-    """The arrays of a graph, in original ids or in part order."""
+    """The rules of a graph's arrays, by original ids or in part order."""
     nodes, edges = meta.num_nodes, meta.num_edges
     rules = {"edges/indptr": borders(nodes, edges), "edges/indices": integers(edges, nodes, "edges/indptr")}
     if meta.weighted:
@@ -134,7 +135,7 @@ def graph_rules(meta: GraphMeta) -> Rules:
 
 
 def parts_rules(meta: GraphMeta, num_parts: int) -> Rules:
-    """The arrays of a graph in parts, plans apart."""
+    """The rules of the arrays of a graph in parts, without its plans."""
     nodes = meta.num_nodes
     return graph_rules(meta) | {
         "parts/node_offsets": tiles(num_parts, nodes),
@@ -143,14 +144,14 @@ def parts_rules(meta: GraphMeta, num_parts: int) -> Rules:
 
 
 def plan_offset_rules(num_parts: int) -> Rules:
-    """The small arrays of a plan that say where each part's slabs begin; they begin with 0 and never fall."""
+    """The rules of a plan's small arrays with the places at which each part's slabs begin."""
     pairs = Rule((num_parts + 1, 2), np.dtype(np.int64), WHOLE, high=2**62)
     flat = Rule((num_parts + 1,), np.dtype(np.int64), WHOLE, high=2**62)
     return {f"{matrix}_offsets": pairs for matrix in "LSR"} | {f"{way}_offsets": flat for way in ("send", "recv")}
 
 
 def plan_rules(offsets: Mapping[str, np.ndarray]) -> Rules:
-    """The other arrays of a plan, as long as its offsets say."""
+    """The rules of the other arrays of a plan, whose lengths follow from its offsets."""
     rules: Rules = {}
     for matrix in "LSR":
         rows, entries = offsets[f"{matrix}_offsets"][-1].tolist()
@@ -170,33 +171,33 @@ PAIR_ARRAYS = ("peers", "post", "pre")
 
 
 def borders(count: int, total: int) -> Rule:
-    """Offsets (count + 1) that divide ``total`` entries among ``count`` rows."""
+    """The rule of offsets (count + 1,) that divide ``total`` entries among ``count`` nodes."""
     return Rule((count + 1,), np.dtype(np.int64), BORDERS, high=total, step=0, ends=(0, total))
 
 
 def tiles(count: int, total: int) -> Rule:
-    """As :func:`borders`, of things that are fewer than nodes."""
+    """As :func:`borders`, for offsets (count + 1,) of things that are fewer than nodes, such as parts; not in slabs."""
     return Rule((count + 1,), np.dtype(np.int64), WHOLE, high=total, step=0, ends=(0, total))
 
 
 def integers(length: int, below: int, rows: str, dtype: type = np.int64) -> Rule:
-    """(length,) numbers from 0 to ``below - 1``."""
+    """The rule of (length,) integers from 0 to ``below - 1``."""
     return Rule((length,), np.dtype(dtype), rows, high=below - 1)
 
 
 def numbers(shape: tuple[int, ...], rows: str) -> Rule:
-    """Finite float32."""
+    """The rule of finite float32 numbers."""
     return Rule(shape, np.dtype(np.float32), rows)
 
 
-_FEW_CLASSES = 1000  # a few nodes of a task with more classes than that are no damage
+_FEW_CLASSES = 1000  # up to this number, a graph may have more classes than nodes
 
 
 def check_counts(meta: GraphMeta, file_bytes: int) -> None:
-    """Compare the counts that no array has as its length with what the file can hold: models are made as wide as they say.
+    """Check the counts that are no length of an array, because models allocate as many columns: the file must be large enough.
 
     Raises:
-        HpcgnnError: without the name of the file.
+        HpcgnnError: where a count is too large; the sentence does not have the file's name.
     """
     if meta.task == SINGLE_LABEL and meta.num_classes > max(meta.num_nodes, _FEW_CLASSES):
         raise HpcgnnError(f"num_classes is {meta.num_classes} for {meta.num_nodes} nodes")

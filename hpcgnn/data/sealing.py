@@ -1,4 +1,4 @@
-"""Making the checksums of a file that has been written (:mod:`hpcgnn.data.checksums`)."""
+"""Computation of the checksums of a file that has been written (:mod:`hpcgnn.data.checksums`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcgnn.data.schema import WHOLE
 
 
 def slab_checksums(reader: SlabReader, slabs: Iterable[int]) -> dict[str, np.ndarray]:
-    """(slabs,) uint64 of each array, made for ``slabs`` and zero for others, which other ranks may make."""
+    """The (slabs,) uint64 checksums of each array, for ``slabs``; those of other slabs, which other ranks may compute, are 0."""
     small = {name for name, rule in reader.rules.items() if rule.rows == WHOLE}
     table = {name: np.zeros(reader.num_slabs, np.uint64) for name in reader.rules}
     for slab in slabs:
@@ -27,13 +27,16 @@ def slab_checksums(reader: SlabReader, slabs: Iterable[int]) -> dict[str, np.nda
 
 
 def store(reader: SlabReader, table: Mapping[str, np.ndarray]) -> None:
-    """Write what :func:`slab_checksums` made to ``reader``'s file, which is open for writing."""
+    """Write the checksums of :func:`slab_checksums` to the reader's file, which is open for writing."""
     with h5.writing(reader.path, "checksums"):
         checksums.store(reader.file, table, reader.attributes)
 
 
 def seal(path: str | Path) -> None:
-    """Give ``graph.h5`` or ``parts.h5`` the checksums of what is in it now, plans included; for who wrote or changed it."""
+    """Write the checksums of the present contents, plans included, to a ``graph.h5`` or ``parts.h5`` that a program has changed.
+
+    Raises HpcgnnError where the file cannot be read or written.
+    """
     check_path("path", path)
     with reader_of(path)(path, "r+", sealed=False) as reader:
         store(reader, slab_checksums(reader, range(reader.num_slabs)))

@@ -1,4 +1,4 @@
-"""Making a split: which nodes train, which choose the model, which are kept for the last test."""
+"""Splits of nodes into those for training, for the choice of a model (validation), and for the last test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, NO_TASK
 from hpcgnn.data.random_kernels import draws, key_for
 from hpcgnn.errors import HpcgnnError
 
-_SPLIT = 21  # what a seed is used for
+_SPLIT = 21  # number of this use of a seed
 _CHUNK_NODES = 1 << 20
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """``per_class``: ``shares`` holds k nodes per class to train and to validate; else three shares of all nodes."""
+    """A rule for a split. shares: with ``per_class`` the numbers of nodes of each class for training and for validation, and else
+    three shares of all labelled nodes."""
 
     per_class: bool
     shares: tuple[float, ...]
@@ -26,7 +27,8 @@ class SplitRule:
 
 
 def parse_split(text: str) -> SplitRule:
-    """``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``; seed 0 if none is given."""
+    """The rule of a text ``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``; the default seed is 0. Raises
+    HpcgnnError for any other text."""
     kind, _, rest = text.partition(":")
     wanted = {"random": 3, "per-class": 2}.get(kind)
     words = rest.split(",")
@@ -49,11 +51,11 @@ def parse_split(text: str) -> SplitRule:
 def make_split(
     rule: SplitRule, labels: Callable[[int, int], np.ndarray | None], num_nodes: int, task: str, where: str
 ) -> dict[str, np.ndarray]:
-    """The three masks, (N,) bool each; nodes without a label are in none.
+    """Make the three masks, (N,) bool each; nodes without a label are in none.
 
-    ``labels(first, last)`` gives labels in pieces. Which node goes where follows from the seed and its id alone, and
-    the counts are exact, which takes about 30 bytes a node of memory. Raises :class:`HpcgnnError` where the graph has
-    no labels, or a class too few nodes.
+    ``labels(first, last)`` returns the labels of some nodes. Nodes are sorted by a random number that depends only on the seed
+    and the node's id, and the counts are exact; this takes about 30 bytes a node. Raises :class:`HpcgnnError` where the graph
+    has no labels, or a class has too few nodes.
     """
     if task == NO_TASK:
         raise HpcgnnError(
@@ -79,7 +81,7 @@ def make_split(
 
 
 def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int64 ids of nodes with a label, and (n,) int64 classes, 0 for multi-label."""
+    """(n,) int64 ids of the nodes with a label, and (n,) int64 their classes, 0 for multi-label."""
     ids, classes = [], []
     for first in range(0, num_nodes, _CHUNK_NODES):
         y = labels(first, min(first + _CHUNK_NODES, num_nodes))
@@ -92,7 +94,8 @@ def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: 
 
 
 def _ends_per_class(classes: np.ndarray, rule: SplitRule, where: str) -> np.ndarray:
-    """For nodes sorted by class: 0 for the first k of a class, 1 for the next, 2 for the rest."""
+    """For nodes sorted by class, the mask of each: 0 (training) for the first nodes of a class, 1 (validation) for the next,
+    2 (test) for the rest."""
     counts = np.bincount(classes)
     train, val = int(rule.shares[0]), int(rule.shares[1])
     few = np.flatnonzero((counts > 0) & (counts < train + val))

@@ -1,7 +1,6 @@
 """Temporary arrays on disk, for data that does not fit into memory.
 
-A spool has no name in its folder (the file is unlinked as soon as it is opened), so that it vanishes with the process,
-whatever ends it.
+A spool's file is unlinked as soon as it is open, so that it vanishes with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Spool:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for the spool's life
 
     def append(self, array: np.ndarray) -> None:
-        """Add ``array`` (any dtype that casts to the spool's) at the end."""
+        """Add ``array``, cast to the spool's dtype, at the end."""
         data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
         position = self.size * self.dtype.itemsize
         self.size += array.size
@@ -52,11 +51,11 @@ class Spool:
             data, position = data[count:], position + count
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """``(first, elements from there on)``, in order, each of bounded size."""
+        """All elements in order, in pieces of bounded size, as ``(index of the first, elements)``."""
         step = _PIECE_BYTES // self.dtype.itemsize
         for first in range(0, self.size, step):
             yield first, self.read(first, min(first + step, self.size))
 
     def close(self) -> None:
-        """Give the disk space back."""
+        """Free the disk space."""
         self._file.close()

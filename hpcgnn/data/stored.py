@@ -1,7 +1,7 @@
-"""Datasets as ranges of bytes of their file: HDF5 says where they are, and they are read from there.
+"""Reading of datasets as ranges of bytes of their file; HDF5 only tells the place of each.
 
-What a dataset claims to be is compared with what it has to be, and with the size of the file, before anything is allocated.
-Reading the bytes without HDF5 spares its conversions, and lets them be looked at while they are in the cache.
+The type, shape and place of a dataset are compared with its rule and with the file's size before anything is allocated. Reading
+without HDF5 avoids its conversions, and allows to check values while they are in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcgnn.data.checks import ValueCheck
 from hpcgnn.data.schema import Rule
 from hpcgnn.errors import HpcgnnError
 
-_PIECE_BYTES = 1 << 19  # with what checks take beside it, in a second-level cache
+_PIECE_BYTES = 1 << 19  # a piece and the temporary arrays of its checks fit into a second-level cache
 
 
 class ByteSource:
@@ -37,7 +37,7 @@ class ByteSource:
         return os.fstat(self._descriptor).st_size
 
     def fill(self, out: np.ndarray, position: int) -> None:
-        """Fill ``out`` (bytes,) uint8 with the bytes from ``position`` on."""
+        """Fill ``out`` (bytes,) uint8 with the bytes from ``position`` on. Raises HpcgnnError where they cannot be read."""
         view = out.data
         while view:
             with _one_sentence(self.path):
@@ -47,7 +47,7 @@ class ByteSource:
             view, position = view[count:], position + count
 
     def close(self) -> None:
-        """Close the file. Where the system refuses, nothing of what was read is lost."""
+        """Close the file. An error of the system is ignored, because it loses nothing that was read."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
@@ -61,7 +61,8 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
 
 
 class StoredArray:
-    """A dataset of ``file`` that is what ``rule`` says: kind, dtype, shape, and as many bytes in the file itself."""
+    """A dataset of ``file``. Construction raises HpcgnnError unless it has the dtype and shape of ``rule``, and is one
+    contiguous range of bytes of the file itself."""
 
     def __init__(self, file: h5py.File | h5py.Group, source: ByteSource, name: str, rule: Rule) -> None:
         self.name, self.rule = name, rule
@@ -87,17 +88,17 @@ class StoredArray:
 
     @property
     def path(self) -> str | Path:
-        """Of the file."""
+        """The path of the file."""
         return self._source.path
 
     def read(self) -> np.ndarray:
-        """All of it, looked at by its rule."""
+        """All of its values, checked by its rule. Raises HpcgnnError for a wrong value."""
         out = self.empty(self.rule.shape[0])
         look(self, (0, self.rule.shape[0]), out, self.rule, "", None)
         return out
 
     def pieces(self, first: int, last: int, out: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """The bytes of rows ``[first, last)``, some at a time, (m,) uint8: in ``out`` if given, else in one buffer."""
+        """The bytes of rows ``[first, last)`` in pieces (m,) uint8, which are parts of ``out``, or one buffer if it is None."""
         if not 0 <= first <= last <= self.rule.shape[0]:
             raise ValueError(f"{self.name} has no rows {first} to {last}")
         total = (last - first) * self._row_bytes
@@ -109,19 +110,19 @@ class StoredArray:
             yield piece
 
     def empty(self, rows: int) -> np.ndarray:
-        """Memory for so many rows."""
+        """Memory for ``rows`` rows, not initialised."""
         return np.empty((rows, *self.rule.shape[1:]), self.rule.dtype)
 
 
 def look(
     array: StoredArray, rows: tuple[int, int], out: np.ndarray | None, rule: Rule, slab: str, expected: int | None
 ) -> None:
-    """Read ``rows`` (first, last) into ``out``, if given, and look at every value by ``rule`` and at the checksum of all.
+    """Read ``rows`` (first, last) into ``out``, if given, and check every value by ``rule``, and the checksum of all.
 
-    slab: what these rows are, "part 3", or empty where they are not all rows of one. expected: the checksum, where there is one.
+    slab: words for the slab, such as "part 3", if the rows are all rows of one, and else empty. expected: the checksum, or None.
 
     Raises:
-        HpcgnnError: naming the file, the dataset and the slab.
+        HpcgnnError: for a wrong value or checksum; the sentence names the file, the dataset and the slab.
     """
     check = ValueCheck(array.name, rule, rows[0], whole_slab=bool(slab))
     digest = xxhash.xxh3_64()

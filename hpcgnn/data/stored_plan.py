@@ -1,6 +1,6 @@
-"""A plan in ``parts.h5`` as it is read: nothing of it is used before it has been looked at.
+"""Reading of a plan in ``parts.h5``: every value is checked before it is used.
 
-Its indices go into compiled code and its counts into MPI, neither of which look again.
+Compiled code takes its indices, and MPI its counts, without checks of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLAN_VERSION = 1
 
 
 def plan_attributes(group: h5py.Group) -> dict[str, int | str]:
-    """What a plan says it is."""
+    """The attributes that identify a plan."""
     return {
         "plan_version": h5.attribute(group, "plan_version", int),
         "parts_uuid": h5.attribute(group, "parts_uuid", str),
@@ -34,7 +34,8 @@ def plan_attributes(group: h5py.Group) -> dict[str, int | str]:
 class StoredPlan:
     """The plan for ``strategy`` in an open parts file.
 
-    Raises :class:`HpcgnnError` naming the file and the dataset wherever the plan does not fit itself or the parts.
+    All methods raise :class:`HpcgnnError` where the plan contradicts itself or the parts; the sentence names the file and the
+    dataset.
     """
 
     def __init__(self, parts: PartsFile, strategy: str, *, sealed: bool = True) -> None:
@@ -64,7 +65,7 @@ class StoredPlan:
 
     @property
     def fingerprint(self) -> int:
-        """Of all that says what the plan is; the same for ranks that read the same plan."""
+        """A hash of the plan's checksums, or of its offsets if it has none, by which ranks see that they read the same plan."""
         content = self.offsets if self.checksums is None else self.checksums
         return checksums.of_arrays(content[name] for name in sorted(content))
 
@@ -74,7 +75,7 @@ class StoredPlan:
             if problem:
                 raise self._damaged(name, problem)
         sizes = np.diff(self._parts.node_offsets)
-        for matrix in "LR":  # a row for each owned node; those of S are counted where a part is read
+        for matrix in "LR":  # both have a row for each owned node; the rows of S are checked when a part is read
             if not np.array_equal(np.diff(self.offsets[f"{matrix}_offsets"][:, 0]), sizes + 1):
                 raise self._damaged(f"{matrix}_offsets", "does not give each part as many rows as it has nodes")
         if self.offsets["send_offsets"][-1] != self.offsets["recv_offsets"][-1]:
@@ -90,7 +91,7 @@ class StoredPlan:
         return int(column[0]), int(column[1])
 
     def _read(self, name: str, part: int, rule: Rule) -> np.ndarray:
-        """One part's slab, whose values are as ``rule`` says, whatever its shape says."""
+        """One part's slab, with its values checked by ``rule``, whose shape and dtype are ignored."""
         first, last = self.slab_rows(name, part)
         out = self.arrays[name].empty(last - first)
         self._look(name, part, rule, out)
@@ -105,9 +106,9 @@ class StoredPlan:
     # -- one part -----------------------------------------------------------------------------------------------------
 
     def part(self, part: int, *, edges: bool = True) -> AggregationPlan[SparseMatrix]:
-        """The plan of one part, looked at in every value; that senders and receivers agree is for all ranks to see.
+        """The plan of one part, with every value checked. Only all ranks together can check that senders and receivers agree.
 
-        Without ``edges`` the matrices' arrays of that name are looked at and left out.
+        With ``edges=False`` the matrices' arrays ``edges`` are checked, but not kept.
         """
         parts = self._parts
         send_to, receive_from = (self._peers(way, part) for way in ("send", "recv"))
@@ -161,9 +162,10 @@ class StoredPlan:
     # -- all pairs ----------------------------------------------------------------------------------------------------
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """``(sender, receiver, post, pre)`` of every pair that exchanges rows, each (pairs,) int64, by receiver.
+        """``(sender, receiver, post, pre)`` of all pairs that exchange rows, each (pairs,) int64, sorted by receiver.
 
-        In memory O(pairs), and never O(P^2): these 32 bytes a pair, and as much again to compare what senders and receivers say.
+        The tables of senders and receivers are compared. Memory is O(pairs), never O(P^2): 32 bytes a pair for the result, and
+        as much again for the comparison.
         """
         begins, sent = self.offsets["recv_offsets"], self.offsets["send_offsets"]
         sender, post, pre = table = np.empty((3, int(begins[-1])), np.int64)
@@ -182,4 +184,4 @@ class StoredPlan:
         return sender, receiver, post, pre
 
 
-_ANY = np.dtype(np.int64)  # replaced by that of the array
+_ANY = np.dtype(np.int64)  # replaced by the dtype of the array

@@ -1,4 +1,4 @@
-"""``graph.h5`` as a graph of other libraries, whole, in one process."""
+"""Conversion of a whole ``graph.h5`` to a graph of another library, in one process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
     """Read ``graph.h5`` as a ``torch_geometric.data.Data``. Not collective: one process holds the whole graph.
 
-    Takes O(N F + E) memory for N nodes with F features and E edges, with ``sparse`` O(N + nonzeros + E): for graphs that fit into
-    one process, to compare with or to look at.
+    This takes O(N F + E) memory for N nodes with F features and E edges, or O(N + nonzeros + E) with ``sparse``. It is for graphs
+    that fit into one process, for comparisons and inspection.
 
     Args:
         path: a file made by ``hpcgnn convert``, :func:`from_pyg` or :func:`from_networkx`.
-        sparse: keep features that are stored sparse as a CSR tensor, which not all layers of PyG take.
+        sparse: return features that are stored sparse as a CSR tensor, which not all layers of PyG accept.
 
     Returns:
-        ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and what the file has of
-        ``x`` (N, F) float32, ``y``, ``edge_weight`` and the three masks.
+        A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, as far as the
+        file has them, ``x`` (N, F) float32, ``y``, ``edge_weight`` and the three masks.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and where torch_geometric is not installed.
@@ -46,14 +46,14 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
 def to_dgl(path: str | Path) -> Any:
     """Read ``graph.h5`` as a ``dgl.DGLGraph``. Not collective: one process holds the whole graph.
 
-    Takes O(N F + E) memory for N nodes with F features and E edges. Features are dense: DGL has no others.
+    This takes O(N F + E) memory for N nodes with F features and E edges. Features are dense, because DGL has no sparse ones.
 
     Args:
         path: as for :func:`to_pyg`.
 
     Returns:
-        Edges sorted by destination and then by source; what the file has as node values ``feat``, ``label``, ``train_mask``,
-        ``val_mask`` and ``test_mask``, and as edge values ``weight``.
+        A graph whose edges are sorted by destination and then by source. As far as the file has them, there are the node values
+        ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and the edge values ``weight``.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and where DGL is not installed.
@@ -61,7 +61,7 @@ def to_dgl(path: str | Path) -> Any:
     check_path("path", path)
     try:
         import dgl
-    except (ImportError, OSError) as error:  # OSError: DGL loads a library for the version of torch, and may have none
+    except (ImportError, OSError) as error:  # OSError: DGL has no library for this version of torch
         raise HpcgnnError(
             f"to_dgl needs DGL, with a version of torch that it was built for ({error}): install dgl, "
             "https://www.dgl.ai/pages/start.html"
@@ -77,7 +77,7 @@ def to_dgl(path: str | Path) -> Any:
 
 
 def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], int]:
-    """What the file has, by PyG's names, and the number of nodes; every value and checksum has been looked at."""
+    """The file's arrays by PyG's names, and the number of nodes; every value and checksum is checked."""
     import torch
 
     with GraphFile(path) as file:

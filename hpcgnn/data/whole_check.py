@@ -1,7 +1,7 @@
-"""All of a ``graph.h5`` or ``parts.h5`` looked at by one process: every value and every checksum, plans included.
+"""A check of a whole ``graph.h5`` or ``parts.h5`` by one process: every value and every checksum, plans included.
 
-Ranks look at what they read, which is a slab each. Here one process looks at slab after slab: in memory it has what the largest
-part's rank has of its plan, and O(parts).
+In training, each rank checks only the slab that it reads. Here one process checks slab after slab, in the memory of the largest
+part's plan and O(parts).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _IDS_AT_A_TIME = 1 << 20
 
 
 def count_steps(reader: SlabReader) -> int:
-    """How often :func:`verify` calls ``advance(1)``."""
+    """The number of times that :func:`verify` calls ``advance(1)``."""
     return reader.num_slabs * (1 + len(_plans(reader)))
 
 
 def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """Look at everything; returns what it was.
+    """Check everything, and return a summary of the file.
 
     Raises:
-        HpcgnnError: naming the file, the array and its part or block, where a value or a checksum is wrong.
+        HpcgnnError: where a value or a checksum is wrong; the sentence names the file, the array and its part or block.
     """
     ids = 0
     for slab in range(reader.num_slabs):
@@ -66,7 +66,7 @@ def _num_bytes(rule: Rule) -> int:
 
 
 def _plans(reader: SlabReader) -> list[str]:
-    """Those that training would use."""
+    """The strategies whose stored plans training would use."""
     if not isinstance(reader, PartsFile):
         return []
     return plan_store.stored_strategies(reader)
@@ -81,7 +81,8 @@ def _unused_plans(reader: SlabReader) -> list[str]:
 
 
 def _check_ids(parts: PartsFile, found: int) -> None:
-    """Each part has its ids once and in range; hashes of all of them add up to those of 0 to N - 1 where each is there."""
+    """Raise HpcgnnError unless ``found``, the sum of the hashes of all parts' ids, is that of 0 to N - 1. Each part's ids have
+    been checked to be in range and to differ."""
     nodes, wanted = parts.meta.num_nodes, 0
     for begin in range(0, nodes, _IDS_AT_A_TIME):
         wanted += sum_of_hashes(np.arange(begin, min(begin + _IDS_AT_A_TIME, nodes)))
@@ -90,7 +91,7 @@ def _check_ids(parts: PartsFile, found: int) -> None:
 
 
 def _verify_plan(parts: PartsFile, strategy: str, advance: Callable[[int], object]) -> StoredPlan:
-    """Every part's plan; that senders and receivers mean the same rows; and that each edge is counted once."""
+    """Check every part's plan, that senders and receivers agree about rows, and that each part's edges are all in the plans."""
     stored = StoredPlan(parts, strategy)
     stored.pairs()
     counted = np.zeros(parts.num_parts, np.int64)
@@ -106,7 +107,8 @@ def _verify_plan(parts: PartsFile, strategy: str, advance: Callable[[int], objec
 
 
 def _edges_of(part: int, plan: AggregationPlan[SparseMatrix]) -> Iterable[tuple[int, int]]:
-    """How many edges the plan of ``part`` has of which receivers; an entry that carries a row on is no edge."""
+    """``(receiver, edges)``: the number of edges to each receiver in the plan of ``part``. An entry that only moves a row is no
+    edge."""
     yield part, plan.local.indices.size + plan.receive.indices.size - int(plan.receive_from.pre.sum())
     peers, post, pre = plan.send_to.peers, plan.send_to.post, plan.send_to.pre
     entries = np.diff(plan.send.indptr[np.concatenate(([0], np.cumsum(post + pre)))])

@@ -1,13 +1,13 @@
-"""Where graphs come from: files, the loaders of PyG and OGB, scikit-learn's digits, and generators.
+"""Sources of graphs: files, the loaders of PyG and OGB, scikit-learn's digits, and generators.
 
 npz:FILE[?split=K&nodes=N]  numpy arrays: num_nodes, edge_index, x or x_data.., y, train_mask..
 pyg:NAME[?root=DIR&split=K] a data set of PyTorch Geometric, through its own loader
 ogb:NAME[?root=DIR]         a node data set of the Open Graph Benchmark, through its own loader; ogbn-papers100M and mag240m
                             in slabs from their raw files
-dgl:FILE[?graph=K&x=NAME&y=NAME&weight=NAME&split=K&nodes=N]  what dgl.save_graphs has written
+dgl:FILE[?graph=K&x=NAME&y=NAME&weight=NAME&split=K&nodes=N]  a file of dgl.save_graphs
 graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  GraphML, through networkx
-edgelist:FILE[?nodes=N]     text, a line an edge: src dst [weight]
-arclist:FILE[?nodes=N]      the same, as WebGraph writes arcs
+edgelist:FILE[?nodes=N]     text with an edge on each line: src dst [weight]
+arclist:FILE[?nodes=N]      the same format, under the name that WebGraph gives it
 binedges:FILE[?dtype=int64&nodes=N]  pairs of little-endian int32, uint32 or int64
 parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]  a table of edges
 bvgraph:FILE                WebGraph's NAME.graph beside its NAME.properties
@@ -29,7 +29,7 @@ __all__ = ["ArraySource", "Source", "SourceInfo", "open_source"]
 
 
 def open_source(text: str, folder: Path) -> Source:
-    """The source that ``text`` names; ``folder`` takes temporary files. Raises :class:`HpcgnnError`."""
+    """Open the source that ``text`` names; ``folder`` is for temporary files. Raises :class:`HpcgnnError`."""
     spec = parse_spec(text)
     openers = _openers()
     if spec.kind not in openers:
@@ -40,7 +40,7 @@ def open_source(text: str, folder: Path) -> Source:
 
 
 def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
-    # Each kind imports what it needs, so that converting a text file loads neither torch nor scikit-learn.
+    # Each kind imports its own libraries when it is opened, so that converting a text file loads neither torch nor scikit-learn.
     from hpcgnn.data.sources import (
         binary,
         dgl,

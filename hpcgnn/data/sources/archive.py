@@ -1,7 +1,7 @@
-"""Arrays of an ``.npz`` file, each checked against the size of the file before memory is taken for it.
+"""Reading of arrays from an ``.npz`` file; each is compared with the size of the file before memory is allocated for it.
 
-A zip archive of ``.npy`` members. Both have headers that tell how much there is; what they tell is compared with what the file
-can hold. Nothing is ever unpickled, and members that nobody asks for are not read.
+The file is a zip archive of ``.npy`` members. The sizes in the headers of both must fit into the file. Nothing is ever unpickled,
+and only members that the caller asks for are read.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 
 from hpcgnn.errors import HpcgnnError
 
-_MOST_DEFLATED = 1032  # times: deflate makes nothing smaller
+_MOST_DEFLATED = 1032  # the largest ratio of sizes that deflate can reach
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _SUFFIX = ".npy"
 
 
 class Archive:
-    """An open ``.npz`` file. Raises :class:`HpcgnnError` with the file and the array for whatever is wrong with them."""
+    """An open ``.npz`` file. All methods raise :class:`HpcgnnError`, which names the file and the array, if one is damaged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except Exception as error:  # zipfile raises what its own parts raise on a damaged file
+        except Exception as error:  # on a damaged file, zipfile raises errors of many types
             raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
         self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
         self._file_bytes = path.stat().st_size
@@ -40,11 +40,11 @@ class Archive:
 
     @property
     def names(self) -> list[str]:
-        """The names of all arrays, in the order of the alphabet."""
+        """The names of all arrays, in alphabetical order."""
         return sorted(self._members)
 
     def read(self, name: str) -> np.ndarray | None:
-        """Array ``name``, or None where there is none. Its checksum is checked."""
+        """Array ``name``, with its checksum compared, or None if the file has no such array."""
         if name not in self._members:
             return None
         try:
@@ -56,11 +56,11 @@ class Archive:
                 if file.read(1):
                     raise ValueError("there is more than its header tells")
                 return array
-        except Exception as error:  # as above, and zlib, numpy and its parser of headers
+        except Exception as error:  # as above, and errors of zlib, numpy and its parser of headers
             raise HpcgnnError(f"{self._path} cannot be read as npz: array {name}: {_told(error)}") from error
 
     def _check_member(self, info: zipfile.ZipInfo) -> None:
-        """What the archive tells of a member's size fits into the file."""
+        """Raise ValueError unless the sizes of a member in the archive's directory fit into the file."""
         most = _MOST_DEFLATED if info.compress_type == zipfile.ZIP_DEFLATED else 1
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("it is neither stored nor deflated, as numpy does")
@@ -68,7 +68,7 @@ class Archive:
             raise ValueError(f"it is said to have {info.file_size:,} bytes, the file has {self._file_bytes:,}")
 
     def _check_header(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
-        """What the array's header tells fits into the member."""
+        """Raise ValueError unless the array's shape and dtype fit the size of the member."""
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"its format {version} is none that holds numbers")

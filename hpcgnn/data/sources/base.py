@@ -1,4 +1,4 @@
-"""What every source of graphs offers, and a source over arrays in memory."""
+"""The interface of a source of graphs, and a source over arrays in memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hpcgnn.data.sources.spec import is_file
 from hpcgnn.errors import HpcgnnError
 
 CHUNK_EDGES = 1 << 20
-# Nodes without edges are usual, nearly all of them without is not: then ids are names.
+# Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
 _NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
 Rows: TypeAlias = np.ndarray | sp.csr_matrix
 
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """What a source holds before any option is applied; ``num_edges`` is None where only reading tells.
+    """Counts and properties of a source's graph, before options of the conversion are applied.
 
-    ``x_nnz`` is None for dense features, whose ``x_dtype``, float32 or float16, is that of the file.
-    ``default_split`` is used when the user names none and there are no masks.
-    ``both_ways``: the format wants every edge with its reverse, of the same weight.
+    num_edges: None if only reading the edges tells their number. x_nnz: number of nonzeros of sparse features, None for dense
+    ones. x_dtype: ``float32`` or ``float16``, of dense features in the file. default_split: the rule of the split if there are no
+    masks and the user gives no rule. both_ways: the format requires every edge to have its reverse, of the same weight.
     """
 
     num_nodes: int
@@ -52,11 +52,11 @@ class Source(Protocol):
 
     @property
     def info(self) -> SourceInfo:
-        """What the graph holds."""
+        """Counts and properties of the graph."""
         ...
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """All edges once, about ``chunk_edges`` at a time; ids are checked by the reader."""
+        """All edges once, about ``chunk_edges`` at a time, as ``(src, dst, weight)``; the caller checks the ids."""
         ...
 
     def features(self, first: int, last: int) -> Rows | None:
@@ -64,16 +64,16 @@ class Source(Protocol):
         ...
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
-        """(n,) int64, -1 = none, or (n, C) uint8; None if there are none."""
+        """Labels of nodes ``[first, last)``: (n,) int64 with -1 for no label, or (n, C) uint8; None if there are none."""
         ...
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """(n,) bool each for ``train_mask``, ``val_mask``, ``test_mask``; None if there are none."""
+        """(n,) bool each of ``train_mask``, ``val_mask``, ``test_mask`` of nodes ``[first, last)``; None if there are none."""
         ...
 
 
 class StructureSource:
-    """A graph without features, labels and masks: the part that text formats share."""
+    """A base class for formats that have only edges, without features, labels and masks."""
 
     def features(self, first: int, last: int) -> Rows | None:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -89,7 +89,7 @@ class StructureSource:
 
 
 class ArraySource:
-    """A graph in memory, checked for shapes, dtypes and values when it is made."""
+    """A graph in memory, whose shapes, dtypes and values are checked at construction (HpcgnnError)."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class ArraySource:
         default_split: str | None = None,
         seed: int | None = None,
     ) -> None:
-        """``edge_index`` (2, E) integers; ``weight`` (E,); ``x`` (N, F) dense or CSR; ``y`` (N,) or (N, C); masks (N,)."""
+        """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``x``: (N, F) dense or CSR;
+        ``y``: (N,) or (N, C); ``masks``: (N,) by name."""
         self._edge_index = np.asarray(edge_index)
         if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
             raise HpcgnnError(
@@ -155,7 +156,7 @@ class ArraySource:
 
 
 def existing_file(name: str, kind: str) -> Path:
-    """``name`` as a path, after checking that it is a file that can be read."""
+    """``name`` as a path, with ``~`` expanded. Raises HpcgnnError unless it is a file. kind: the source's, for the sentence."""
     path = Path(name)
     if not is_file(path):
         raise HpcgnnError(f"{kind}: {path} does not exist or is not a file")
@@ -163,15 +164,15 @@ def existing_file(name: str, kind: str) -> Path:
 
 
 def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) -> int:
-    """The number of nodes of a file that announces so many, with or without the user's ``?nodes=N`` (0 is none).
+    """The number of nodes of a file that announces ``announced``. asked: the user's ``?nodes=N``, 0 without one.
 
-    Each node takes memory and disk space, so a number in a file is believed where the file is of its size: where each node has
-    a line or a row there (``num_edges`` None), or where there are not many more nodes than edges. Raises
-    :class:`HpcgnnError`, unless the user says the same number.
+    Each node takes memory and disk space, so the file's number is accepted only if each node has a line or a row in the file
+    (``num_edges`` None), if there are not many more nodes than edges, or if the user gives the same number. Raises
+    :class:`HpcgnnError` otherwise.
     """
     if asked and asked != announced:
         raise HpcgnnError(f"{where}: nodes={asked} is asked for, but there are {announced:,}")
-    # More than MAX_NODES are refused for being so many, before anything is made of their number.
+    # A number above MAX_NODES is refused later, before memory is allocated for nodes, with a sentence of its own.
     if num_edges is None or asked or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * num_edges):
         return announced
     if announced > MAX_NODES:
@@ -184,7 +185,7 @@ def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) 
 
 @contextlib.contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Turn what a reader library raises on a damaged file into one sentence."""
+    """Turn errors that a library raises for a damaged file into one sentence. expected: the format's name."""
     try:
         yield
     except HpcgnnError:

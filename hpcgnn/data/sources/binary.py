@@ -1,7 +1,7 @@
 """``binedges:FILE[?dtype=int32|int64|uint32&nodes=N]``: pairs of little-endian integers, source and target, one after another.
 
-int64 unless told otherwise. The largest id gives the number of nodes, or ``?nodes=N`` does, as for a text edge list. Read in
-slabs, twice.
+The default type is int64. The number of nodes is ``?nodes=N``, or follows from the largest id, as for a text edge list; then the
+file is read twice. It is read in slabs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "int64", 
 
 
 class BinaryEdges(StructureSource):
-    """Read where it lies each time."""
+    """Edges of a binary file, which is read again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path, dtype: np.dtype, num_nodes: int) -> None:
         num_bytes, pair_bytes = path.stat().st_size, 2 * dtype.itemsize

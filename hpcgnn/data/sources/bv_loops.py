@@ -1,9 +1,9 @@
-"""The codes of WebGraph's BV format, compiled; see :mod:`hpcgnn.data.sources.webgraph`.
+"""Compiled decoders of WebGraph's BV format; see :mod:`hpcgnn.data.sources.webgraph`.
 
-Bits are numbered from the most significant one of the first byte. Every function that reads takes ``(data, at, end)``, the bytes,
-the next bit and the bit behind the last one, and returns the value and the next bit, which is above ``end`` where there were too
-few: whoever gets such a value uses it for nothing. All compiled functions live in this one file because numba's cache does not
-notice a change in another file.
+Bits are numbered from the most significant one of the first byte. Every function that reads takes ``(data, at, end)``: the bytes,
+the next bit, and the bit after the last one. It returns the value and the next bit, which is above ``end`` if there were too few
+bits; the caller must not use the value then. All compiled functions are in this file, because numba's cache does not notice
+changes in other files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numba import njit
 
 UNARY, GAMMA, DELTA, ZETA = 0, 1, 2, 3
 FULL, SHORT, WRONG, NARROW = 0, 1, 2, 3
-"""Why :func:`decode` stopped: at the last node or at the capacity, at the end of the bytes, at what no writer writes, or at a
-node with more successors than a row of the window takes."""
+"""Reasons for which :func:`decode` stops: it has reached the last node or the capacity; the bytes end; the bytes are not BV
+format; a node has more successors than a row of the window."""
 _LONGEST = 63
 
 
@@ -89,7 +89,7 @@ def _signed(natural):
 
 @njit
 def _copied(data, at, end, codes, k, above, out):
-    """Successors that are those of a node before, ``above``, in blocks; returns how many, or -1, and the next bit."""
+    """Copy blocks of the successors ``above`` of an earlier node to ``out``; returns their number, or -1, and the next bit."""
     blocks, at = _code(data, at, end, codes[3], k)
     count, place, keep = 0, 0, True
     for block in range(blocks + 1):
@@ -97,7 +97,7 @@ def _copied(data, at, end, codes, k, above, out):
             size, at = _code(data, at, end, codes[1], k)
             size += block > 0
         else:
-            size = above.size - place  # the last block is not written: it reaches the end
+            size = above.size - place  # the size of the last block is not in the file: the block reaches the end
         if at > end or size < 0 or place + size > above.size:
             return -1, at
         if keep:
@@ -111,7 +111,7 @@ def _copied(data, at, end, codes, k, above, out):
 
 @njit
 def _intervals(data, at, end, node, least, out):
-    """Successors in runs of neighbouring ids; returns how many, or -1, and the next bit."""
+    """Write successors that are intervals of ids to ``out``; returns their number, or -1, and the next bit."""
     runs, at = _gamma(data, at, end)
     count, previous = 0, np.int64(0)
     for run in range(runs):
@@ -129,7 +129,7 @@ def _intervals(data, at, end, node, least, out):
 
 @njit
 def _residuals(data, at, end, node, code, k, out):
-    """The other successors, ``out.size`` of them; returns the next bit."""
+    """Write the remaining successors, ``out.size`` of them, to ``out``; returns the next bit."""
     previous = np.int64(0)
     for place in range(out.size):
         value, at = _code(data, at, end, code, k)
@@ -142,7 +142,8 @@ def _residuals(data, at, end, node, code, k, out):
 
 @njit
 def _node(data, at, end, node, degree, codes, sizes, window, degrees, out):
-    """Successors of one node into ``out`` (degree,), ascending; returns the next bit and why it ends, FULL if all is well."""
+    """Write the successors of one node to ``out`` (degree,), ascending; returns the next bit and the reason for the end, which is
+    FULL without an error."""
     k, least = sizes[0], sizes[1]
     reference = np.int64(0)
     if window.shape[0] > 1:
@@ -171,11 +172,11 @@ def _node(data, at, end, node, degree, codes, sizes, window, degrees, out):
 
 @njit(cache=True)
 def decode(data, at, end, node, nodes, codes, sizes, window, degrees, src, dst):
-    """Decode nodes from ``node`` on, while the arcs fit into ``src`` and ``dst`` (m,) int64.
+    """Decode nodes from ``node`` on, as long as their arcs fit into ``src`` and ``dst`` (m,) int64.
 
-    codes: (5,) of degrees, blocks, residuals, block counts and references. sizes: (2,) k of zeta, and the least length of an
-    interval, 0 for none. window: (W + 1, c) int64, the successors of the nodes before, node v in row v % (W + 1); degrees:
-    (W + 1,) how many each has. Returns the next bit, the next node, the arcs decoded, why it stopped there, and the next
+    codes: (5,) the codes of degrees, blocks, residuals, block counts and references. sizes: (2,) k of zeta, and the least length
+    of an interval, 0 for none. window: (W + 1, c) int64, the successors of earlier nodes, of node v in row v % (W + 1); degrees:
+    (W + 1,) their numbers. Returns the next bit, the next node, the number of arcs decoded, the reason for the end, and the next
     node's degree.
     """
     arcs = 0

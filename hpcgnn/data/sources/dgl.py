@@ -1,8 +1,8 @@
-"""``dgl:FILE``: a graph that ``dgl.save_graphs`` has written, by DGL 0.4.3 or later. DGL itself is not needed.
+"""``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written. DGL itself is not needed.
 
 x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
 split         column of the masks train_mask, val_mask, test_mask; 0 by default
-graph         which of several graphs, counted from 0
+graph         number of the graph, from 0, if the file has several
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def open_dgl(spec: Spec, folder: Path) -> ArraySource:
         y=y,
         masks={name: one_split(nodes[name], split, name, where) for name in MASKS if name in nodes},
     )
-    is_counted = x is None and y is None and not source.info.has_masks  # by nothing but one number
+    is_counted = x is None and y is None and not source.info.has_masks  # no array has a row for each node
     agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))
     return source
 
 
 def _read(path: Path, number: int) -> DglGraph:
-    """Graph ``number``; -1 is the only one."""
+    """Read graph ``number``; -1 means the only one of the file."""
     with reading(path, "a file of dgl.save_graphs"), reading_dgl(path) as reader:
         if number < 0 and reader.num_graphs != 1:
             raise HpcgnnError(
@@ -65,7 +65,7 @@ def _read(path: Path, number: int) -> DglGraph:
 def _chosen(
     values: Mapping[str, np.ndarray], name: str | None, usual: tuple[str, ...], where: str
 ) -> np.ndarray | None:
-    """The named values, or else those with the first usual name that there is; None where there is none."""
+    """The values called ``name``, or, without a name, those with the first of the ``usual`` names that exists; else None."""
     if name is not None and name not in values:
         raise HpcgnnError(f"{where} has no values named {name!r}; it has {', '.join(sorted(values)) or 'none'}")
     return next((values[each] for each in ([name] if name else usual) if each in values), None)

@@ -1,11 +1,11 @@
-"""The files of ``dgl.save_graphs``, read without DGL, whose last releases go with older versions of torch only.
+"""Reading of files of ``dgl.save_graphs`` without DGL, whose last releases work with older versions of torch only.
 
     uint64 magic, version (2), kind (2), number of graphs                             padded to 4096 bytes
-    uint64 place of the first graph; labels of graphs                                 passed over
-    graphs; the list of their places, uint64; uint64 bytes of that list
+    uint64 place of the first graph; labels of graphs                                 skipped
+    graphs; the list of their places, uint64; uint64 size of that list in bytes
 
-A graph is a meta graph (which kinds of edges there are), a matrix for each kind of edges, the number of nodes of each kind, node
-values, edge values, and names. Lists have their length as uint64 before them. Nothing in a file is run: arrays are views of it.
+A graph is a meta graph (the kinds of nodes and edges), a matrix for each kind of edges, the number of nodes of each kind, node
+values, edge values, and names. Each list is preceded by its length as uint64. Nothing in a file is run: arrays are views of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNIT, _CSR, _COO = 0xDD2E60F0F6B4A127, 0xDD6CD31205DFF127, 0xDD61FFD305DFF127
 _ARRAY = 0xDD5E40F096B4A13F
 _VERSION, _HEADER_BYTES = 2, 4096
 _PAIRS, _BY_SOURCE, _BY_DESTINATION = 1, 2, 4
-_OLD_LAYOUTS = {1: _PAIRS, 2: _BY_SOURCE, 3: _BY_DESTINATION}  # DGL 0.5 and before, without the upper half
+_OLD_LAYOUTS = {1: _PAIRS, 2: _BY_SOURCE, 3: _BY_DESTINATION}  # of DGL up to 0.5, whose codes have no upper half
 _TYPES = {0: "i", 1: "u", 2: "f"}
 _BFLOAT = 4
 _MOST_DIMENSIONS = 32
@@ -49,10 +49,10 @@ class DglGraph:
 
 @contextlib.contextmanager
 def reading_dgl(path: Path) -> Iterator[DglReader]:
-    """Yield a reader of the file. Arrays that it gives are views of the file's memory map and outlive the reader.
+    """Yield a reader of the file. Its arrays are views of the file's memory map, and stay valid after the reader's end.
 
     Raises:
-        ValueError, OSError: where it is no such file, or damaged.
+        ValueError, OSError: where the file is not one of ``dgl.save_graphs``, or damaged.
     """
     with path.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -60,7 +60,8 @@ def reading_dgl(path: Path) -> Iterator[DglReader]:
 
 
 class DglReader:
-    """A position in a file. Every read is checked against the file's end, so that a damaged length takes no memory."""
+    """Reads a file from a position on. Every read is checked against the file's end, so that no memory is allocated for a damaged
+    length."""
 
     def __init__(self, content: memoryview) -> None:
         self._content, self._place = content, 0
@@ -74,7 +75,7 @@ class DglReader:
             raise ValueError(f"it says that it holds {self.num_graphs} graphs")
 
     def graph(self, number: int) -> DglGraph:
-        """Graph ``number``, counted from 0, of ``num_graphs``."""
+        """Graph ``number``, from 0 to ``num_graphs - 1``. Raises KindsError for a graph with several kinds of nodes or edges."""
         self._place = self._places()[number]
         self._magic(_GRAPH, "a graph")
         self._meta_graph()
@@ -98,7 +99,7 @@ class DglReader:
         return DglGraph(num_nodes, edge_index, node_values[0], edge_values[0])
 
     def _places(self) -> list[int]:
-        """Where each graph begins: in a list at the end, whose bytes are counted behind it."""
+        """The byte at which each graph begins, from the list at the end of the file, which is followed by its size in bytes."""
         self._place = len(self._content) - 8
         size = self._number()
         self._place = len(self._content) - 8 - size
@@ -112,7 +113,7 @@ class DglReader:
     # -- parts of a graph ---------------------------------------------------------------------------------------------
 
     def _relation(self) -> tuple[int, np.ndarray]:
-        """``(num_nodes, edge_index)`` of one kind of edges, from the first of the matrices that hold them."""
+        """``(num_nodes, edge_index)`` of one kind of edges, from the first of the matrices in which they are stored."""
         self._magic(_UNIT, "a kind of edges")
         code, _ = self._number(), self._number()
         stored = code & 0xFFFFFFFF if code >> 32 else _OLD_LAYOUTS.get(code, 0)
@@ -128,16 +129,17 @@ class DglReader:
         return rows, _by_id(*(expanded if layout == _BY_SOURCE else expanded[::-1]), arrays[2])
 
     def _matrix(self, layout: int) -> tuple[int, int, int, np.ndarray, np.ndarray, np.ndarray]:
-        """``(layout, rows, columns, ...)``: of pairs both ends, else offsets and other ends; then the ids of edges, or none."""
+        """``(layout, rows, columns, one, other, ids)``: arrays ``one`` and ``other`` are both ends of pairs, or the offsets and
+        other ends of a CSR matrix; ``ids`` of edges may be empty."""
         self._meta_graph()
         self._magic(_COO if layout == _PAIRS else _CSR, "a matrix")
         columns, rows = self._number(), self._number()
         arrays = self._array(), self._array(), self._array()
-        self._take(2 if layout == _PAIRS else 1)  # whether it is sorted
+        self._take(2 if layout == _PAIRS else 1)  # flags that tell whether it is sorted
         return layout, rows, columns, *arrays
 
     def _meta_graph(self) -> None:
-        """Pass over a graph of kinds of nodes."""
+        """Skip a meta graph, whose nodes are kinds of nodes."""
         self._magic(_META, "a graph of kinds")
         self._magic(_CSR, "a matrix")
         self._take(16)
@@ -174,16 +176,16 @@ class DglReader:
         return [read() for _ in range(count)]
 
     def _array(self) -> np.ndarray:
-        """A view of the file."""
+        """An array as a view of the file; bfloat16 becomes a new float32 array."""
         self._magic(_ARRAY, "an array")
-        self._take(16)  # reserved, and the device: the host
+        self._take(16)  # reserved bytes, and the device, which is the host
         dimensions, code, bits, lanes = struct.unpack("<iBBH", self._take(8))
         if not 0 <= dimensions <= _MOST_DIMENSIONS or lanes != 1:
             raise ValueError(f"an array has {dimensions} dimensions of {lanes} lanes")
         shape = tuple(self._number() for _ in range(dimensions))
         data = self._take(self._number())
         if code == _BFLOAT and bits == 16:
-            wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16  # the upper half of a float32
+            wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16  # bfloat16 is the upper half of a float32
             return _shaped(wide.view(np.float32), shape)
         if code not in _TYPES or bits not in (8, 16, 32, 64) or (code == 2 and bits == 8):
             raise ValueError(f"an array has an unknown type {code} of {bits} bits")
@@ -191,7 +193,7 @@ class DglReader:
 
 
 class KindsError(ValueError):
-    """A graph with several kinds of nodes or edges."""
+    """The graph has several kinds of nodes or edges."""
 
 
 def _shaped(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -211,7 +213,7 @@ def _expanded(rows: int, indptr: np.ndarray, indices: np.ndarray) -> tuple[np.nd
 
 
 def _by_id(sources: np.ndarray, destinations: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(2, E) both ends of edges in the order of their ids; ``ids`` is empty where that is theirs already."""
+    """(2, E) both ends of the edges in the order of their ids; with empty ``ids`` they are in that order already."""
     edges = sources.size
     if sources.ndim != 1 or sources.shape != destinations.shape or sources.dtype != destinations.dtype:
         raise ValueError(f"its edges have {sources.shape} sources and {destinations.shape} destinations")

@@ -1,4 +1,4 @@
-"""``digits``: scikit-learn's 1,797 handwritten digits, a real data set that ships with it, as a graph of neighbours."""
+"""``digits``: the 1,797 handwritten digits that scikit-learn contains, a real data set, as a graph of nearest neighbours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _GREYS = 16.0
 
 
 def open_digits(spec: Spec, folder: Path) -> ArraySource:
-    """Each image (64 grey values in 0..1) joined, both ways, to the 8 images with the nearest pixels."""
+    """The graph in which each image (64 grey values from 0 to 1) has edges, in both directions, to the 8 images whose pixels are
+    nearest."""
     from sklearn.datasets import load_digits
 
     pixels, digit = load_digits(return_X_y=True)
@@ -27,7 +28,8 @@ def open_digits(spec: Spec, folder: Path) -> ArraySource:
 
 
 def _nearest(pixels: np.ndarray) -> np.ndarray:
-    """(n, 8) nearest other images. In integers and with ties by id, so that every machine makes the same graph."""
+    """(n, 8) nearest other images. Distances are integers, and ties are decided by id, so that every machine makes the same
+    graph."""
     squares = (pixels**2).sum(axis=1)
     distances = squares[:, None] + squares[None, :] - 2 * (pixels @ pixels.T)
     np.fill_diagonal(distances, np.iinfo(np.int64).max)

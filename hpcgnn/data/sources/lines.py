@@ -1,4 +1,4 @@
-"""Lines of text files, gzipped or not, in blocks of bounded size."""
+"""Reading of lines of text files, gzipped or not, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-LONGEST_LINE = 1 << 16  # of a file with an edge a line
+LONGEST_LINE = 1 << 16  # characters of a line in a file with one edge on each line
 _FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def is_gzipped(path: Path) -> bool:
-    """Told by the first bytes, not by the name."""
+    """Whether the file is gzipped, by its first bytes, not by its name."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP_MAGIC
 
@@ -24,10 +24,10 @@ def open_text(path: Path) -> TextIO:
 
 
 def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """The lines of ``file``, without their ends, at most about ``size`` characters at a time.
+    """The lines of ``file``, without their ends, in blocks of at most about ``size`` characters.
 
-    Raises ``ValueError`` for a line of more than about ``longest`` characters: a small zipped file may hold one of any length, so
-    the first blocks are smaller.
+    Raises ``ValueError`` for a line of more than about ``longest`` characters. A small gzipped file may have a line of any
+    length, so the first blocks are smaller.
     """
     rest, most, size = "", size, min(size, _FIRST_CHARACTERS)
     while text := file.read(size):

@@ -1,8 +1,8 @@
 """``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix; entry (i, j) is the edge i -> j, its value the weight.
 
-Coordinate matrices, also gzipped; a pattern has no weights, a symmetric one gives both directions. ``?nodes=N`` as for an edge
-list. Read here and not by scipy, whose parser takes memory for as many entries as the header announces, cannot open names that
-are not UTF-8, and ends the process where it is given a stream.
+Only coordinate matrices are read, also gzipped ones. A pattern has no weights, and an entry of a symmetric matrix gives edges in
+both directions. ``?nodes=N`` is as for an edge list. SciPy's parser is not used, because it allocates memory for as many entries
+as the header announces, cannot open names that are not UTF-8, and ends the process where it gets a stream.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hpcgnn.data.sources.text import parse_lines
 from hpcgnn.errors import HpcgnnError
 
 _CHARACTERS_PER_ENTRY = 8
-_DIGITS = 19  # of the largest int64
+_DIGITS = 19  # the number of digits of the largest int64
 _FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
-_MIRRORED = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}  # times the value
+_MIRRORED = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}  # factor of the reverse edge's weight
 
 
 class MatrixMarketSource(StructureSource):
-    """Streamed from the text each time."""
+    """Edges of a MatrixMarket file, which is read again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path, nodes: int) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class MatrixMarketSource(StructureSource):
             raise HpcgnnError(f"{self._path} has {found:,} entries, its second line announces {self._entries:,}")
 
     def _mirror(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> EdgeChunk:
-        """All edges of the entries. Ids are checked here, where the line of the file counts from 1."""
+        """All edges of some entries. Ids are checked here, because in the file they count from 1."""
         outside = (src < 0) | (dst < 0) | (src >= self.info.num_nodes) | (dst >= self.info.num_nodes)
         if outside.any():
             bad = int(outside.argmax())
@@ -80,7 +80,7 @@ def open_matrix_market(spec: Spec, folder: Path) -> MatrixMarketSource:
 
 
 def _banner(line: str, path: Path) -> tuple[str, str]:
-    """Field and symmetry of the first line."""
+    """The field and the symmetry from the first line. Raises ValueError or HpcgnnError for other lines."""
     words = line.lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[4] not in _MIRRORED:
         raise ValueError(
@@ -93,7 +93,7 @@ def _banner(line: str, path: Path) -> tuple[str, str]:
 
 
 def _after_comments(file: TextIO) -> tuple[str, int]:
-    """The first line that is neither a comment nor empty, and how many lines that took."""
+    """The first line that is neither a comment nor empty, and the number of lines up to it."""
     count = 0
     while line := file.readline(LONGEST_LINE):
         count += 1

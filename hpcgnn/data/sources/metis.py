@@ -1,7 +1,7 @@
-"""``metis:FILE``: a METIS ``.graph``, an undirected graph that lists every edge at both of its ends, ids from 1.
+"""``metis:FILE``: a METIS ``.graph``, an undirected graph that lists every edge at both of its ends; ids count from 1.
 
-The first line is ``nodes edges [fmt [ncon]]``; then a line a node. ``fmt`` has three digits: node sizes, node weights
-(``ncon`` of them) and edge weights; the first two are skipped, since the partitioner makes its own.
+The first line is ``nodes edges [fmt [ncon]]``; each node has one of the next lines. ``fmt`` has three digits: whether there are
+node sizes, node weights (``ncon`` of them) and edge weights. The first two are skipped, because our partitioners compute weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_HEADER, _LONGEST_LINE = 1 << 10, 1 << 30
 
 
 class MetisSource(StructureSource):
-    """Streamed from the text each time."""
+    """Edges of a METIS file, which is read again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -40,7 +40,8 @@ class MetisSource(StructureSource):
             raise HpcgnnError(f"{path}: fmt {header[2]!r} in the first line should be up to three digits 0 or 1")
         constraints = int(header[3]) if len(header) > 3 else 1
         self._skip = int(digits[0]) + constraints * int(digits[1])
-        # A node is a line, if an empty one, and a neighbour a number, so that what is announced costs nothing until it is found.
+        # Each node has a line in the file, even if it is empty, and each neighbour a number, so the announced counts are compared
+        # with the file before memory is allocated for them.
         self.info = SourceInfo(int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -69,7 +70,7 @@ class MetisSource(StructureSource):
             raise HpcgnnError(
                 f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit to fmt and ncon"
             )
-        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes it.
+        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes the wrong word.
         numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
         place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
         is_neighbour = (place >= 0) & (place % stride == 0)

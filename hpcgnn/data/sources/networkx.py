@@ -1,9 +1,9 @@
 """Graphs of networkx: in memory, and from GraphML files.
 
-graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  read by networkx; x may be several keys, a column each
+graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  is read by networkx; x may be several keys, each of which is a column
 
-Nodes are numbered in the order in which networkx gives them. Other formats of networkx are pickles, which can run code, or hold
-edges alone, for which there is edgelist:FILE.
+Nodes are numbered in networkx's order. Its other formats are not read: they are pickles, which can run code, or have only edges,
+for which there is edgelist:FILE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ X, Y, WEIGHT = "x", "y", "weight"
 
 
 def open_graphml(spec: Spec, folder: Path) -> ArraySource:
-    """See the module's text; needs networkx, which torch brings."""
+    """See the module's text; needs networkx, which is installed with torch."""
     path = existing_file(spec.name, "graphml")
     try:
         import networkx as nx
@@ -43,7 +43,7 @@ def open_graphml(spec: Spec, folder: Path) -> ArraySource:
 def graph_source(
     graph: Any, where: str, *, x: str | Sequence[str] = X, y: str = Y, weight: str = WEIGHT
 ) -> ArraySource:
-    """A ``networkx`` graph of any of its four classes; see :func:`hpcgnn.from_networkx` for the attributes that are taken."""
+    """The source of a ``networkx`` graph of any of its four classes; :func:`hpcgnn.from_networkx` describes the attributes."""
     nodes = list(graph.nodes(data=True))
     numbers = {name: number for number, (name, _) in enumerate(nodes)}
     edge_index, weights = _edges(graph, numbers, weight, where)
@@ -60,7 +60,8 @@ def graph_source(
 
 
 def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """``(edge_index, weights)``: an edge of an undirected graph in both directions, but a loop once."""
+    """``(edge_index, weights)``, (2, E) int64 and (E,) float64 or None. An edge of an undirected graph is in both directions, but
+    a self-loop is there once."""
     found = list(graph.edges(data=True))
     ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
     weights = None
@@ -77,7 +78,7 @@ def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tupl
 
 
 def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], where: str) -> np.ndarray | None:
-    """(N, F): values of one attribute, numbers or sequences of them, or of several attributes with a number each."""
+    """(N, F) values of one attribute, numbers or sequences of numbers, or of several attributes with a number each."""
     keys = [x] if isinstance(x, str) else list(x)
     if not any(key in values for _, values in nodes for key in keys):
         if keys == [X]:
@@ -112,7 +113,7 @@ def _stacked(rows: list[np.ndarray], key: str, nodes: list[tuple[Any, Any]], whe
 
 
 def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.ndarray | None:
-    """(N,) classes, nan for nodes without one, or (N, C); None where no node has a label."""
+    """(N,) classes, NaN for nodes without a label, or (N, C) labels; None if no node has a label."""
     found = [values.get(y) for _, values in nodes]
     given = [value for value in found if value is not None]
     if not given:
@@ -132,7 +133,8 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
 
 
 def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.ndarray | None:
-    """(N,) bool: attribute ``train_mask`` or ``train``; a node without it is not chosen. None where no node has it."""
+    """(N,) bool values of an attribute, for instance ``train_mask`` or ``train``; False for nodes without it. None if no node has
+    it."""
     for key in (mask, mask.removesuffix("_mask")):
         if any(key in values for _, values in nodes):
             chosen = [values.get(key, False) for _, values in nodes]
@@ -155,9 +157,9 @@ def _numbers(values: Iterable[Any], key: str, names: list[str], where: str) -> n
 
 
 def _plain(value: Any) -> np.ndarray | None:
-    """An array of numbers, or None."""
+    """The value as an array of numbers, or None if it is not one."""
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (ValueError, TypeError, RuntimeError):  # rows of several lengths, and what is no array
+    except (ValueError, TypeError, RuntimeError):  # for instance rows of several lengths
         return None
     return array if array.dtype.kind in "biuf" else None

@@ -5,7 +5,8 @@ x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1
 train_mask, val_mask, test_mask (N,) bool, and train_masks.. (K, N) bool for K splits (``?split=K`` picks one)
 
-Arrays with other names are not read. ``?nodes=N`` is for a graph of edges alone, most of whose nodes have none.
+Arrays with other names are not read. ``?nodes=N`` confirms the number of nodes of a graph that has only edges, and most of whose
+nodes have none.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _from_arrays(arrays: Archive, where: str, split: int, nodes: int) -> ArraySo
     x = _sparse(arrays, where) if set(_SPARSE) & set(arrays.names) else arrays.read("x")
     y, masks = arrays.read("y"), _masks(arrays, where, split)
     source = ArraySource(where, num_nodes, edge_index, weight=arrays.read("edge_weight"), x=x, y=y, masks=masks)
-    is_counted = x is None and y is None and not masks  # by nothing but one number
+    is_counted = x is None and y is None and not masks  # no array has a row for each node
     agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, nodes)
     return source
 
@@ -58,7 +59,7 @@ def _sparse(arrays: Archive, where: str) -> Any:
 
 
 def _masks(arrays: Archive, where: str, split: int) -> dict[str, np.ndarray]:
-    """The masks of the wanted split; -1 takes the plain ones, or the first of several."""
+    """The masks of split number ``split``; with -1 the masks (N,), or else the first of several splits."""
     plain = _read_all(arrays, {name: name for name in MASKS})
     if split < 0 and plain:
         return plain

@@ -1,7 +1,7 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ...), through its own loader.
 
-``root`` is what you would give to ``NodePropPredDataset``. The published split is kept. Two data sets are read in slabs from
-their own files instead, without ogb: :mod:`hpcgnn.data.sources.ogb_raw`.
+``root`` is the folder that ``NodePropPredDataset`` takes as its argument. The published split is kept. Two data sets are read in
+slabs from their raw files instead, without ogb: :mod:`hpcgnn.data.sources.ogb_raw`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _from_ogb(graph: dict[str, Any], labels: np.ndarray, split: dict[str, Any], 
 
 @contextlib.contextmanager
 def _whole_pickles() -> Iterator[None]:
-    """Let torch from 2.6 on read ogb's own cache, a pickle that it refuses by default; :func:`loading` guards it."""
+    """Let torch 2.6 or later read ogb's cache, a pickle that it refuses by default; :func:`loading` refuses pickles with code."""
     before = os.environ.get(_TORCH_SWITCH)
     os.environ[_TORCH_SWITCH] = "1"
     try:

@@ -1,10 +1,10 @@
-"""``ogb:ogbn-papers100M`` and ``ogb:mag240m``: the two graphs of 10^8 nodes, in slabs from their own raw files.
+"""``ogb:ogbn-papers100M`` and ``ogb:mag240m``: the two graphs of 10^8 nodes, read in slabs from their raw files.
 
-Neither needs the ogb package, whose loaders would take some hundred GB of memory. ``root`` is what they would be given, or
-the data set's own folder. Of papers100M, ``raw/data.npz``, ``raw/node-label.npz`` and ``split/time/*.csv.gz`` are read; of
-MAG240M, whose features stay float16, the graph of papers that cite papers: ``processed/paper/*.npy``, its ``edge_index.npy``,
-``meta.pt`` and ``split_dict.pt``. Edges are as published, from the citing to the cited. Published test labels may be held
-back, and nodes without a label are in no split.
+Neither needs the ogb package, whose loaders would take some hundred GB of memory. ``root`` is the argument of these loaders, or
+the data set's own folder. Of papers100M, ``raw/data.npz``, ``raw/node-label.npz`` and ``split/time/*.csv.gz`` are read. Of
+MAG240M, whose features stay float16, the graph of papers that cite papers is read: ``processed/paper/*.npy``, its
+``edge_index.npy``, ``meta.pt`` and ``split_dict.pt``. Edges are as published, from the citing to the cited paper. Some test
+labels are not published, and nodes without a label are in no split.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from hpcgnn.data.sources.slabs import SlabArray, check_file, open_member, open_n
 from hpcgnn.errors import HpcgnnError
 
 _PIECE_NODES = 1 << 20
-_LINE_BYTES = 21  # of a whole number of 64 bits, with its sign and the line's end
+_LINE_BYTES = 21  # the most bytes of a whole number of 64 bits, with its sign and the line's end
 
 
 class SlabSource:
-    """A graph whose arrays are read in slabs; ``splits`` holds the nodes of each mask, (k,) integers."""
+    """A graph whose arrays are read in slabs. edges: (2, E) integers. x: (N, F). y: (N,) or (N, 1). splits: the nodes of each
+    mask, (k,) integers."""
 
     def __init__(
         self, where: str, edges: SlabArray, x: SlabArray, y: SlabArray, splits: Mapping[str, np.ndarray], nodes: int
@@ -106,7 +107,7 @@ class SlabSource:
 
 
 def _checked_split(nodes: np.ndarray, num_nodes: int, where: str) -> np.ndarray:
-    """Sorted int64."""
+    """The nodes of a mask as sorted (k,) int64. Raises HpcgnnError for numbers out of range."""
     nodes = np.sort(np.asarray(nodes).reshape(-1))
     if nodes.dtype.kind not in "iu" or (nodes.size and not 0 <= nodes[0] <= nodes[-1] < num_nodes):
         raise HpcgnnError(f"{where} should hold numbers of nodes, from 0 to {num_nodes - 1}")
@@ -117,7 +118,7 @@ def _checked_split(nodes: np.ndarray, num_nodes: int, where: str) -> np.ndarray:
 
 
 def open_papers(where: str, root: Path) -> SlabSource:
-    """ogbn-papers100M."""
+    """Open ogbn-papers100M. where: its name in errors. root: the folder to look in."""
     folder = _folder(where, root, ("ogbn_papers100M", "papers100M-bin"), Path("raw", "data.npz"))
     data = folder / "raw" / "data.npz"
     nodes, edges = (_one_number(open_member(data, f"num_{name}_list")) for name in ("nodes", "edges"))
@@ -140,7 +141,7 @@ def _one_number(array: SlabArray) -> int:
 
 
 def _numbers(path: Path, most: int) -> np.ndarray:
-    """The whole numbers of a gzipped text, one a line, of at most ``most`` nodes."""
+    """The whole numbers, one on each line, of a gzipped text that has at most ``most`` of them."""
     check_file(path)
     try:
         with gzip.open(path, "rb") as file:
@@ -157,7 +158,7 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 
 
 def open_mag(where: str, root: Path) -> SlabSource:
-    """The papers of MAG240M-LSC and their citations."""
+    """Open the graph of the papers of MAG240M-LSC and their citations. where: its name in errors. root: the folder to look in."""
     folder = _folder(where, root, ("mag240m_kddcup2021", "mag240m"), Path("processed", "paper", "node_feat.npy"))
     papers = folder / "processed" / "paper"
     nodes = _loaded(folder / "meta.pt").get("paper")
@@ -180,19 +181,19 @@ def open_mag(where: str, root: Path) -> SlabSource:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    """A dictionary of numbers and arrays, as torch saved it; nothing else in it is made, and no code run."""
+    """A dictionary of numbers and arrays that torch saved; other objects are refused, and no code of the file is run."""
     import torch
 
     check_file(path)
 
     array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
     types: list[Any] = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("i4", "i8", "f4", "f8"))]
-    for module in ("numpy.core", "numpy._core"):  # as numpy 1, with which these files were written, and numpy 2 call it
+    for module in ("numpy.core", "numpy._core"):  # names in numpy 1, with which these files were written, and numpy 2
         types += [(array, f"{module}.multiarray._reconstruct"), (scalar, f"{module}.multiarray.scalar")]
     try:
         with torch.serialization.safe_globals(types), warnings_off():
             found = torch.load(path, weights_only=True)
-    except Exception as error:  # pickles raise what their parts raise
+    except Exception as error:  # pickles raise errors of many types
         detail = (" ".join(str(error).split()) or type(error).__name__)[:120]
         raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {detail}") from error
     if not isinstance(found, dict):
@@ -208,7 +209,7 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Path:
-    """The data set's folder: the one in ``root`` that OGB gives one of ``names``, or ``root`` itself."""
+    """The data set's folder, which has the file ``inside``: a folder in ``root`` with one of OGB's ``names``, or ``root``."""
     for folder in (*(root / name for name in names), root):
         if (folder / inside).is_file():
             return folder

@@ -1,8 +1,8 @@
 """``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``.
 
-Columns ``source`` and ``target``, or ``src`` and ``dst``, of whole numbers, and ``weight`` where there is one, unless other names
-are given. Read batch by batch: memory is that of the compressed columns of one row group. The largest id, of the statistics where
-the file has them, gives the number of nodes, or ``?nodes=N`` does.
+The default columns are ``source`` and ``target``, or ``src`` and ``dst``, which have whole numbers, and ``weight``, if there is
+one. The table is read batch by batch, in the memory of the compressed columns of one row group. The number of nodes is
+``?nodes=N``, or follows from the largest id, which is taken from the file's statistics if it has them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMES = {"source": ("source", "src"), "target": ("target", "dst"), "weight": ("
 
 
 class ParquetEdges(StructureSource):
-    """Opened anew each time."""
+    """Edges of a Parquet file, which is opened again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path, asked: dict[str, str | None], num_nodes: int) -> None:
         self._path = path
@@ -89,7 +89,8 @@ def open_parquet(spec: Spec, folder: Path) -> ParquetEdges:
 
 
 def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str, ...]:
-    """The names of two or three columns, checked for their types."""
+    """The names of the columns of sources, targets and, if there are any, weights. Raises HpcgnnError for columns of wrong
+    types."""
     from pyarrow import types
 
     chosen = []
@@ -111,7 +112,8 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str,
 
 
 def _largest_told(metadata: Any, columns: tuple[str, ...]) -> int | None:
-    """The largest id of all row groups' statistics; None where one has none. Other ids are refused when they are sorted."""
+    """The largest id in the statistics of all row groups, or None if one has none. If the statistics are wrong, larger ids are
+    refused when edges are sorted."""
     largest = -1
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     for group in range(metadata.num_row_groups):

@@ -1,7 +1,7 @@
-"""Pickles that the loaders of other projects read: values are let through, and whatever could run code is refused.
+"""A guard for pickles that the loaders of other projects read: it allows values, and refuses everything that could run code.
 
-Loaders of ogb and PyG keep data sets as pickles, and a pickle may name any function to be called. Python announces each name
-to audit hooks before it is looked up, whichever library unpickles, so that one hook sees them all.
+The loaders of ogb and PyG keep data sets as pickles, and a pickle may name any function to be called. Python reports each name
+to audit hooks before it looks it up, whichever library unpickles, so that one hook sees all names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from hpcgnn.errors import HpcgnnError
 
 _EVENT = "pickle.find_class"
-# What arrays, sparse matrices, tensors and graphs are made of. None of them does more than hold values.
+# Names in pickles of arrays, sparse matrices, tensors and graphs. None of these objects does more than hold values.
 _KNOWN = {
     "__builtin__": "bytearray complex dict frozenset list object set slice",
     "builtins": "bytearray complex dict frozenset list object set slice",
@@ -38,7 +38,7 @@ _KNOWN = {
     "torch": "Size device BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage"
     " ShortStorage BFloat16Storage bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64",
     "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_sparse_tensor",
-    "torch.storage": "UntypedStorage TypedStorage _load_from_bytes",  # the latter unpickles, which is heard as well
+    "torch.storage": "UntypedStorage TypedStorage _load_from_bytes",  # the last one unpickles, and the hook sees that as well
     "torch.serialization": "_get_layout",
     "torch_geometric.data.data": "Data DataEdgeAttr DataTensorAttr",
     "torch_geometric.data.storage": "BaseStorage GlobalStorage NodeStorage EdgeStorage",
@@ -49,11 +49,11 @@ _loaded: ContextVar[str] = ContextVar("what is being loaded; empty where all pic
 
 @contextlib.contextmanager
 def plain_pickles(what: str) -> Iterator[None]:
-    """What this thread unpickles here may hold arrays, tensors, graphs and plain values; other threads, and processes that a
-    loader starts, are not looked at. what: is loaded, for sentences.
+    """Allow only arrays, tensors, graphs and plain values in pickles that this thread reads inside the context. Other threads,
+    and processes that a loader starts, are not guarded. what: the thing that is loaded, for the sentence.
 
     Raises:
-        HpcgnnError: for a pickle that names anything else, before that is looked up.
+        HpcgnnError: for a pickle that names anything else, before Python looks that up.
     """
     _listen()
     before = _loaded.set(what)
@@ -65,7 +65,7 @@ def plain_pickles(what: str) -> Iterator[None]:
 
 @functools.cache
 def _listen() -> None:
-    """Once: an audit hook stays for the life of the process."""
+    """Install the audit hook, only once, because it stays as long as the process."""
     sys.addaudithook(_refuse_others)
 
 

@@ -1,8 +1,8 @@
-"""``pyg:NAME``: a data set of PyTorch Geometric, through its own loader, so that what is downloaded already is used.
+"""``pyg:NAME``: a data set of PyTorch Geometric, through its own loader, so that files downloaded before are used.
 
-``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr, Yelp), ``CLASS/NAME`` one of its graphs
-(``WikipediaNetwork/chameleon``), or one of the graphs everybody calls by name (Cora, Computers, Physics).
-``root`` is what you would give to the class in Python.
+``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr, Yelp), a class and one of its graphs as ``CLASS/NAME``
+(``WikipediaNetwork/chameleon``), or a well-known graph of such a class (Cora, Computers, Physics). ``root`` is the folder that
+the class takes as its argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAMILIES = {
     "Amazon": ("Computers", "Photo"),
     "Coauthor": ("CS", "Physics"),
 }
-# PyG hands sparse features over as dense ones; below this share of nonzeros they are stored sparse again.
+# PyG returns sparse features as dense ones. Below this share of nonzeros they are stored sparse again.
 _SPARSE_SHARE = 0.1
 
 
@@ -53,7 +53,7 @@ def open_pyg(spec: Spec, folder: Path) -> ArraySource:
 
 
 def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
-    """The class in ``torch_geometric.datasets`` and what it takes after the root."""
+    """The name of the class in ``torch_geometric.datasets``, and its arguments after the root."""
     family, slash, name = spec.name.partition("/")
     if not slash:
         for candidate, names in _FAMILIES.items():
@@ -69,9 +69,9 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
-    """The graph of a ``torch_geometric.data.Data``, or of anything that has its attributes; split: column of its masks.
+    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes. split: the column of masks (N, K).
 
-    Attributes are tensors of any device, or arrays; needs no ``torch_geometric``. Other attributes are left out.
+    The attributes are tensors on any device, or arrays; ``torch_geometric`` is not needed. Other attributes are left out.
     """
     if getattr(data, "edge_index", None) is None:
         raise HpcgnnError(
@@ -94,7 +94,7 @@ def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
 
 
 def _array(value: Any, name: str, where: str) -> np.ndarray | None:
-    """A tensor as an array on the host: numpy has no bfloat16, which float32 holds exactly."""
+    """A tensor as an array on the host; bfloat16, which numpy does not have, becomes float32, which is exact."""
     if value is None:
         return None
     if hasattr(value, "detach"):
@@ -107,7 +107,7 @@ def _array(value: Any, name: str, where: str) -> np.ndarray | None:
 
 
 def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
-    """What the data say, or else one for each row of x, or the largest id and all below it."""
+    """The attribute ``num_nodes``, or else the number of rows of x, or else the largest id plus 1."""
     count, x = getattr(data, "num_nodes", None), getattr(data, "x", None)
     if count is None and x is not None and hasattr(x, "shape"):
         count = x.shape[0]
@@ -119,7 +119,7 @@ def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
 
 
 def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
-    """Sparse where it is given so, or where most of it is 0."""
+    """x as a CSR matrix if it is sparse or has few nonzeros, else as an array."""
     if sp.issparse(x):
         return sp.csr_matrix(x)
     if hasattr(x, "to_scipy"):
@@ -133,14 +133,14 @@ def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
 
 
 def _sparse_features(x: Any) -> sp.csr_matrix:
-    """A sparse tensor, of any layout of torch, without its zeros written out."""
+    """The CSR matrix of a sparse tensor of any of torch's layouts, without making it dense."""
     coo = x.detach().cpu().to_sparse_coo().coalesce()
     rows, columns = coo.indices().numpy()
     return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
 
 
 def one_split(mask: Any, split: int, name: str, where: str) -> np.ndarray:
-    """Several published splits are the columns of a mask."""
+    """Column ``split`` of a mask (N, splits), or a mask (N,) itself for split 0. Raises HpcgnnError for other splits."""
     if mask.ndim not in (1, 2):
         raise HpcgnnError(f"{where}: {name} has shape {mask.shape}, it should be (nodes,) or (nodes, splits)")
     if mask.ndim == 1 and split == 0:
@@ -152,21 +152,21 @@ def one_split(mask: Any, split: int, name: str, where: str) -> np.ndarray:
 
 
 def default_root(kind: str) -> Path:
-    """Where downloads go when the user names no root."""
+    """The folder for downloads of ``kind`` (``pyg`` or ``ogb``) if the user names no root."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "hpcgnn" / kind
 
 
 @contextlib.contextmanager
 def loading(where: str, root: Path) -> Iterator[None]:
-    """Run a foreign loader: its prints go to stderr, no pickle that it reads runs code, and whatever it raises becomes one
-    sentence."""
+    """Run another project's loader: its output goes to stderr, no pickle that it reads can run code, and any error becomes one
+    sentence (HpcgnnError)."""
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings_off(), plain_pickles(f"{where} in {root}"):
             yield
     except HpcgnnError:
         raise
-    except (Exception, SystemExit) as error:  # loaders raise what their network and parser libraries raise
+    except (Exception, SystemExit) as error:  # loaders raise errors of network and parser libraries, of any type
         detail = " ".join(str(error).split()) or type(error).__name__
         raise HpcgnnError(
             f"{where} cannot be loaded from {root}: {type(error).__name__}: {detail}; without a network, copy the "
@@ -176,7 +176,7 @@ def loading(where: str, root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_off() -> Iterator[None]:
-    """Foreign packages warn about each other on import and load, which says nothing to users of this one."""
+    """Suppress warnings that other packages give about each other, which do not help users of this one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -184,7 +184,7 @@ def warnings_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _writable_root(root: Path) -> Iterator[Path]:
-    """``root``, or where it is read-only, a temporary folder that mirrors it with links: PyG writes beside its raw files."""
+    """Yield ``root``, or, if it is read-only, a temporary folder with links to its files, because PyG writes beside them."""
     if not root.is_dir() or all(_writable(path) for path in (root, *root.iterdir()) if path.is_dir()):
         yield root
         return
@@ -198,5 +198,5 @@ def _writable_root(root: Path) -> Iterator[Path]:
 
 
 def _writable(folder: Path) -> bool:
-    # A superuser may write anywhere; a folder that its owner marked read-only stays as it is all the same.
+    # A superuser may write anywhere, but a folder that its owner has made read-only must stay as it is.
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

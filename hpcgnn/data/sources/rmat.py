@@ -1,8 +1,9 @@
 """``rmat:scale=S,degree=D,...``: a power-law graph of 2**S nodes and D * 2**S edges, with classes and features.
 
 Each edge falls S times into one of four quadrants with probabilities a, b, c and 1 - a - b - c (Graph500's 0.57, 0.19,
-0.19 by default), which makes communities within communities: nodes that share the high bits of their place. The class
-is that run of places; ids are scrambled, so that they tell nothing. Parallel edges and self-loops occur, as in Graph500.
+0.19 by default). This makes communities within communities, of nodes that share the high bits of their place. Classes are equal
+ranges of places. Ids are scrambled places, so that they do not show the class. Parallel edges and self-loops occur, as in
+Graph500.
 
     degree=16  features=64  classes=16  seed=0  signal=3  a=0.57  b=0.19  c=0.19
 """
@@ -22,13 +23,13 @@ from hpcgnn.data.sources.spec import Spec
 from hpcgnn.data.sources.synthetic_nodes import LARGEST_DEGREE, take_features
 from hpcgnn.errors import HpcgnnError
 
-_EDGES, _SCRAMBLE = 1, 2  # what a seed is used for
+_EDGES, _SCRAMBLE = 1, 2  # numbers of these uses of a seed
 _LARGEST_SCALE = 31
 _QUADRANTS = {"a": 0.57, "b": 0.19, "c": 0.19}
 
 
 class RmatSource:
-    """Nothing is stored: every edge and row is computed from its number."""
+    """An R-MAT graph. Nothing is stored: every edge and row is computed from its number."""
 
     def __init__(self, spec: Spec) -> None:
         self._scale = spec.take_int("scale", least=1)

@@ -1,7 +1,7 @@
-"""``sbm:nodes=N,blocks=B,degree=D,...``: a stochastic block model, undirected, where a node's class is its block.
+"""``sbm:nodes=N,blocks=B,degree=D,...``: an undirected stochastic block model, where a node's class is its block.
 
-An edge joins a node drawn at random to another of its own block with probability ``homophily``, else to one of
-another block. Node v is in block v mod B. Every edge is stored both ways; a pair may be joined more than once.
+An edge joins a random node to another node of its block with probability ``homophily``, and else to a node of another block.
+Node v is in block v mod B. Every edge is stored in both directions, and a pair may have several edges.
 
     blocks=10  degree=16 (mean in-degree)  homophily=0.8  features=64  seed=0  signal=3
 """
@@ -21,11 +21,11 @@ from hpcgnn.data.sources.spec import Spec
 from hpcgnn.data.sources.synthetic_nodes import LARGEST_DEGREE, take_features
 from hpcgnn.errors import HpcgnnError
 
-_EDGES = 3  # what a seed is used for
+_EDGES = 3  # number of this use of a seed
 
 
 class SbmSource:
-    """Nothing is stored: every edge and row is computed from its number."""
+    """A stochastic block model. Nothing is stored: every edge and row is computed from its number."""
 
     def __init__(self, spec: Spec) -> None:
         nodes, seed = spec.take_int("nodes", least=2), spec.take_int("seed", 0)

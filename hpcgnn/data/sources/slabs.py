@@ -1,8 +1,8 @@
-"""Arrays of large files, read in slabs: ``.npy`` files, members of ``.npz`` archives, and plain binary files.
+"""Reading of large arrays in slabs, from ``.npy`` files, members of ``.npz`` archives, and plain binary files.
 
-Headers are compared with the size of the file before anything is read, so that a file that was cut short is told at once. Bytes
-are read where they lie, into memory of their own: pages of a mapped file would count as this process', and a file that shrinks
-under a mapping ends the process.
+Headers are compared with the size of the file before anything is read, so that a file that was cut short is refused at once.
+Files are read, and not mapped into memory, because pages of a mapped file count as the memory of the process, and a mapped file
+that shrinks ends the process.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import numpy as np
 from hpcgnn.errors import HpcgnnError
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)  # of a zip member: what is before its name, and where two lengths are
+# The header of a zip member: the bytes before its name, and the place of the lengths of the name and of the extra field.
+_LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
 _PIECE_BYTES = 1 << 20
 
 
 class Bytes(Protocol):
-    """Bytes by position, in ascending order at best."""
+    """Bytes that are read by position; reading them in ascending order is fastest."""
 
     def fill(self, out: np.ndarray, position: int) -> None:
-        """Fill ``out`` (n,) uint8 with the bytes from ``position`` on; raises :class:`HpcgnnError` where they end before."""
+        """Fill ``out`` (n,) uint8 with the bytes from ``position`` on. Raises :class:`HpcgnnError` if there are fewer."""
         ...
 
 
 class FileBytes:
-    """Those of ``path`` from ``offset`` on."""
+    """The bytes of ``path`` from ``offset`` on."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self._offset = path, offset
@@ -49,7 +50,8 @@ class FileBytes:
 
 
 class DeflatedBytes:
-    """Those of a deflated member of a zip archive; going back begins anew, so each reader of a stretch has one of its own."""
+    """The bytes of a deflated member of a zip archive, from byte ``skipped`` on. To go back, it must read from the start, so each
+    range that is read in turn with others needs an object of its own."""
 
     def __init__(self, path: Path, member: str, skipped: int) -> None:
         self._path, self._member, self._skipped = path, member, skipped
@@ -97,19 +99,19 @@ class DeflatedBytes:
 
 
 class SlabArray:
-    """An array (n, ...) in C order whose rows are read a slab at a time."""
+    """An array (n, ...) in C order, of which slabs of rows are read. where: its name in errors."""
 
     def __init__(self, where: str, shape: tuple[int, ...], dtype: np.dtype, readers: list[Bytes]) -> None:
-        """``readers``: one for each index of the first axis where the array is read along its second, else one."""
+        """``readers``: one, or, if :meth:`columns` reads the array, one for each index of its first axis."""
         self.where, self.shape, self.dtype = where, shape, dtype
         self._readers = readers
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """(last - first, ...) rows."""
+        """Rows ``[first, last)``, (last - first, ...)."""
         return self._read(self._readers[0], first * math.prod(self.shape[1:]), (last - first, *self.shape[1:]))
 
     def columns(self, first: int, last: int) -> list[np.ndarray]:
-        """Of a (k, n) array, elements ``[first, last)`` of each of the k rows."""
+        """Elements ``[first, last)`` of each of the k rows of a (k, n) array."""
         width = self.shape[1]
         readers = self._readers if len(self._readers) == self.shape[0] else self._readers * self.shape[0]
         return [self._read(reader, row * width + first, (last - first,)) for row, reader in enumerate(readers)]
@@ -121,13 +123,13 @@ class SlabArray:
 
 
 def check_file(path: Path) -> None:
-    """Raise HpcgnnError for what is no file: a pipe would be waited for, a device has no end."""
+    """Raise HpcgnnError unless it is a file: opening a pipe may wait forever, and a device may have no end."""
     if not path.is_file():
         raise HpcgnnError(f"{path} does not exist or is not a file")
 
 
 def open_npy(path: Path) -> SlabArray:
-    """The array of a ``.npy`` file."""
+    """Open the array of a ``.npy`` file. Raises HpcgnnError where it is damaged or cut short."""
     check_file(path)
     with path.open("rb") as file:
         shape, dtype, begin = _header(file, str(path))
@@ -136,7 +138,8 @@ def open_npy(path: Path) -> SlabArray:
 
 
 def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
-    """Array ``name`` of a ``.npz`` file. Where it is deflated, ``num_readers`` stretches are read side by side."""
+    """Open array ``name`` of a ``.npz`` file. ``num_readers`` ranges of a deflated array can be read in turn. Raises HpcgnnError
+    where the array is missing, damaged or cut short."""
     member, where = f"{name}.npy", f"{path}, array {name}"
     check_file(path)
     try:
@@ -159,18 +162,18 @@ def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
 
 
 def _data_offset(path: Path, header: int) -> int:
-    """Where the bytes of a member begin whose local header is at ``header``."""
+    """The place at which the bytes of a member begin, from the place of its local header."""
     raw = np.empty(_LOCAL_HEADER_BYTES, np.uint8)
     FileBytes(path).fill(raw, header)
     return header + _LOCAL_HEADER_BYTES + int(raw[_LENGTHS].view("<u2").sum())
 
 
 def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape, type and the number of bytes before the values."""
+    """The shape, the dtype, and the number of bytes before the values."""
     try:
         version = np.lib.format.read_magic(file)
         shape, fortran, dtype = _HEADERS[version](file)
-    except Exception as error:  # numpy gives a damaged header to Python's parsers, which raise what their parts raise
+    except Exception as error:  # numpy passes a damaged header to Python's parsers, which raise errors of many types
         raise HpcgnnError(f"{where} cannot be read as npy: {_told(error)}") from error
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1) or min(shape, default=0) < 0:
         raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, it should be numbers in C order")

@@ -11,7 +11,7 @@ from hpcgnn.errors import HpcgnnError
 
 @dataclass
 class Spec:
-    """A parsed source. The ``take_*`` methods hand out options; :meth:`finish` refuses those that nobody took."""
+    """The parsed name of a source. The ``take`` methods return options; :meth:`finish` refuses options that were not taken."""
 
     text: str
     kind: str
@@ -39,7 +39,7 @@ class Spec:
         return value
 
     def finish(self) -> None:
-        """Raise for options that are left over, which nobody knows."""
+        """Raise HpcgnnError for options that were not taken, which the source does not know."""
         if self.options:
             allowed = f"it takes {', '.join(sorted(self.known))}" if self.known else "it takes none"
             raise HpcgnnError(f"{self.text}: {self.kind} has no option {min(self.options)!r}; {allowed}")
@@ -51,7 +51,7 @@ class Spec:
                 raise HpcgnnError(f"{self.text}: {key} is missing; write {self.kind}:{key}=NUMBER,...")
             return default
         try:
-            # Python's int keeps seeds above 2**53 exact.
+            # int, not float, because seeds above 2**53 must stay exact.
             value = int(text) if text.lstrip("+-").isdecimal() else float(text)
         except ValueError:
             value = math.nan
@@ -61,7 +61,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Split ``text`` into kind, name and options."""
+    """Split ``text`` into kind, name and options. Raises HpcgnnError for a text of another form."""
     kind, _, rest = text.partition(":")
     if kind in ("rmat", "sbm", "digits"):
         name, query, separator = "", rest, ","
@@ -80,7 +80,8 @@ def parse_spec(text: str) -> Spec:
 
 
 def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
-    """Where options begin: at the first ``?``, but behind the longest name of a file that there is, which may have one."""
+    """Split a text at the ``?`` before its options. The name of a file may have a ``?``, so the longest name of an existing file
+    comes first; without such a file, the first ``?`` divides."""
     if kind in ("pyg", "ogb"):
         name, _, query = rest.partition("?")
         return name, query
@@ -93,7 +94,8 @@ def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file, also where the name is too long, a folder is closed, or ``~who`` is nobody."""
+    """Whether the file exists; False also if the name is too long, a folder may not be read, or the user in ``~user`` does not
+    exist."""
     try:
         return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Labels and features of generated graphs: a point per class, and noise."""
+"""Features of generated graphs: a point for each class, plus noise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hpcgnn.errors import HpcgnnError
 LARGEST_WIDTH = 2**31 - 1
 LARGEST_DEGREE = float(2**31)
 
-_CENTROIDS, _NOISE = 11, 12  # what a seed is used for
+_CENTROIDS, _NOISE = 11, 12  # numbers of these uses of a seed
 
 
 class ClassFeatures:
-    """Row v is the point of v's class, at distance about ``signal`` from the origin, plus noise of deviation 1."""
+    """Features whose row v is the point of v's class, at a distance of about ``signal`` from the origin, plus noise with a
+    standard deviation of 1."""
 
     def __init__(self, classes: int, num_features: int, signal: float, seed: int) -> None:
         scale = np.float32(signal / np.sqrt(max(num_features, 1)))
@@ -23,14 +24,15 @@ class ClassFeatures:
         self._key = key_for(seed, _NOISE)
 
     def rows(self, first: int, classes: np.ndarray) -> np.ndarray:
-        """(n, F) float32 for nodes ``first`` and on, whose classes (n,) int64 are given."""
+        """(n, F) float32 features of the n nodes from ``first`` on, whose ``classes`` are (n,) int64."""
         out = np.empty((classes.size, self._centroids.shape[1]), np.float32)
         noisy_rows(self._key, first, self._centroids, classes, out)
         return out
 
 
 def take_features(spec: Spec, classes: int, seed: int) -> tuple[int, ClassFeatures]:
-    """The options ``features`` (64) and ``signal`` (3) that all generators share."""
+    """The number of features and the features, from the options ``features`` (default 64) and ``signal`` (default 3) of all
+    generators."""
     num_features, signal = spec.take_int("features", 64), spec.take_float("signal", 3.0)
     if num_features > LARGEST_WIDTH:
         raise HpcgnnError(f"{spec.text}: features is at most {LARGEST_WIDTH}")

@@ -1,8 +1,8 @@
-"""``edgelist:FILE``: a line an edge, ``src dst`` or ``src dst weight``, between blanks or commas, ids from 0.
+"""``edgelist:FILE``: an edge on each line, ``src dst`` or ``src dst weight``, separated by blanks or commas; ids count from 0.
 
-Empty lines and lines that start with ``#`` or ``%`` are skipped. The largest id gives the number of nodes, or
-``?nodes=N`` does, where the last ones have no edge. Where it is above 65,535 and above 8 times the number of edges, it has to be
-``?nodes=N``: ids are names then, and each would take space.
+Empty lines and lines that start with ``#`` or ``%`` are skipped. The number of nodes follows from the largest id, or is
+``?nodes=N`` if the last nodes have no edges. ``?nodes=N`` is required where the largest id is above 65,535 and above 8 times the
+number of edges: such ids are probably names, and each number up to the largest would take space.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.errors import HpcgnnError
 
 
 class EdgeListSource(StructureSource):
-    """Parsed once into spools, because the number of nodes is known only at the end of the file."""
+    """Edges of a text file, which is parsed once into spools, because its number of nodes is known only at its end."""
 
     def __init__(self, path: Path, num_nodes: int, folder: Path) -> None:
         self._src, self._dst, self._weight = (Spool(folder, kind) for kind in (np.int64, np.int64, np.float32))
@@ -69,10 +69,10 @@ def _columns(line: str, path: Path) -> int:
 def parse_lines(
     data: list[str], columns: int, delimiter: str | None, lines: list[str], line_number: int, path: Path
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``(src, dst, weight)`` (n,) int64, int64, float32 of the n lines ``data``; weight is empty where there are 2 columns.
+    """``(src, dst, weight)`` of the n lines ``data``: (n,) int64, int64, float32; weight is empty if there are 2 columns.
 
-    ``data`` are those of ``lines`` that are no comments, the first of which is the file's line ``line_number``. Words are
-    between any blanks where ``delimiter`` is None.
+    ``data`` are those of ``lines`` that are not comments; the first of ``lines`` is line ``line_number`` of the file. With None
+    for ``delimiter``, columns are separated by blanks. Raises HpcgnnError for the first line that cannot be read.
     """
     kinds = [("src", np.int64), ("dst", np.int64), ("weight", np.float32)][:columns]
     try:
@@ -83,7 +83,7 @@ def parse_lines(
 
 
 def _complaint(columns: int, delimiter: str | None, lines: list[str], line_number: int, path: Path) -> str | None:
-    """Which line numpy could not read, and why; only called once there is one."""
+    """A sentence about the line that numpy could not read, or None if none of ours fits; called only after numpy's error."""
     for number, line in enumerate(lines, line_number):
         fields = line.split(delimiter) if line.strip() else []
         if not fields or line.startswith(("#", "%")):

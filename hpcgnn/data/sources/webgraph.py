@@ -1,11 +1,11 @@
-"""``bvgraph:FILE``: a graph as the Laboratory for Web Algorithmics publishes them, in WebGraph's BV format.
+"""``bvgraph:FILE``: a graph in WebGraph's BV format, in which the Laboratory for Web Algorithmics publishes graphs.
 
-FILE is ``NAME.graph``, ``NAME.properties`` or ``NAME``; both files are needed, and nothing else. Arcs go from a page to what it
-links to. The format (Boldi and Vigna, The WebGraph framework I, 2004) is made to be read from the front: the successors of a
-node are copied in blocks from one of the few nodes before it, or are intervals, or gaps in a code of variable length. So it is
-decoded here in slabs of the file, by compiled loops, in memory of a window of nodes. WebGraph's own Python package gives the
-successors of one node at a time, as Python numbers, and wants an index of offsets, which is not published with the graphs and
-which no Python package makes.
+FILE is ``NAME.graph``, ``NAME.properties`` or ``NAME``; these two files are needed, and no others. Arcs go from a page to the
+pages that it links to. The format (Boldi and Vigna, The WebGraph framework I, 2004) is to be read from its start: the successors
+of a node are copied in blocks from one of the few nodes before it, or are intervals, or gaps in a code of variable length. So it
+is decoded here in slabs of the file, by compiled loops, in the memory of a window of nodes. WebGraph's own Python package is not
+used: it returns the successors of one node at a time, as Python numbers, and needs an index of offsets, which is not published
+with the graphs, and which no Python package makes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_WINDOW, _LARGEST_K = 1 << 12, 30
 
 
 class BvGraph(StructureSource):
-    """Decoded from the front each time."""
+    """Edges of a BV graph, which is decoded from its start by each call of :meth:`edges`."""
 
     def __init__(self, base: Path) -> None:
         self._path = _beside(base, ".graph")
@@ -47,7 +47,7 @@ class BvGraph(StructureSource):
             raise HpcgnnError(f"{told.path}: windowsize={self._window} should be at most {_LARGEST_WINDOW}")
         nodes, arcs = told.number("nodes"), told.number("arcs")
         bits = 8 * self._path.stat().st_size
-        if nodes > min(bits, MAX_NODES):  # each has a degree, of a bit at least
+        if nodes > min(bits, MAX_NODES):  # the degree of each node takes one bit at least
             raise HpcgnnError(
                 f"{self._path} was cut short, or is not that of {told.path}: it has {bits:,} bits for {nodes:,} nodes"
             )
@@ -65,21 +65,21 @@ class BvGraph(StructureSource):
 
 
 class _Decoder:
-    """One way through a file."""
+    """One pass through a file."""
 
     def __init__(self, path: Path, info: SourceInfo, codes: np.ndarray, sizes: np.ndarray, window: int) -> None:
         self._path, self._codes, self._sizes = path, codes, sizes
         self._nodes, self._arcs = info.num_nodes, info.num_edges or 0
         self._file_bytes, self._bytes = path.stat().st_size, FileBytes(path)
-        self._begin, self._data = 0, np.empty(0, np.uint8)  # the slab, and the file's byte that it begins with
+        self._begin, self._data = 0, np.empty(0, np.uint8)  # the first byte of the slab in the file, and the slab
         self._ring = np.zeros((window + 1, 64), np.int64)
         self._degrees = np.zeros(window + 1, np.int64)
 
     def arcs(self, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """``(sources, targets)`` (m,) int64 of about ``capacity`` arcs, or of one node."""
+        """``(sources, targets)``, (m,) int64 each, of about ``capacity`` arcs at a time, or of one node that has more."""
         from hpcgnn.data.sources import bv_loops
 
-        at, node = 0, 0  # bit of the file
+        at, node = 0, 0  # ``at`` is a bit of the file
         while node < self._nodes:
             src, dst = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
             after, node, count, reason, degree = bv_loops.decode(
@@ -96,7 +96,7 @@ class _Decoder:
             if reason == bv_loops.SHORT:
                 self._read_on(at, node, moved=count > 0)
             elif reason == bv_loops.NARROW:
-                # Before memory is taken for them: a damaged file may say any number.
+                # A damaged file may have any degree, so it is checked before memory is allocated.
                 if degree > self._arcs:
                     raise HpcgnnError(f"{self._path} is damaged at byte {at // 8:,}: node {node:,} has {degree:,} arcs")
                 wider = np.zeros((self._ring.shape[0], degree), np.int64)
@@ -105,7 +105,7 @@ class _Decoder:
             capacity = max(capacity, degree)
 
     def _read_on(self, at: int, node: int, *, moved: bool) -> None:
-        """Let the slab begin with bit ``at`` and be longer, if it began there before."""
+        """Read the next slab, from bit ``at`` on. If no node could be decoded (``moved`` is False), it is twice as long."""
         begin = at // 8
         if self._begin + self._data.size == self._file_bytes:
             raise HpcgnnError(
@@ -124,7 +124,7 @@ class _Properties:
         self.path, self._values = path, values
 
     def number(self, name: str, usual: int | None = None) -> int:
-        """A whole number from 0 on; ``usual`` where the file does not say."""
+        """The property ``name``, a whole number of at least 0, or ``usual`` if the file does not have it."""
         text = self._values.get(name)
         if text is None and usual is not None:
             return usual
@@ -133,7 +133,7 @@ class _Properties:
         return int(text)
 
     def codes(self) -> np.ndarray:
-        """(5,) the codes of :data:`_FIELDS`."""
+        """(5,) the codes of the :data:`_FIELDS`. Raises HpcgnnError for a format that cannot be read here."""
         if self._values.get("endianness", "big") != "big" or not self._values.get("graphclass", "BVGraph").endswith(
             "BVGraph"
         ):
