@@ -1,4 +1,4 @@
-"""Partitioning: a graph file in, a parts file out, in one process or distributed over MPI ranks."""
+"""Partitioning of a graph file into a parts file, in one process or distributed over MPI ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionOptions", "PartitionReport", "partition"]
 
-# Loops that numba compiles are imported with the partitioner, not with the options that a command has.
+# Loops that numba compiles are imported with the partitioner, not with the options of a command.
 __getattr__ = attributes(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""What a partition balances: in-edges, training nodes, nodes."""
+"""The quantities that a partition balances: in-edges, training nodes, nodes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _COMBINED_TOTAL = 1 << 30
 
 @dataclass(frozen=True)
 class Balance:
-    """The quantities to balance and their ``totals`` (C,) int64 over the graph; ``notes`` tell what was left out and why.
+    """The C quantities to balance.
 
-    A node's ``edges`` are its in-edges plus one, for the work on its own row: with in-degrees alone, nodes that nothing
-    points at would weigh nothing and could all end up in one part.
+    names: of the quantities. totals: (C,) int64 their sums over the graph. notes: sentences about quantities that are left out.
+
+    A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges would
+    have no weight, and could all be in one part.
     """
 
     names: tuple[str, ...]
@@ -28,7 +30,7 @@ class Balance:
 
     @classmethod
     def of(cls, world: World, reader: SlabReader, slab: Slab, wanted: tuple[str, ...]) -> Balance:
-        """Those of ``wanted`` that the graph has, or nodes if it has none of them. Collective."""
+        """The quantities among ``wanted`` that the graph has, or nodes if it has none of them. Collective."""
         with together(world, "read the graph"):
             weights = node_weights(reader, wanted, slab.first, slab.indptr)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))
@@ -41,18 +43,18 @@ class Balance:
         return cls(tuple(wanted[c] for c in kept), totals[kept], tuple(notes))
 
     def weights(self, reader: SlabReader, first: int, indptr: np.ndarray) -> np.ndarray:
-        """(n, C) int64 of nodes ``first ..`` whose in-edges ``indptr`` (n+1) delimits."""
+        """(n, C) int64 quantities of the n nodes from ``first`` on. indptr: (n+1,) int64 offsets of their in-edges."""
         return node_weights(reader, self.names, first, indptr)
 
     def first_of(self, *names: str) -> Balance:
-        """The first of ``names`` that is balanced, alone."""
+        """A balance of one quantity: the first of ``names`` that is among those to balance."""
         column = next(self.names.index(name) for name in names if name in self.names)
         return Balance((self.names[column],), self.totals[column : column + 1], self.notes)
 
     def combined(self, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-        """(n, 1) int64: one weight from several, each quantity counting for the same share of the graph.
+        """(n, 1) int64: one weight for each node from ``weights`` (n, C), in which every quantity has the same total.
 
-        For partitioners with one weight a node. It balances the sum of the quantities, not each of them.
+        It is for partitioners that take one weight a node. They balance the sum of the quantities, not each of them.
         """
         units = min(_COMBINED_UNITS_PER_NODE, _COMBINED_TOTAL // max(num_nodes, 1) + 1)
         shares = (weights / self.totals).mean(axis=1, keepdims=True) * num_nodes
@@ -60,7 +62,7 @@ class Balance:
 
 
 def node_weights(reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.ndarray) -> np.ndarray:
-    """(n, len(names)) int64 of nodes ``first ..``."""
+    """(n, len(names)) int64 quantities of the n nodes from ``first`` on. indptr: (n+1,) int64 offsets of their in-edges."""
     count = indptr.size - 1
     columns = []
     for name in names:

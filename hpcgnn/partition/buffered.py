@@ -1,4 +1,4 @@
-"""Fennel: partitioning by buffered streaming, for graphs that do not fit into memory."""
+"""Method ``fennel``: partitioning by buffered streaming, for graphs that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hpcgnn.partition.coarse import COARSE_PASSES, coarse_model, node_shares
 from hpcgnn.partition.multilevel import Model, Parts, Search, partition_model
 from hpcgnn.partition.slabs import Advance, edge_chunks
 
-# Of each pass over the buffers, in edges of an average node: what fullness costs (1.5 is Fennel's own) from nothing, and after a
-# whole graph has been looked at in small.
+# The price of fullness in each pass over the buffers, in units of an average node's edges (1.5 is Fennel's own): of passes that
+# start without parts, and of passes after a coarse model of the whole graph has been partitioned.
 _PRICES, _PRICES_AFTER_COARSE = (1.5, 0.5), (0.5, 0.25)
 _BUFFER_EDGES = 1 << 23
 _BUFFER_NODES = 1 << 21
@@ -23,21 +23,21 @@ _ROUNDS = 8
 
 
 def fennel_passes(reader: SlabReader) -> int:
-    """How often :func:`fennel` counts each node."""
+    """The number of times that :func:`fennel` counts each node by ``advance``."""
     return len(_PRICES) if _fits(reader) else COARSE_PASSES + len(_PRICES_AFTER_COARSE)
 
 
 def fennel(
     reader: SlabReader, balance: Balance, num_parts: int, tolerance: float, seed: int, advance: Advance
 ) -> np.ndarray:
-    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), streamed again to improve.
+    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), with a second pass to improve them.
 
-    Nodes come in the order of the file, some millions of their in-edges at a time; those in memory are partitioned together,
-    beside what is in the parts already. Where that is not the whole graph, its clusters are partitioned first
-    (:mod:`hpcgnn.partition.coarse`). Out-edges of a directed graph are seen where both ends are in the buffer; of others, each
-    node keeps the part that most of them go to. Memory: 16 bytes a node, and the buffer (about 0.5 GiB).
-    Every quantity of ``balance`` has a capacity of ``tolerance`` times its mean. ``advance`` counts nodes,
-    :func:`fennel_passes` times.
+    Nodes are read in the order of the file, with some millions of their in-edges at a time. Those in the buffer are partitioned
+    together, beside the nodes that are in the parts already. If the buffer is smaller than the graph, the graph's clusters are
+    partitioned first (:mod:`hpcgnn.partition.coarse`). Out-edges of a directed graph are known where both ends are in the buffer;
+    of its other out-edges, each node only remembers the part to which most of them go. Memory is 16 bytes a node and the buffer
+    (about 0.5 GiB). In each part, every quantity of ``balance`` has a capacity of ``tolerance`` times its mean. ``advance``
+    counts all nodes :func:`fennel_passes` times.
 
     Raises:
         HpcgnnError: for 2**31 nodes and more.
@@ -73,7 +73,7 @@ def _fits(reader: SlabReader) -> bool:
 def _coarsely(
     reader: SlabReader, balance: Balance, filled: Parts, seed: int, rng: np.random.Generator, advance: Advance
 ) -> np.ndarray:
-    """Parts (N,) int32 that keep clusters together."""
+    """Parts (N,) int32 from a partition of the coarse model, in which all nodes of a cluster are in one part."""
     model, labels = coarse_model(reader, balance, filled.load.shape[0], seed, advance)
     parts = np.full(model.num_nodes, -1, dtype=np.int32)
     edges = model.columns.size / 2 / max(model.num_nodes, 1)
@@ -82,12 +82,12 @@ def _coarsely(
 
 
 def _buffers(reader: SlabReader) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """``(first node, indptr (n+1) from 0, sources)`` of as many rows as a buffer takes."""
+    """``(first node, indptr (n+1,) from 0, sources)`` of all rows, in pieces that fit into a buffer."""
     held: list[tuple[np.ndarray, np.ndarray]] = []
     first = edges = 0
     for chunk in edge_chunks(reader, 0, reader.meta.num_nodes):
         if held and (edges + chunk.sources.size > _BUFFER_EDGES or chunk.last - first > _BUFFER_NODES):
-            buffer, held, edges = _joined(first, held), [], 0  # what it was joined from is not to stay while it is used
+            buffer, held, edges = _joined(first, held), [], 0  # the pieces' memory is freed while the buffer is used
             yield buffer
             del buffer
             first = chunk.first
@@ -109,7 +109,8 @@ def _model(
     edges: tuple[np.ndarray, np.ndarray],
     known: tuple[np.ndarray, np.ndarray],
 ) -> Model:
-    """The buffer ``edges`` (indptr, sources) of nodes ``first ..`` beside what is ``known``: (parts, votes) of all nodes."""
+    """The model of a buffer: ``edges`` are the (indptr, sources) of nodes from ``first`` on, ``known`` the (parts, votes) of all
+    nodes."""
     symmetric = not reader.meta.directed
     degrees = np.zeros(edges[0].size - 1, dtype=np.int64)
     multilevel_loops.count_model(first, *edges, symmetric, *known, degrees)

@@ -1,4 +1,4 @@
-"""Clusters of a graph that is larger than memory: the inner loops of one stream over its edges. Compiled by numba."""
+"""Inner loops, compiled by numba, that find clusters of a graph larger than memory in a stream of its edges."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def join(
     sizes: np.ndarray,
     affinity: np.ndarray,
 ) -> int:
-    """Move each of the nodes ``first ..`` to the cluster that most of its in-edges come from, if that stays below ``limit``.
+    """Move each of the n nodes from ``first`` on to the cluster from which most of its in-edges come, up to the size ``limit``.
 
-    ``labels`` (N,) int32 names each node's cluster and ``sizes`` (N,) float32 what is in it: the sum of its nodes' ``shares``
-    (n,). Both are modified; ``affinity`` (N,) int32 zeros are work space. Returns how many edges lie between clusters.
+    labels: (N,) int32 cluster of each node. sizes: (N,) float32 sum of the shares of each cluster's nodes. Both are modified.
+    shares: (n,) of the nodes to move. affinity: (N,) int32 zeros, work space. Returns the number of edges between clusters.
     """
     between = 0
     for v in range(indptr.size - 1):
@@ -57,9 +57,10 @@ def sample(
     columns: np.ndarray,
     taken: int,
 ) -> int:
-    """Append the ends of edges between clusters to ``rows`` and ``columns`` from ``taken`` on, each with an equal chance.
+    """Append the clusters of both ends of some edges between clusters to ``rows`` and ``columns``, from ``taken`` on.
 
-    An edge is taken if a hash of its place in the file is below ``threshold``. Returns how many are taken now.
+    Each edge has the same chance: it is taken if a hash of its position in the file is below ``threshold``. Returns the number
+    of edges that are in ``rows`` now.
     """
     for v in range(indptr.size - 1):
         mine = labels[first + v]
@@ -77,7 +78,7 @@ def sample(
 
 @numba.njit(cache=True, nogil=True)
 def add_amounts(first: int, labels: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
-    """Add ``amounts`` (n, C) of nodes ``first ..`` to the ``sums`` (clusters, C) of their clusters."""
+    """Add ``amounts`` (n, C) of the n nodes from ``first`` on to the ``sums`` (clusters, C) of their clusters."""
     for v in range(amounts.shape[0]):
         for c in range(amounts.shape[1]):
             sums[labels[first + v], c] += amounts[v, c]
@@ -85,7 +86,8 @@ def add_amounts(first: int, labels: np.ndarray, amounts: np.ndarray, sums: np.nd
 
 @numba.njit(cache=True, nogil=True)
 def both_ways(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
-    """Store each edge in both directions where ``cursor`` says that a row goes on; modifies the last two."""
+    """Store each edge (rows[i], columns[i]) in both directions in ``indices``. ``cursor`` has the next free place of each row.
+    Both are modified."""
     for i in range(rows.size):
         indices[cursor[rows[i]]] = columns[i]
         cursor[rows[i]] += 1

@@ -1,7 +1,7 @@
-"""A small model of a graph that is larger than memory: clusters found by streaming, and a sample of the edges between them.
+"""A coarse model of a graph that is larger than memory: clusters found by streaming, and a sample of the edges between them.
 
-As semi-external partitioning does it (Akhremtsev, Sanders, Schulz 2014): where a graph has structure, its clusters say more about
-where a node belongs than the part of the graph that fits into a buffer.
+Semi-external partitioning does the same (Akhremtsev, Sanders, Schulz 2014). If a graph has structure, its clusters tell more
+about the right part of a node than the share of the graph that fits into a buffer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hpcgnn.partition.slabs import Advance, edge_chunks
 CLUSTER_PASSES = 2
 COARSE_PASSES = CLUSTER_PASSES + 1
 _MOST_EDGES = 1 << 23
-_SMALLER = 4  # than those in a buffer, because a stream finds them less well
+_SMALLER = 4  # clusters are smaller than those in a buffer by this factor, because a stream finds worse ones
 
 
 def coarse_model(
     reader: SlabReader, balance: Balance, num_parts: int, seed: int, advance: Advance
 ) -> tuple[Model, np.ndarray]:
-    """``(model of the clusters, labels (N,) int32 of the nodes)``; ``advance`` counts nodes, ``COARSE_PASSES`` times.
+    """``(model of the clusters, labels (N,) int32 of the nodes)``; ``advance`` counts all nodes ``COARSE_PASSES`` times.
 
-    Memory: 12 bytes a node, and at most ``_MOST_EDGES`` edges of the model.
+    Memory is 12 bytes a node, and at most ``_MOST_EDGES`` edges of the model.
     """
     nodes = reader.meta.num_nodes
     labels, between = _clusters(reader, balance, num_parts, advance)
@@ -45,7 +45,7 @@ def coarse_model(
 
 
 def _clusters(reader: SlabReader, balance: Balance, num_parts: int, advance: Advance) -> tuple[np.ndarray, int]:
-    """Each node's cluster (N,) int32, and an upper bound of the edges between clusters in the end."""
+    """Each node's cluster, (N,) int32, and an upper bound of the number of edges between clusters."""
     nodes = reader.meta.num_nodes
     labels, sizes = np.arange(nodes, dtype=np.int32), np.ones(nodes, dtype=np.float32)
     affinity = np.zeros(nodes, dtype=np.int32)
@@ -63,7 +63,7 @@ def _clusters(reader: SlabReader, balance: Balance, num_parts: int, advance: Adv
 
 
 def node_shares(amounts: np.ndarray, balance: Balance, num_nodes: int) -> np.ndarray:
-    """(n,) float32: what nodes with ``amounts`` (n, C) have of all that balances, 1 on average."""
+    """(n,) float32: the mean share of nodes with ``amounts`` (n, C) in all quantities of ``balance``, 1 for an average node."""
     return (amounts * (num_nodes / balance.totals)).mean(axis=1).astype(np.float32)
 
 

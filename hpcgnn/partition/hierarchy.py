@@ -1,7 +1,8 @@
-"""Which parts share a node: groups of K parts with many edges between them, renumbered to be consecutive.
+"""The choice of the parts that share a node of the machine: groups of K parts with many edges between them, which are renumbered
+to be consecutive.
 
-After any partitioner, from the quotient graph alone: its nodes are the parts, its edges weigh the cut edges between two.
-It is sparse: at most one entry for a cut edge, and for a pair of parts.
+It runs after any partitioner, and needs only the quotient graph, whose nodes are the parts, and whose edge weights are the
+numbers of cut edges between two parts. This graph has at most as many entries as there are cut edges, or pairs of parts.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 _PENDING_ENTRIES = 1 << 22
 _SWEEPS = 20
-# A start takes a time of the square of the parts, and seconds for thousands.
+# The time of a start grows with the square of the number of parts: seconds for thousands of parts.
 _STARTS, _MOST_PARTS_FOR_STARTS = 8, 2048
 
 
 def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
-    """The parts (n,) int32 of this rank's nodes, renumbered so that parts of one node are consecutive. Collective.
+    """The parts (n,) int32 of this rank's nodes, renumbered so that the parts of one machine node are consecutive. Collective.
 
-    With K = ``ranks_per_node``, parts ``k * K`` to ``(k + 1) * K - 1`` are group k. Nothing changes for K = 1 and K = P,
-    nor after a ``method`` that groups by itself.
+    With K = ``ranks_per_node``, parts ``k * K`` to ``(k + 1) * K - 1`` are group k. Numbers stay as they are for K = 1 and
+    K = P, and after a ``method`` that makes groups itself.
     """
     options, world = problem.options, problem.world
     if options.ranks_per_node in (1, options.num_parts) or (method == "mtkahypar" and mtkahypar.maps(options)):
@@ -48,9 +49,9 @@ def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
 def quotient_graph(
     world: World, reader: SlabReader, slab: Slab, parts: np.ndarray, num_parts: int, advance: Advance
 ) -> sp.csr_matrix:
-    """(P, P) symmetric, float64: the cut edges between two parts, of both directions, on rank 0. Collective.
+    """(P, P) symmetric float64 matrix of the numbers of cut edges, of both directions, between two parts. Collective.
 
-    ``parts`` (n,) are those of this rank's nodes; ``advance`` counts them once.
+    Only rank 0 gets it; on other ranks it is empty. ``parts`` (n,) are those of this rank's nodes; ``advance`` counts them once.
     """
     directory = Directory(world, slab, parts)
     keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -74,7 +75,7 @@ def quotient_graph(
 
 
 def _merged(keys: np.ndarray, counts: np.ndarray, pending: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct keys and how often they occur, with those of ``pending`` added."""
+    """Sorted distinct keys and the number of times that each occurs, after those of ``pending`` have been added."""
     more, times = np.unique(np.concatenate([np.zeros(0, np.int64), *pending]), return_counts=True)
     every, places = np.unique(np.concatenate([keys, more]), return_inverse=True)
     sums = np.zeros(every.size, dtype=np.int64)
@@ -83,11 +84,11 @@ def _merged(keys: np.ndarray, counts: np.ndarray, pending: list[np.ndarray]) -> 
 
 
 def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
-    """The group (P,) of each part, exactly ``size`` in each, with much of the weight of ``quotient`` inside groups.
+    """The group (P,) of each part; each has exactly ``size`` parts, and much of the weight of ``quotient`` is inside groups.
 
-    The best of several starts, each improved by swapping two parts as long as that helps: the parts as they are numbered,
-    which in recursive partitioners is near already, and groups grown from ``seed`` and the seeds after it. METIS is no
-    help here: on graphs of so few nodes it divides by zero.
+    It is the best of several starts, each improved by swaps of two parts as long as these help. One start groups parts by their
+    numbers, because recursive partitioners give neighbouring parts close numbers. In the others, groups grow from random parts
+    that depend on ``seed``. METIS cannot be used: on graphs of so few nodes it divides by zero.
     """
     csr = quotient.indptr, quotient.indices, quotient.data
     best = np.arange(quotient.shape[0]) // size
@@ -105,7 +106,7 @@ def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
 def _grown_groups(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, order: np.ndarray, size: int
 ) -> np.ndarray:
-    """(P,) groups, each from the next free part of ``order`` and then the free parts with most weight toward it."""
+    """(P,) groups. Each starts with the next free part of ``order``, and takes the free parts with most weight toward it."""
     groups = np.full(order.size, -1)
     toward = np.empty(order.size)
     group = 0
@@ -128,10 +129,10 @@ def _grown_groups(
 
 @numba.njit(cache=True)
 def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
-    """The weight inside ``groups`` (P,) of ``size`` members after swaps that add to it; modifies them.
+    """Swap parts between ``groups`` (P,) of ``size`` members as long as that adds weight inside them; returns this weight.
 
-    CSR of the symmetric quotient graph. Memory O(P): weights toward groups are added up anew for each part that is looked at.
-    Weights are counts, so that sums are exact in any order.
+    ``groups`` is modified. indptr, indices, data: the symmetric quotient graph in CSR. Memory is O(P), because the weights toward
+    groups are added up again for each part. Weights are counts, so their sums are exact in any order.
     """
     members = np.argsort(groups, kind="mergesort").reshape(-1, size)
     inside = np.zeros(groups.size)
@@ -164,7 +165,7 @@ def _swap(
     inside: np.ndarray,
     pair: tuple[int, int],
 ) -> None:
-    """Have two parts change places; modifies the last four but one."""
+    """Exchange the groups of the two parts of ``pair``; modifies ``groups``, ``members`` and ``inside``."""
     first, second = groups[pair[0]], groups[pair[1]]
     for group, gone, come in ((first, pair[0], pair[1]), (second, pair[1], pair[0])):
         for place in range(members.shape[1]):
@@ -186,7 +187,7 @@ def _swap_parts(
     members: np.ndarray,
     inside: np.ndarray,
 ) -> bool:
-    """Swap each part with the one of another group that gains most, where any gains; whether one did.
+    """Swap each part with the part of another group for which this gains most, if it gains at all; returns whether any did.
 
     members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group.
     """

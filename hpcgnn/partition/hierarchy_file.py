@@ -1,4 +1,5 @@
-"""Nodes first, then ranks: the parts of a graph in a file are divided again, each from a file of its own."""
+"""Partitioning on two levels, for nodes and then for their ranks: the graph in a file is divided into groups, and each group, in a
+file of its own, into parts."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from hpcgnn.partition.kaminpar_file import SymmetricFile
 
-# Each group has a file open.
+# Each group has an open file.
 MOST_GROUPS = 256
 
 
@@ -19,9 +20,10 @@ def divide_twice(
     size: int,
     divide: Callable[[SymmetricFile, int], np.ndarray],
 ) -> np.ndarray:
-    """Parts (N,) int32: ``divide(graph, P / size)`` into groups, then each group's own edges into ``size`` parts.
+    """Parts (N,) int32: ``divide(graph, P / size)`` makes groups, and then the edges inside each group are divided into ``size``
+    parts.
 
-    Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. ``weights`` (N,) int64 are the nodes'.
+    Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. weights: (N,) int64 weight of each node.
     """
     groups = divide(graph, num_parts // size)
     order = np.argsort(groups, kind="stable")
@@ -43,7 +45,7 @@ def divide_twice(
 def _induced(
     graph: SymmetricFile, weights: np.ndarray, groups: np.ndarray, order: np.ndarray, bounds: np.ndarray
 ) -> list[SymmetricFile]:
-    """The graph of each group's nodes, numbered in the order that they had: ``order[bounds[g] : bounds[g + 1]]``."""
+    """The graph inside each group. Node k of group g is node ``order[bounds[g] + k]``, so that nodes keep their order."""
     local = np.empty(groups.size, dtype=graph.dtype)
     local[order] = np.arange(groups.size) - np.repeat(bounds[:-1], np.diff(bounds))
     degrees = np.zeros(groups.size, dtype=np.int64)

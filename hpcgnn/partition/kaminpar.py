@@ -1,6 +1,6 @@
-"""KaMinPar (MIT licence, ``pip install kaminpar``): less memory and time than METIS at the same cut.
+"""Method ``kaminpar``: KaMinPar (MIT licence, ``pip install kaminpar``) takes less memory and time than METIS for the same cut.
 
-It balances one weight a node, here that of the in-edges; :mod:`hpcgnn.partition.repair` then balances each quantity.
+It balances one weight a node, here the number of in-edges; :mod:`hpcgnn.partition.repair` then balances each quantity.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hpcgnn.partition.slabs import Advance
 
 _RUN = Path(__file__).with_name("kaminpar_run.py")
 MANY_PARTS = 1024
-# Several threads find other parts in each run. Below this many neighbours one takes seconds.
+# With several threads, each run finds other parts. Up to this number of neighbours, one thread takes seconds only.
 REPEATABLE_ENTRIES = 1 << 24
 SAMPLED_ENTRIES = 1 << 24
-# Up to here the preset for quality takes seconds, too.
+# Up to this number of neighbours, the preset for quality takes seconds only, too.
 CAREFUL_ENTRIES = 1 << 22
 
 
@@ -42,9 +42,9 @@ def assign(
     folder: Path | None,
     advance: Advance,
 ) -> np.ndarray:
-    """Parts (N,) int32 of all nodes, each quantity of ``balance`` within ``tolerance`` of its mean if that is found.
+    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are found.
 
-    Temporary files are in ``folder``, or where the system keeps them. ``advance`` counts nodes, twice.
+    Temporary files are in ``folder``, or in the system's folder for them if it is None. ``advance`` counts all nodes twice.
     """
     graph = write_symmetric(reader, balance, folder, advance)
     try:
@@ -61,7 +61,7 @@ def assign(
 def _divide_smaller(
     graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions, tolerance: float
 ) -> np.ndarray:
-    """:func:`_divide`, of a sample of the edges where there are very many: that needs half of the memory."""
+    """As :func:`_divide`, but of a sample of the edges if there are very many, which needs half of the memory."""
     if graph.num_entries <= SAMPLED_ENTRIES:
         return _divide(graph, weights, options, tolerance)
     fewer = sampled(graph, weights, options.seed)
@@ -72,7 +72,7 @@ def _divide_smaller(
 
 
 def _divide(graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions, tolerance: float) -> np.ndarray:
-    """Parts (N,) int32; with several ranks a node, of the nodes first, with the tolerance shared between both levels."""
+    """Parts (N,) int32. With several ranks a machine node, there are two levels, nodes and ranks, which share the tolerance."""
     threads, groups = _threads(graph, options), options.num_parts // options.ranks_per_node
 
     def divide(part: SymmetricFile, count: int) -> np.ndarray:
@@ -85,12 +85,12 @@ def _divide(graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions
 
 
 def _threads(graph: SymmetricFile, options: PartitionOptions) -> int:
-    """One for a small graph, so that a seed gives the same parts whenever it is used."""
+    """The number of threads: 1 for a small graph, so that the same seed always gives the same parts."""
     return options.processes if graph.num_entries > REPEATABLE_ENTRIES else 1
 
 
 def run(graph: SymmetricFile, num_parts: int, *, tolerance: float, seed: int, threads: int) -> np.ndarray:
-    """Parts (N,) int32 by one of KaMinPar's presets for little memory, in a process of its own."""
+    """Parts (N,) int32 by KaMinPar, with one of its presets for little memory, in a process of its own."""
     few = "terapart-eco" if graph.num_entries <= CAREFUL_ENTRIES else "terapart"
     context = "terapart-largek" if num_parts >= MANY_PARTS else few
     arguments = (context, num_parts, tolerance, seed % (1 << 31), threads)

@@ -1,7 +1,7 @@
-"""The symmetric graph in a file that KaMinPar maps into its memory, made within bounded memory.
+"""The symmetric graph in a file that KaMinPar maps into its memory; the file is made in bounded memory.
 
-The file is ParHIP's binary format: a header, where each row begins, the neighbours row after row, the nodes' weights. A
-row joins the in-edges that ``graph.h5`` stores with the out-edges, which are sorted by ranges of nodes into spools first.
+It has ParHIP's binary format: a header, the place at which each row begins, the neighbours row after row, the nodes' weights. A
+row joins the in-edges, which ``graph.h5`` stores, with the out-edges, which are first sorted by ranges of nodes into spools.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RANGE_ENTRIES = 1 << 22
 _MOST_RANGES = 256
 _ROWS_AT_A_TIME = 1 << 20
 _HEADER_BYTES = 24
-# ParHIP's version word has a bit for everything that is narrow or absent.
+# ParHIP's version word has a bit for each array that is absent or has 32 bits.
 _NO_EDGE_WEIGHTS, _NARROW_NODES = 1, 8
 
 
 class SymmetricFile:
     """The graph joined with its transpose, without self-loops and duplicates, in an unnamed file in ``folder``.
 
-    ``num_entries`` counts neighbours, each edge twice. Rows are read back by :meth:`rows`.
+    ``num_entries`` is the number of neighbours of all nodes, so that each edge counts twice. :meth:`rows` reads rows back.
     """
 
     def __init__(self, num_nodes: int, folder: Path | None) -> None:
@@ -47,7 +47,7 @@ class SymmetricFile:
         self.num_entries += indices.size
 
     def finish(self, degrees: np.ndarray) -> None:
-        """Write what precedes the neighbours: ``degrees`` (N,) int64 tells where each row begins."""
+        """Write the header and the places at which rows begin, from ``degrees`` (N,) int64, in front of the neighbours."""
         version = _NO_EDGE_WEIGHTS | (_NARROW_NODES if self.dtype.itemsize == 4 else 0)
         _write(self.file, np.array([version, self.num_nodes, self.num_entries, self._first_entry], np.uint64), 0)
         begin = self._first_entry
@@ -57,11 +57,12 @@ class SymmetricFile:
             begin = int(ends[-1])
 
     def write_weights(self, first: int, weights: np.ndarray) -> None:
-        """Store the weights (n,) int64 of nodes ``first ..``, after :meth:`finish`."""
+        """Write the weights (n,) int64 of the n nodes from ``first`` on. Call it after :meth:`finish`."""
         _write(self.file, weights, self._position(self.num_entries) + 8 * first)
 
     def rows(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """``(first node, indptr (n+1) int64 from 0, neighbours)`` of consecutive rows, about a range's at a time."""
+        """``(first node, indptr (n+1,) int64 from 0, neighbours)`` of all rows in order, about ``RANGE_ENTRIES`` neighbours at
+        a time."""
         first = 0
         while first < self.num_nodes:
             last = min(first + _ROWS_AT_A_TIME, self.num_nodes)
@@ -73,7 +74,7 @@ class SymmetricFile:
             first += count
 
     def close(self) -> None:
-        """Give the disk space back."""
+        """Free the disk space."""
         self.file.close()
 
     def _position(self, entry: int) -> int:
@@ -89,14 +90,14 @@ class SymmetricFile:
 
 
 def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, advance: Advance) -> SymmetricFile:
-    """The symmetric graph behind ``reader`` with one weight a node, from one quantity of ``balance``.
+    """Write the symmetric graph of ``reader`` with one weight a node, from one quantity of ``balance``.
 
-    That is the in-edges, else the nodes, else the training nodes. Parts of equal sums of several quantities differ in
-    each of them by half and more, and evening that out costs more cut edges than were saved; starting from one quantity
-    costs next to nothing.
+    This quantity is the in-edges, else the nodes, else the training nodes. If parts had equal sums of several quantities, each of
+    these would differ by half and more, and to balance it then would cost more cut edges than the sum saves. From one balanced
+    quantity, it costs few.
 
-    Memory is 8 bytes a node and what ``RANGE_ENTRIES`` neighbours take; disk, 4 bytes a neighbour and 8 an edge while the
-    file is made. ``advance`` counts nodes, twice. A full disk raises ``OSError``.
+    Memory is 8 bytes a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge while
+    the file is made. ``advance`` counts all nodes twice. A full disk raises ``OSError``.
     """
     nodes = reader.meta.num_nodes
     degrees = np.zeros(nodes, dtype=np.int64)
@@ -131,16 +132,16 @@ def _write_weights(reader: SlabReader, balance: Balance, file: SymmetricFile) ->
 
 
 def one_weight(balance: Balance, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-    """(n,) int64, at least 1: what the partitioner balances of the ``weights`` (n, C)."""
+    """(n,) int64, at least 1: the one quantity of ``weights`` (n, C) that the partitioner balances."""
     one = balance.first_of("edges", "nodes", "train")
     weights = weights[:, [balance.names.index(one.names[0])]]
-    # Most nodes have no training weight, and the partitioner wants one of every node.
+    # The partitioner needs a weight above 0 for every node, and most nodes are not in training.
     return (one.combined(weights, num_nodes) if one.names == ("train",) else weights)[:, 0]
 
 
 @numba.njit(cache=True)
 def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndarray) -> None:
-    """Add each edge but self-loops to both of its ends' ``degrees`` (N,)."""
+    """Add each edge, except self-loops, to the ``degrees`` (N,) of both of its ends."""
     for row in range(indptr.size - 1):
         for source in sources[indptr[row] : indptr[row + 1]]:
             if source != first + row:
@@ -149,7 +150,8 @@ def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndar
 
 
 def _ranges(degrees: np.ndarray) -> np.ndarray:
-    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more if they were too many."""
+    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more, so that there are at most 256
+    ranges."""
     ends = np.cumsum(degrees)
     total = int(ends[-1]) if ends.size else 0
     step = max(RANGE_ENTRIES, -(-total // _MOST_RANGES), 1)
@@ -158,7 +160,7 @@ def _ranges(degrees: np.ndarray) -> np.ndarray:
 
 
 def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
-    """Append ``source, destination`` of each edge to the spool of the range that holds the source."""
+    """Append source and destination of each edge to the spool of the range in which the source is."""
     ends = np.zeros(len(spools) + 1, dtype=np.int64)
     pairs = np.empty((chunk.sources.size, 2), spools[0].dtype)
     _sort_by_range(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, bounds, ends, pairs)
@@ -171,7 +173,10 @@ def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
 def _sort_by_range(
     first: int, indptr: np.ndarray, sources: np.ndarray, bounds: np.ndarray, ends: np.ndarray, pairs: np.ndarray
 ) -> None:
-    """``source, destination`` (m, 2) of edges but self-loops by the range of the source; ``ends`` (R+1,) zeros delimits."""
+    """Write source and destination of each edge, except self-loops, to ``pairs`` (m, 2), sorted by the range of the source.
+
+    ``ends`` (R+1,), zeros at first, becomes the offsets of the R ranges in ``pairs``.
+    """
     owners = np.empty(sources.size, np.int16)
     for row in range(indptr.size - 1):
         for i in range(indptr[row], indptr[row + 1]):
@@ -192,7 +197,7 @@ def _sort_by_range(
 def _join_rows(
     reader: SlabReader, first: int, last: int, spool: Spool, degrees: np.ndarray, file: SymmetricFile
 ) -> None:
-    """Append the rows of nodes ``[first, last)`` to ``file``; their ``degrees`` then no longer count duplicates."""
+    """Append the rows of nodes ``[first, last)`` to ``file``, and correct their ``degrees``, which have counted duplicates."""
     indptr = np.concatenate(([0], np.cumsum(degrees[first:last])))
     indices, cursor = np.empty(int(indptr[-1]), file.dtype), indptr[:-1].copy()
     for chunk in edge_chunks(reader, first, last):
@@ -208,7 +213,7 @@ def _join_rows(
 def _place_sources(
     first: int, indptr: np.ndarray, sources: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray
 ) -> None:
-    """Store the sources of nodes ``first ..`` but self-loops in their rows of ``indices``; row 0 is that of ``base``."""
+    """Store the sources of the nodes from ``first`` on, except self-loops, in their rows of ``indices``; row 0 is node ``base``."""
     for row in range(indptr.size - 1):
         for source in sources[indptr[row] : indptr[row + 1]]:
             if source != first + row:
@@ -218,7 +223,7 @@ def _place_sources(
 
 @numba.njit(cache=True)
 def _place_pairs(pairs: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray) -> None:
-    """Store ``pairs[:, 1]`` in the rows ``pairs[:, 0]`` of ``indices``; row 0 is that of node ``base``."""
+    """Store ``pairs[:, 1]`` in the rows of nodes ``pairs[:, 0]`` in ``indices``; row 0 is node ``base``."""
     for i in range(pairs.shape[0]):
         row = pairs[i, 0] - base
         indices[cursor[row]] = pairs[i, 1]

@@ -1,4 +1,4 @@
-"""Runs a partitioner's script in a process of its own, from one unnamed file into another."""
+"""A function that runs a partitioner's script in a process of its own, which reads and writes unnamed files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def run_on_file(
 ) -> np.ndarray:
     """Parts (N,) int32 that ``script GRAPH PARTS ARGUMENTS`` writes for the N nodes of the file ``graph``.
 
-    The script starts afresh, is not forked from this process, and imports the partitioner alone: its memory goes back
-    to the system whole. Its parts go through a file in ``folder``. Raises :class:`HpcgnnError`, with ``name``.
+    The script runs in a new process, not a fork of this one, and imports only the partitioner, so that all of its memory goes back
+    to the system. Its parts go through a file in ``folder``. Raises :class:`HpcgnnError`, which has ``name``, if it fails.
     """
     with tempfile.TemporaryFile(dir=folder) as out:
         inherited = (graph.fileno(), out.fileno())
-        # -P: the folder of the script has modules named after the libraries that they use.
+        # With -P, Python does not import from the script's folder, whose modules have the names of the libraries that they use.
         command = [sys.executable, "-P", str(script), *(f"/dev/fd/{number}" for number in inherited)]
         command += map(str, arguments)
         ended = subprocess.run(command, pass_fds=inherited, capture_output=True, text=True, check=False)

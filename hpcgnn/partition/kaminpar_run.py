@@ -1,7 +1,8 @@
-"""Run by :mod:`hpcgnn.partition.kaminpar` in a process of its own: partition the graph in one file into another.
+"""A script that partitions the graph in one file, and writes its parts to another; :mod:`hpcgnn.partition.kaminpar` runs it in a
+process of its own.
 
-It imports KaMinPar and nothing else: what it needs is then the partitioner's memory, and all of it goes back to the system
-when it ends, also the list that KaMinPar's Python interface returns the parts in.
+It imports only KaMinPar. So it needs no memory but the partitioner's, and all of it goes back to the system when it ends, also
+that of the list in which KaMinPar's Python interface returns the parts.
 """
 
 import array
@@ -15,7 +16,7 @@ _PR_SET_PDEATHSIG = 1  # in <sys/prctl.h>
 
 
 def main(graph_path: str, parts_path: str, context: str, parts: str, tolerance: str, seed: str, threads: str) -> None:
-    """Partition the ParHIP file ``graph_path`` and write an int32 a node to ``parts_path``."""
+    """Partition the ParHIP file ``graph_path`` and write the part of each node to ``parts_path``, as int32."""
     kaminpar.reseed(int(seed))
     partitioner = kaminpar.KaMinPar(int(threads), kaminpar.context_by_name(context))
     graph = kaminpar.load_graph(graph_path, kaminpar.GraphFileFormat.PARHIP, compress=True)
@@ -26,6 +27,6 @@ def main(graph_path: str, parts_path: str, context: str, parts: str, tolerance: 
 
 
 if __name__ == "__main__":
-    if sys.platform == "linux":  # end with the process that started this one, however that ends
+    if sys.platform == "linux":  # this process ends when the process that started it ends, for whatever reason
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     main(*sys.argv[1:])

@@ -1,7 +1,7 @@
-"""Fewer edges for the partitioner where a large graph has dense parts: half of its memory and less, for a slightly larger cut.
+"""A sample of the edges of a large graph, with which the partitioner takes half of the memory or less, for a slightly larger cut.
 
-An edge between two nodes of many neighbours says little about where they belong. It is kept with a chance that leaves
-each node as many neighbours as it has, or about :data:`NEIGHBOURS` of them; edges of nodes with fewer all stay.
+An edge between two nodes with many neighbours tells little about their right parts. Such an edge is kept with a probability that
+leaves about :data:`NEIGHBOURS` neighbours to the one that has fewer. All edges of nodes with fewer neighbours than that are kept.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ NEIGHBOURS = 32
 
 
 def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFile:
-    """``graph`` with the edges that stay, a function of ``seed`` and their ends; ``weights`` (N,) int64 are the nodes'.
+    """``graph`` with a sample of its edges; ``weights`` (N,) int64 are its nodes' weights.
 
-    An edge stays if ``NEIGHBOURS`` over the smaller of its ends' degrees is above a random number from 0 to 1. Memory is
-    16 bytes a node and what :meth:`SymmetricFile.rows` yields.
+    An edge is kept if ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which depends
+    only on ``seed`` and its ends. Memory is 16 bytes a node and the arrays that :meth:`SymmetricFile.rows` yields.
     """
     degrees = np.concatenate([np.zeros(0, np.int64), *(np.diff(indptr) for _, indptr, _ in graph.rows())])
     kept = np.zeros(degrees.size, dtype=np.int64)
@@ -39,7 +39,8 @@ def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFi
 def _keep(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, degrees: np.ndarray, seed: np.uint64, kept: np.ndarray
 ) -> int:
-    """How many of ``neighbours`` stay; they are moved to its front, and ``kept`` (N,) counts those of each row."""
+    """Move the ``neighbours`` that are kept to the front of the array, and count those of each row in ``kept`` (N,); returns their
+    number."""
     count = 0
     for row in range(indptr.size - 1):
         node = first + row
@@ -55,7 +56,7 @@ def _keep(
 
 @numba.njit(cache=True)
 def _draw(low: int, high: int, seed: np.uint64) -> float:
-    """A number in [0, 1) that both ends of an edge agree on."""
+    """A random number in [0, 1) that is the same for both directions of an edge."""
     bits = np.uint64(low) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(high) * np.uint64(0xC2B2AE3D27D4EB4F)
     bits ^= (seed + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The inner loops of partitioning, compiled by numba. Arrays are modified in place where the docstring says so."""
+"""Inner loops of partitioning, compiled by numba. They modify arrays only where the docstring says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _SHORT_ROW = 32
 
 @numba.njit(cache=True)
 def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
-    """Store ``columns[i]`` (m,) at ``indices[cursor[rows[i]]]`` and advance that row's cursor; modifies the last two."""
+    """Store ``columns[i]`` at ``indices[cursor[rows[i]]]`` for all m entries, and advance that row's cursor each time. Modifies
+    ``cursor`` and ``indices``."""
     for i in range(rows.size):
         row = rows[i]
         indices[cursor[row]] = columns[i]
@@ -19,7 +20,7 @@ def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np
 
 @numba.njit(cache=True)
 def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
-    """Sort each CSR row, drop its duplicates and close the gaps; modifies both. The result ends at ``indptr[-1]``."""
+    """Sort each CSR row, remove its duplicates and close the gaps. Modifies both arrays; the result ends at ``indptr[-1]``."""
     written = 0
     begin = indptr[0]
     for row in range(indptr.size - 1):
@@ -36,7 +37,7 @@ def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
-    """Stable sort within each CSR row: ``keys`` (nnz,) is sorted in place, ``order`` (nnz,) moves along with it."""
+    """Sort each CSR row by a stable sort: ``keys`` (nnz,) is sorted in place, and ``order`` (nnz,) is permuted with it."""
     for row in range(indptr.size - 1):
         begin, end = indptr[row], indptr[row + 1]
         if end - begin > _SHORT_ROW:
@@ -56,7 +57,8 @@ def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
 def sorted_rows(
     indptr: np.ndarray, sources: np.ndarray, order: np.ndarray, gathered: np.ndarray, out: np.ndarray
 ) -> None:
-    """Rows of a CSR in ``order``, each sorted, to ``out`` (nnz,); row k begins at ``gathered[k]``. ``indptr`` starts anywhere."""
+    """Copy the rows of a CSR matrix in ``order`` to ``out`` (nnz,), each row sorted; row k begins at ``gathered[k]`` there.
+    ``indptr`` may start with any number."""
     for k in range(order.size):
         begin, end = indptr[order[k]] - indptr[0], indptr[order[k] + 1] - indptr[0]
         row = out[gathered[k] : gathered[k] + end - begin]
@@ -74,7 +76,8 @@ def sorted_rows(
 
 @numba.njit(cache=True)
 def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
-    """``(cut edges, sources not seen before)`` among edges into ``[first, last)``; sets bits of ``seen`` (ceil(N/8))."""
+    """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for each
+    node; the bits of sources outside the range are set."""
     cut = 0
     new = 0
     for source in sources:
@@ -107,12 +110,12 @@ def stream_greedily(
     load: np.ndarray,
     affinity: np.ndarray,
 ) -> None:
-    """Linear deterministic greedy over nodes ``first ..`` of a chunk; modifies ``parts``, ``load`` and ``affinity``.
+    """Assign the nodes of a chunk, from ``first`` on, by linear deterministic greedy. Modifies ``parts``, ``load``, ``affinity``.
 
-    A node goes where ``(neighbours there) * (1 - fullness)`` is largest and it fits, else to the emptiest part; on later
-    passes it is first taken out of the part it is in. ``indptr`` (n+1) starts anywhere, ``weights`` (n, C) and
-    ``capacity`` (C,) are what balances, ``parts`` (N,) int32 holds -1 where nothing is decided, ``load`` is (P, C), and
-    ``affinity`` (P,) zeros serve as work space.
+    A node goes to the part with the largest ``(neighbours there) * (1 - fullness)`` above 0, else to the emptiest part. If it has
+    a part from an earlier pass, it is first taken out of that. indptr: (n+1,), may start with any number. weights: (n, C) and
+    capacity: (C,) of the quantities to balance. parts: (N,) int32, -1 where no part is decided. load: (P, C). affinity: (P,)
+    zeros, work space.
     """
     num_parts = load.shape[0]
     for row in range(indptr.size - 1):

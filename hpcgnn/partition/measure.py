@@ -1,4 +1,4 @@
-"""How good a partition is, read from ``parts.h5``."""
+"""The quality of a partition, measured from ``parts.h5``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hpcgnn.partition.slabs import edge_chunks
 
 @dataclass(frozen=True)
 class PartQuality:
-    """Counts of a partition; each ``*_balance`` is the largest part over the mean, 1.0 at best and where there are none.
+    """Counts of a partition.
 
-    ``cut_edges`` counts stored edges between parts. A part's halo is its distinct remote sources. ``replication`` is the
-    mean number of parts in which a node has a row, owned or halo.
+    cut_edges: stored edges between parts. node_balance, edge_balance, train_balance: the largest part's count divided by the
+    mean, 1.0 at best, and if the graph has none. halo_total, halo_max: sum and maximum over parts of the halo's size, the number
+    of distinct sources on other parts. replication: the mean number of parts in which a node has a row, owned or halo.
     """
 
     num_parts: int
@@ -35,16 +36,16 @@ class PartQuality:
 
     @property
     def cut_fraction(self) -> float:
-        """Cut edges over all edges, 0 to 1."""
+        """Cut edges divided by all edges, from 0 to 1."""
         return self.cut_edges / max(self.num_edges, 1)
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """A finished partition: what was taken and why, how good it is, and what it cost.
+    """A report about a finished partition: its method and the reason for it, its quality, and its costs.
 
-    ``seconds`` has an entry a step and ``total``; ``peak_memory_bytes`` is the largest resident size of any rank, or of a process
-    that one has started.
+    seconds: by step, and ``total``. peak_memory_bytes: the largest resident memory of any rank, or of a process that a rank has
+    started.
     """
 
     method: str
@@ -60,13 +61,13 @@ class PartitionReport:
     notes: tuple[str, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat JSON object but for ``seconds``."""
+        """The report as one JSON object, flat except for ``seconds``."""
         values = asdict(self)
         return values.pop("quality") | {"cut_fraction": self.quality.cut_fraction} | values
 
 
 def measure(world: World, parts_path: str) -> PartQuality:
-    """Measure ``parts.h5``; rank r looks at parts r, r + size, ... in chunks, with a bit a node of memory. Collective."""
+    """Measure ``parts.h5``. Rank r reads parts r, r + size, ... in chunks, in memory of one bit a node. Collective."""
     with together(world, "measure the parts"), PartsFile(parts_path) as file:
         meta, num_parts = file.meta, file.num_parts
         nodes = np.diff(file.node_offsets)
@@ -93,7 +94,7 @@ def measure(world: World, parts_path: str) -> PartQuality:
 
 
 def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
-    """``(in-edges, cut in-edges, distinct remote sources)``."""
+    """``(in-edges, cut in-edges, distinct sources on other parts)`` of one part."""
     first, last = file.part(part)
     seen = np.zeros(-(-file.meta.num_nodes // 8), dtype=np.uint8)
     edges = cut = halo = 0

@@ -41,16 +41,16 @@ from hpcgnn.partition.slabs import Advance, Slab, symmetric_neighbours
 from hpcgnn.partition.streaming import assign_blocks, assign_randomly, stream
 
 TOLERANCE = 1.05
-# With fewer, METIS and ParMETIS try to bisect empty graphs, complain on stdout and leave parts empty.
+# With fewer nodes, METIS and ParMETIS try to bisect empty graphs, print complaints on stdout, and leave parts empty.
 _LEAST_NODES_A_PART = 8
 _LIBRARIES = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a method works on: this rank's ``slab`` of the graph behind ``reader``, and what is asked for.
+    """The input of a method: this rank's ``slab`` of the graph of ``reader``, and the options.
 
-    Temporary files go into ``folder``, or where the system keeps them.
+    Temporary files are in ``folder``, or in the system's folder for them if it is None.
     """
 
     world: World
@@ -67,11 +67,11 @@ class Problem:
         return max(meta.num_nodes, meta.num_edges * (2 if meta.directed else 1), int(self.balance.totals.max()))
 
     def neighbours(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's rows of the symmetric graph. Collective."""
+        """This rank's rows of the symmetric graph, as (indptr, indices) of ``dtype``. Collective."""
         return symmetric_neighbours(self.world, self.reader, self.slab, dtype, self.advance)
 
     def weights(self) -> np.ndarray:
-        """(n, C) int64 of this rank's nodes. Collective."""
+        """(n, C) int64 quantities of this rank's nodes that are to be balanced. Collective."""
         with together(self.world, "read the graph"):
             return self.balance.weights(self.reader, self.slab.first, self.slab.indptr)
 
@@ -80,9 +80,9 @@ class Problem:
 class Method:
     """A way to assign nodes to parts.
 
-    ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``obstacle(problem)``
-    says why the method cannot do the problem here, to follow its name in a sentence, or None if it can; not collective.
-    ``balances`` is what it evens out: ``each`` of the quantities asked for, their ``sum``, or ``nodes`` whatever is asked.
+    ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``obstacle(problem)`` returns
+    None, or the reason for which the method cannot solve the problem here, as words that follow its name in a sentence; not
+    collective. ``balances``: the method balances ``each`` of the wanted quantities, only their ``sum``, or always ``nodes``.
     """
 
     assign: Callable[[Problem], np.ndarray]
@@ -90,7 +90,7 @@ class Method:
     balances: str = "each"
 
     def balanced(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """The quantities that are balanced when ``wanted`` are asked for, and a note if that is not what one expects."""
+        """The quantities that the method balances if ``wanted`` are asked for, and a note for the user if it balances their sum."""
         if self.balances == "nodes":
             return ("nodes",), None
         if self.balances == "sum" and len(wanted) > 1:
@@ -188,7 +188,7 @@ def _part_kway(load: Callable[[Problem], PartKway], problem: Problem) -> np.ndar
 
 
 def _on_rank_0(problem: Problem, assign: Callable[[], np.ndarray]) -> np.ndarray:
-    """The parts (n,) of this rank's nodes out of those of all nodes, which rank 0 makes; the others wait. Collective."""
+    """The parts (n,) of this rank's nodes. Rank 0 assigns all nodes, while the others wait. Collective."""
     world = problem.world
     parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
     with together(world, "partition"):
@@ -198,7 +198,7 @@ def _on_rank_0(problem: Problem, assign: Callable[[], np.ndarray]) -> np.ndarray
 
 
 def _ldg(problem: Problem) -> np.ndarray:
-    """On rank 0, which keeps one int32 a node and never the edges."""
+    """Stream on rank 0, which keeps one int32 a node in memory, and never all edges."""
 
     def assign() -> np.ndarray:
         return stream(problem.reader, problem.balance, problem.options.num_parts, TOLERANCE, problem.advance)
@@ -207,7 +207,7 @@ def _ldg(problem: Problem) -> np.ndarray:
 
 
 def _fennel(problem: Problem) -> np.ndarray:
-    """On rank 0, as :func:`_ldg`."""
+    """Stream on rank 0, as :func:`_ldg` does."""
     from hpcgnn.partition.streaming import fennel
 
     def assign() -> np.ndarray:
@@ -244,7 +244,7 @@ METHODS = MappingProxyType(
 
 
 def available_methods() -> list[str]:
-    """The methods whose libraries load in this process, best first for one process."""
+    """The methods whose libraries can be loaded in this process; those that are best for one process come first."""
     found = ["kaminpar"] if kaminpar.installed() else []
     if load_metis(0) is not None:
         found.append("metis")
@@ -257,7 +257,7 @@ def available_methods() -> list[str]:
 
 
 def choose(problem: Problem) -> tuple[str, str]:
-    """The name of the method to take and why. Collective; raises the same :class:`HpcgnnError` on every rank."""
+    """The name of the method to use, and the reason for it. Collective; raises the same :class:`HpcgnnError` on every rank."""
     options, world = problem.options, problem.world
     wanted = options.method
     if wanted != "auto":
@@ -277,7 +277,7 @@ def choose(problem: Problem) -> tuple[str, str]:
 
 
 def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
-    """``name``, or the plain method that replaces the libraries where they crash or return nonsense."""
+    """The method ``name``, or a simple one for problems with which the libraries crash or return wrong parts; and the reason."""
     nodes, parts, size = problem.reader.meta.num_nodes, problem.options.num_parts, problem.world.size
     if parts == 1 or nodes == 0:
         return "block", "one part needs no partitioner" if parts == 1 else "there are no nodes"
@@ -290,9 +290,9 @@ def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
 
 
 def _agreed_obstacle(name: str, problem: Problem) -> str | None:
-    """The obstacle of the first rank that has one: a library may be missing on one host. Collective."""
+    """The obstacle of the first rank that has one, because a library may be missing on one host only. Collective."""
     world, method = problem.world, METHODS[name]
-    if problem.options.objective not in (*MINIMISED[name], "rows"):  # rows: nodes move after any method
+    if problem.options.objective not in (*MINIMISED[name], "rows"):  # for rows, nodes are moved after any method
         return _cannot_minimise(problem.options.objective, name)
     obstacle = method.obstacle(problem)
     first = int(world.allreduce(np.array([world.rank if obstacle else world.size]), "min")[0])
@@ -315,7 +315,7 @@ def _too_large(problem: Problem, index: np.dtype) -> str | None:
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """What C libraries print goes to stderr: stdout may be one JSON object."""
+    """Redirect the output of C libraries to stderr, because stdout may have to be one JSON object."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)

@@ -1,8 +1,9 @@
-"""mt-KaHyPar (MIT licence, ``pip install mtkahypar``): few raw rows, at many times METIS' time.
+"""Method ``mtkahypar``: mt-KaHyPar (MIT licence, ``pip install mtkahypar``), for few *post* rows, in many times METIS' time.
 
-A node and the destinations of its out-edges form a net of a hypergraph. A net with pins in c parts is a row sent to c - 1
-of them, so the connectivity that mt-KaHyPar minimises is exactly what the ``post`` plan sends. Several ranks a node: the
-tree that joins the parts of a net, with links between nodes costing more than those within.
+A node and the destinations of its out-edges form a net of a hypergraph. If a net has pins in c parts, one row is sent to c - 1
+of them, so the connectivity that mt-KaHyPar minimises is the number of rows that the ``post`` plan sends. With several ranks a
+machine node, it minimises the weights of the trees that connect the parts of a net, in which links between machine nodes cost
+more than links within one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hpcgnn.partition.slabs import Advance, edge_chunks
 from hpcgnn.partition.streaming import assign_blocks
 
 _RUN = Path(__file__).with_name("mtkahypar_run.py")
-# More take minutes for a small graph: the trees of all small sets of parts are made first.
+# More parts take minutes even for a small graph, because the trees of all small sets of parts are computed first.
 MOST_MAPPED_PARTS = 32
 _ROOM_FOR_MOVES = 0.02
 _NETS_AT_A_TIME = 1 << 14
@@ -37,7 +38,7 @@ def installed() -> bool:
 
 
 def maps(options: PartitionOptions) -> bool:
-    """Whether the parts come out grouped by node."""
+    """Whether mt-KaHyPar itself groups the parts by machine node."""
     return 1 < options.ranks_per_node < options.num_parts <= MOST_MAPPED_PARTS
 
 
@@ -49,14 +50,14 @@ def assign(
     folder: Path | None,
     advance: Advance,
 ) -> np.ndarray:
-    """Parts (N,) int32 of all nodes, each quantity of ``balance`` within ``tolerance`` of its mean if that is found.
+    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are found.
 
-    The same seed gives the same parts, but where :func:`maps` is true and there are several threads. Memory: the edges,
-    8 bytes each, and then several times that in a process of its own; ``advance`` counts nodes, twice.
+    The same seed gives the same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an edge,
+    and then several times that in a process of its own. ``advance`` counts all nodes twice.
     """
     nodes, mapped = reader.meta.num_nodes, maps(options)
     outgoing = _outgoing(reader, advance)
-    if not outgoing.nnz:  # a hypergraph without nets ends mt-KaHyPar
+    if not outgoing.nnz:  # mt-KaHyPar ends the process for a hypergraph without nets
         return assign_blocks(0, nodes, nodes, options.num_parts)
     weights = balance.weights(reader, 0, reader.indptr(0, nodes))
     loose = tolerance - (_ROOM_FOR_MOVES if len(balance.names) > 1 else 0)
@@ -74,7 +75,7 @@ def assign(
 
 
 def _outgoing(reader: SlabReader, advance: Advance) -> sp.csr_matrix:
-    """(N, N) with a row for the out-edges of each node, without self-loops and duplicates."""
+    """(N, N) bool matrix with a row for the out-edges of each node, without self-loops and duplicates."""
     nodes = reader.meta.num_nodes
     incoming = []
     for chunk in edge_chunks(reader, 0, nodes):
@@ -90,7 +91,7 @@ def _outgoing(reader: SlabReader, advance: Advance) -> sp.csr_matrix:
 
 
 def _write_hypergraph(file: IO[bytes], outgoing: sp.csr_matrix, weights: np.ndarray, advance: Advance) -> None:
-    """hMETIS' text: a line a net, numbered from 1, then a line for the weight of each node, at least 1."""
+    """Write hMETIS' text format: a line for each net, with nodes numbered from 1, then a line with the weight of each node."""
     indptr, indices, nodes = outgoing.indptr, outgoing.indices, outgoing.shape[0]
     file.write(b"%d %d 10\n" % (np.count_nonzero(np.diff(indptr)), nodes))
     for first in range(0, nodes, _NETS_AT_A_TIME):

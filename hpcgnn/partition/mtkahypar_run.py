@@ -1,6 +1,7 @@
-"""Run by :mod:`hpcgnn.partition.mtkahypar` in a process of its own: partition the hypergraph in one file into another.
+"""A script that partitions the hypergraph in one file, and writes its parts to another; :mod:`hpcgnn.partition.mtkahypar` runs it
+in a process of its own.
 
-It imports mt-KaHyPar and nothing else, and takes the library's threads, which are started once a process, with it.
+It imports only mt-KaHyPar. The library's threads, which can be started only once in a process, end with it.
 """
 
 import array
@@ -19,10 +20,10 @@ WITHIN_NODE, BETWEEN_NODES = 1, 8
 def main(
     graph_path: str, parts_path: str, preset: str, parts: str, tolerance: str, seed: str, threads: str, per_node: str
 ) -> None:
-    """Partition the hMETIS file ``graph_path`` and write an int32 a node to ``parts_path``.
+    """Partition the hMETIS file ``graph_path`` and write the part of each node to ``parts_path``, as int32.
 
-    Minimises the connectivity; with several parts a node, the trees that join a net's parts, with an edge between nodes
-    costing more than one within.
+    It minimises the connectivity. With several parts a machine node, it minimises the trees that connect a net's parts, in which
+    a link between machine nodes costs more than a link within one.
     """
     count, size = int(parts), int(per_node)
     library = mtkahypar.initialize(int(threads), False)
@@ -47,6 +48,6 @@ def main(
 
 
 if __name__ == "__main__":
-    if sys.platform == "linux":  # end with the process that started this one, however that ends
+    if sys.platform == "linux":  # this process ends when the process that started it ends, for whatever reason
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     main(*sys.argv[1:])

@@ -1,7 +1,8 @@
-"""Multilevel partitioning of a bounded piece of a graph beside parts that are partly filled, as HeiStream does it.
+"""Multilevel partitioning of a bounded piece of a graph beside parts that are partly filled, as in HeiStream.
 
-Faraj and Schulz, "Buffered streaming graph partitioning" (2022): a model of the piece has a node for each of its nodes and a
-fixed one for each part. It is coarsened by clusters, partitioned by Fennel's objective, and improved on the way back.
+In Faraj and Schulz, "Buffered streaming graph partitioning" (2022), a model of the piece has a node for each of its nodes, and a
+fixed one for each part. The model is coarsened by clusters, partitioned by Fennel's objective, and improved at each level while
+it is refined again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CLUSTERS_A_PART = 12
 
 @dataclass(frozen=True)
 class Model:
-    """A graph with fixed parts beside it (:mod:`hpcgnn.partition.multilevel_loops`); ``shares`` (n,) float32."""
+    """A graph with fixed parts beside it; :mod:`hpcgnn.partition.multilevel_loops` describes the arrays. shares: (n,) float32."""
 
     indptr: np.ndarray
     columns: np.ndarray
@@ -31,11 +32,11 @@ class Model:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes that can move."""
+        """Number of nodes that can move, so without the fixed ones."""
         return self.indptr.size - 1
 
     def contracted(self, labels: np.ndarray, count: int, num_parts: int) -> Model:
-        """The model of the clusters ``labels`` (n,) int32 below ``count``."""
+        """The model whose nodes are clusters. labels: (n,) int32 cluster of each node, from 0 to ``count - 1``."""
         indptr = np.zeros(count + 1, dtype=np.int64)
         columns, weights = np.empty(self.columns.size, np.int32), np.empty(self.columns.size, np.int32)
         loops.contract(self.indptr, self.columns, self.weights, labels, count, num_parts, indptr, columns, weights)
@@ -47,7 +48,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Parts:
-    """What is in each part: ``load`` (P, C) int64, ``mean`` (C,) of a full graph, ``capacity`` (C,); float64."""
+    """The contents of the parts. load: (P, C) int64 quantities in each part. mean: (C,) float64 mean load of a part once all nodes
+    are placed. capacity: (C,) float64 largest load of a part."""
 
     load: np.ndarray
     mean: np.ndarray
@@ -56,16 +58,16 @@ class Parts:
 
 @dataclass(frozen=True)
 class Search:
-    """How hard to try. price: of Fennel's objective, in edges of an average node; rounds: of local search at each level."""
+    """Settings of the search. price: the price of fullness in Fennel's objective, in units of an average node's edges. rounds: of
+    local search at each level."""
 
     price: float
     rounds: int
 
 
 def partition_model(model: Model, parts: np.ndarray, filled: Parts, search: Search, rng: np.random.Generator) -> None:
-    """Place the nodes of ``model``, or move them where ``parts`` (n,) int32 is not -1; modifies it and ``filled.load``.
-
-    What nodes with a part weigh is in ``filled.load`` already.
+    """Place the nodes of ``model`` whose ``parts`` (n,) int32 is -1, and move others if that helps. Modifies ``parts`` and
+    ``filled.load``, which has the quantities of nodes with a part already.
     """
     num_parts = filled.load.shape[0]
     fewest = max(_FEWEST, _FEWEST_A_PART * num_parts)
@@ -82,7 +84,7 @@ def partition_model(model: Model, parts: np.ndarray, filled: Parts, search: Sear
             break
         levels.append((model, parts, labels))
         coarse_parts = np.full(count, -1, dtype=np.int32)
-        coarse_parts[labels] = parts  # a cluster has one
+        coarse_parts[labels] = parts  # all nodes of a cluster have the same part
         model, parts = model.contracted(labels, count, num_parts), coarse_parts
     _improve(model, parts, filled, search, rng)
     while levels:
@@ -100,5 +102,5 @@ def _improve(model: Model, parts: np.ndarray, filled: Parts, search: Search, rng
 
 
 def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
-    """Nodes by chance; so as not to leave the cache in large models, blocks of neighbours by chance there."""
+    """(n,) int32 all nodes in random order."""
     return rng.permutation(model.num_nodes).astype(np.int32)
