@@ -15,9 +15,10 @@ import torch
 from rank_pool import ThreadPool
 from ranks import computes
 
+from hpcgnn.devices import CPU
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense
-from hpcgnn.nn import bfloat16, compute
+from hpcgnn.nn import bfloat16, compute, timed
 from hpcgnn.nn.bfloat16 import Bfloat16, best_of
 from hpcgnn.nn.compute import Rounded, check_compute
 from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
@@ -200,13 +201,32 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, foun
     monkeypatch.setattr(bfloat16, "multiply_and_back", multiplied)
     monkeypatch.setattr(bfloat16, "_by_torch", lambda x, weight: spent.append(torchs))
 
-    def least(calls, device, rounds):
+    def least(calls, device, rounds, is_clear):
         return {name: (call(), spent[-1])[1] for name, call in calls.items()}
 
     monkeypatch.setattr(bfloat16, "least_seconds", least)
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
     monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", where=None: kernels is not None)
     assert bfloat16.bfloat16.__wrapped__() == found
+
+
+@pytest.mark.parametrize(("speedups", "clear"), [
+    ({"kernels": 1.8, "torch": 1.0}, True),
+    ({"kernels": 1.2, "torch": 0.5}, False),  # near to the limit above which bfloat16 counts as faster
+    ({"kernels": 1.8, "torch": 2.6}, False),  # torch is about as far ahead as it must be
+    ({"kernels": 0.5, "torch": 0.5}, True),
+    ({"torch": 0.8}, False),
+    ({"torch": 3.0}, True),
+])  # fmt: skip
+def test_a_measurement_ends_early_only_far_from_all_limits(speedups, clear):
+    assert bfloat16.is_clear(speedups) == clear
+
+
+@pytest.mark.parametrize(("is_clear", "calls"), [(lambda least: True, 4), (lambda least: False, 11)])
+def test_turns_that_are_left_are_spared_once_the_question_is_decided(is_clear, calls):
+    made = []
+    timed.least_seconds({"a": lambda: made.append(1)}, CPU, 10, is_clear)
+    assert len(made) == calls
 
 
 def told(code: str, **variables: str) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gc
 import importlib
 import io
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from typing import NoReturn
 
 import click
@@ -19,6 +16,7 @@ import click
 from hpcgnn import caches, version
 from hpcgnn.comm import job
 from hpcgnn.errors import HpcgnnError, StalledError, printable, told
+from hpcgnn.lazy import importing
 from hpcgnn.stop import StopRequest
 
 _COMMANDS = {
@@ -52,24 +50,12 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        with _no_garbage():
+        with importing():
             return getattr(importlib.import_module(f"hpcgnn.cli.{cmd_name}"), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Modules leave hardly any, and looking for it again and again takes a tenth of the time until a rank trains."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:

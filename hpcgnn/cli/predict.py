@@ -10,6 +10,7 @@ import click
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import NumberRange
 from hpcgnn.comm import MpiWorld, check_alike
+from hpcgnn.lazy import importing
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
@@ -58,11 +59,12 @@ def predict(
     RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into, and PARTS may be
     another graph than the one trained on, with features of the same meaning. All its edges are messages.
     """
-    from hpcgnn.comm.threads import use_threads
-    from hpcgnn.graph import load
-    from hpcgnn.train import checkpoint
-    from hpcgnn.train import predict as prediction
-    from hpcgnn.train.run_folder import RunFolder
+    with importing():
+        from hpcgnn.comm.threads import use_threads
+        from hpcgnn.graph import load
+        from hpcgnn.train import checkpoint
+        from hpcgnn.train import predict as prediction
+        from hpcgnn.train.run_folder import RunFolder
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     use_threads(world)

@@ -11,6 +11,7 @@ import msgspec
 from hpcgnn import typed
 from hpcgnn.cli import train_options
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.lazy import importing
 from hpcgnn.train.file_names import CONFIG
 from hpcgnn.train.run_config import check_file, read_file
 
@@ -121,7 +122,8 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model on PARTS with one MPI rank a part."""
-    from hpcgnn.cli import train_job  # which imports torch: errors of arguments are told before
+    with importing():
+        from hpcgnn.cli import train_job  # which imports torch: errors of arguments are told before
 
     asked = train_job.Asked(parts, out, resume, tensorboard, quiet, as_json, settings.pop("log_level"))
     train_job.run(ctx, asked, settings, ctx.meta[_MAY_BE_UNUSED])

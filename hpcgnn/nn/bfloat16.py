@@ -24,6 +24,7 @@ _AHEAD = 1.5  # torch's products round their results once more, so they must be 
 _ROWS, _WIDTH = 1024, 256  # of the product that is timed: large enough for its arithmetic to count
 _ROWS_OF_GPUS = 1 << 17
 _ROUNDS = 10
+_CLEAR = 1.2  # a measurement that is this factor away from all limits ends early: a busy machine errs by less
 # Those of oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) that have no bfloat16 products; all later ones have.
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
 
@@ -54,8 +55,7 @@ def bfloat16(backend: str = "auto", where: torch.device = CPU.where) -> Bfloat16
     ways = {KERNELS: dense.has_bf16(backend, where), TORCH: where.type == "cpu" and torch_has_it()}
     if not any(ways.values()):
         return Bfloat16(TORCH, 0.0)
-    seconds = _seconds([way for way in ways if ways[way]], backend, where)
-    return best_of({way: seconds[""] / seconds[way] for way in ways if ways[way]})
+    return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, where)))
 
 
 def best_of(speedups: dict[str, float]) -> Bfloat16:
@@ -63,6 +63,14 @@ def best_of(speedups: dict[str, float]) -> Bfloat16:
     ours, torchs = speedups.get(KERNELS, 0.0), speedups.get(TORCH, 0.0)
     way = TORCH if torchs > _AHEAD * ours else KERNELS
     return Bfloat16(way, speedups[way])
+
+
+def is_clear(speedups: dict[str, float]) -> bool:
+    """Whether no limit is so near to the speedups that more turns of the measurement could change what follows from them."""
+    compared = [(best_of(speedups).speedup, limit) for limit in (_FASTER, _SLOWER)]
+    if len(speedups) > 1:
+        compared.append((speedups[TORCH] / speedups[KERNELS], _AHEAD))
+    return all(not limit / _CLEAR < speedup < limit * _CLEAR for speedup, limit in compared)
 
 
 def is_native(where: torch.device = CPU.where) -> bool:
@@ -103,7 +111,12 @@ def _seconds(ways: list[str], backend: str, where: torch.device) -> dict[str, fl
         calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
     if TORCH in ways:
         calls[TORCH] = lambda: _by_torch(x, weight)
-    return least_seconds(calls, device_of(where), _ROUNDS)
+    return least_seconds(calls, device_of(where), _ROUNDS, lambda seconds: is_clear(_speedups(seconds)))
+
+
+def _speedups(seconds: dict[str, float]) -> dict[str, float]:
+    """Of each way over float32, whose name is ""."""
+    return {way: seconds[""] / spent for way, spent in seconds.items() if way}
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor) -> None:
