@@ -1,5 +1,5 @@
-"""Partitioning on two levels, for nodes and then for their ranks: the graph in a file is divided into groups, and each group, in a
-file of its own, into parts."""
+"""Partitioning on two levels, for nodes and then for their ranks: the graph in a file is divided into groups, and each group,
+in a file of its own, into parts."""
 
 from __future__ import annotations
 

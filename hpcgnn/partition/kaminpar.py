@@ -42,7 +42,8 @@ def assign(
     folder: Path | None,
     advance: Advance,
 ) -> np.ndarray:
-    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are found.
+    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are
+    found.
 
     Temporary files are in ``folder``, or in the system's folder for them if it is None. ``advance`` counts all nodes twice.
     """

@@ -96,8 +96,8 @@ def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, a
     these would differ by half and more, and to balance it then would cost more cut edges than the sum saves. From one balanced
     quantity, it costs few.
 
-    Memory is 8 bytes a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge while
-    the file is made. ``advance`` counts all nodes twice. A full disk raises ``OSError``.
+    Memory is 8 bytes a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge
+    while the file is made. ``advance`` counts all nodes twice. A full disk raises ``OSError``.
     """
     nodes = reader.meta.num_nodes
     degrees = np.zeros(nodes, dtype=np.int64)
@@ -213,7 +213,8 @@ def _join_rows(
 def _place_sources(
     first: int, indptr: np.ndarray, sources: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray
 ) -> None:
-    """Store the sources of the nodes from ``first`` on, except self-loops, in their rows of ``indices``; row 0 is node ``base``."""
+    """Store the sources of the nodes from ``first`` on, except self-loops, in their rows of ``indices``; row 0 is node
+    ``base``."""
     for row in range(indptr.size - 1):
         for source in sources[indptr[row] : indptr[row + 1]]:
             if source != first + row:

@@ -19,8 +19,8 @@ def run_on_file(
 ) -> np.ndarray:
     """Parts (N,) int32 that ``script GRAPH PARTS ARGUMENTS`` writes for the N nodes of the file ``graph``.
 
-    The script runs in a new process, not a fork of this one, and imports only the partitioner, so that all of its memory goes back
-    to the system. Its parts go through a file in ``folder``. Raises :class:`HpcgnnError`, which has ``name``, if it fails.
+    The script runs in a new process, not a fork of this one, and imports only the partitioner, so that all of its memory goes
+    back to the system. Its parts go through a file in ``folder``. Raises :class:`HpcgnnError`, which has ``name``, if it fails.
     """
     with tempfile.TemporaryFile(dir=folder) as out:
         inherited = (graph.fileno(), out.fileno())

@@ -17,8 +17,8 @@ NEIGHBOURS = 32
 def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFile:
     """``graph`` with a sample of its edges; ``weights`` (N,) int64 are its nodes' weights.
 
-    An edge is kept if ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which depends
-    only on ``seed`` and its ends. Memory is 16 bytes a node and the arrays that :meth:`SymmetricFile.rows` yields.
+    An edge is kept if ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which
+    depends only on ``seed`` and its ends. Memory is 16 bytes a node and the arrays that :meth:`SymmetricFile.rows` yields.
     """
     degrees = np.concatenate([np.zeros(0, np.int64), *(np.diff(indptr) for _, indptr, _ in graph.rows())])
     kept = np.zeros(degrees.size, dtype=np.int64)
@@ -39,8 +39,8 @@ def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFi
 def _keep(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, degrees: np.ndarray, seed: np.uint64, kept: np.ndarray
 ) -> int:
-    """Move the ``neighbours`` that are kept to the front of the array, and count those of each row in ``kept`` (N,); returns their
-    number."""
+    """Move the ``neighbours`` that are kept to the front of the array, and count those of each row in ``kept`` (N,); returns
+    their number."""
     count = 0
     for row in range(indptr.size - 1):
         node = first + row

@@ -90,7 +90,8 @@ class Method:
     balances: str = "each"
 
     def balanced(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """The quantities that the method balances if ``wanted`` are asked for, and a note for the user if it balances their sum."""
+        """The quantities that the method balances if ``wanted`` are asked for, and a note for the user if it balances their
+        sum."""
         if self.balances == "nodes":
             return ("nodes",), None
         if self.balances == "sum" and len(wanted) > 1:

@@ -50,10 +50,11 @@ def assign(
     folder: Path | None,
     advance: Advance,
 ) -> np.ndarray:
-    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are found.
+    """Parts (N,) int32 of all nodes. Each quantity of ``balance`` is at most ``tolerance`` times its mean, if such parts are
+    found.
 
-    The same seed gives the same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an edge,
-    and then several times that in a process of its own. ``advance`` counts all nodes twice.
+    The same seed gives the same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an
+    edge, and then several times that in a process of its own. ``advance`` counts all nodes twice.
     """
     nodes, mapped = reader.meta.num_nodes, maps(options)
     outgoing = _outgoing(reader, advance)

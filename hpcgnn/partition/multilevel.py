@@ -48,8 +48,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Parts:
-    """The contents of the parts. load: (P, C) int64 quantities in each part. mean: (C,) float64 mean load of a part once all nodes
-    are placed. capacity: (C,) float64 largest load of a part."""
+    """The contents of the parts. load: (P, C) int64 quantities in each part. mean: (C,) float64 mean load of a part once all
+    nodes are placed. capacity: (C,) float64 largest load of a part."""
 
     load: np.ndarray
     mean: np.ndarray
