@@ -100,6 +100,22 @@ def _pools(prepare: Callable[[RankPool], object]) -> Iterator[Callable[[int], Ra
         pool.close()
 
 
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A running Slurm of one node, which claims to have two GPUs; the value is the environment in which its commands find it."""
+    require(os.geteuid() == 0, "root, to start a Slurm")
+    require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
+    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
+    folder = tmp_path_factory.mktemp("slurm") / "node"
+    command = ROOT / "tools" / "slurm_single_node.sh"
+    started = subprocess.run([command, "up", folder, "2"], capture_output=True, text=True, timeout=120, check=False)
+    assert started.returncode == 0, started.stdout + started.stderr
+    try:
+        yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    finally:
+        subprocess.run([command, "down", folder], timeout=120, check=True)
+
+
 def _require_launcher() -> None:
     launcher = Path(sys.executable).with_name("mpiexec")
     require(launcher.exists() or shutil.which("mpiexec") or shutil.which("mpirun"), "an MPI launcher")

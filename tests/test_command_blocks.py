@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from page_blocks import KINDS, NEEDS, blocks, name_of, needs, pages, script_of, without_blocks
 from rank_pool import ROOT
+from virtual_clusters import require_rights
 
-_FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Fenced blocks that say how they are to be read: commands that run, programs that are written to a file, output, and commands
-# for which one machine is not enough.
-_KINDS = {"bash", "python", "text", "console"}
-_PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "studies" not in page.parts]
 _SECONDS = 300
+_MARKS = {"": "launches", "virtual hosts": "virtual_cluster", "slurm": "slurm"}
+_INDENTED_COMMAND = re.compile(r"^(?: {4,}|\t)(?:hpcgnn|mpirun|mpiexec|srun|sbatch|python|pip|make) .*$", re.MULTILINE)
+
+PAGES = pages()
+RUN = [page for page in PAGES if any(block.kind == "bash" for block in blocks(page))]
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """The fenced blocks of a page: kind and text."""
-    return _FENCED.findall(page.read_text())
-
-
-def script_of(page: Path) -> str:
-    """All of a page as one shell script: programs are written to the files that their first line names."""
-    return "".join(_steps(page))
-
-
-def _steps(page: Path) -> Iterator[str]:
-    for kind, text in blocks(page):
-        named = re.match(r"# (\w+\.py)\n", text) if kind == "python" else None
-        if named:
-            yield f"printf %s {shlex.quote(text)} > {named[1]}\n"
-        elif kind == "bash":
-            yield text
-
-
-def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a user of this environment does."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=os.environ | {"PATH": tools, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PATH": tools, "PYTHONPATH": str(ROOT)} | environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=_SECONDS,
@@ -54,23 +37,41 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-_RUN = [page for page in _PAGES if any(kind == "bash" for kind, _ in blocks(page))]
-
-
-@pytest.mark.launches
-@pytest.mark.parametrize("page", _RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_runs_from_its_top(page: Path, tmp_path: Path) -> None:
-    done = run(script_of(page), tmp_path)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=name_of(page), marks=getattr(pytest.mark, _MARKS[needs(page)])) for page in RUN]
+)
+def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
+    if needs(page) == "virtual hosts":
+        require_rights()
+    done = run(script_of(page), tmp_path, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_say_how_they_are_read(page: Path) -> None:
-    assert {kind for kind, _ in blocks(page)} <= _KINDS
+    assert {block.kind for block in blocks(page)} <= KINDS
+    assert needs(page) in {"", *NEEDS}
+    assert _INDENTED_COMMAND.findall(without_blocks(page)) == []
 
 
-def test_tutorials_are_among_the_pages_that_run() -> None:
-    assert len([page for page in _RUN if "tutorials" in page.parts]) >= 4
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_fragments_of_python_are_python(page: Path) -> None:
+    for block in blocks(page):
+        if block.kind == "python":
+            ast.parse(block.text)
+
+
+def test_the_readme_and_all_tutorials_are_among_the_pages_that_run() -> None:
+    assert ROOT / "README.md" in RUN
+    assert {page for page in PAGES if "tutorials" in page.parts} <= set(RUN)
+
+
+def test_make_targets_of_the_readme_run_in_ci() -> None:
+    asked = {line.split("#")[0].strip() for block in blocks(ROOT / "README.md") for line in block.text.splitlines()}
+    targets = {line for line in asked if line.startswith("make ")}
+    assert {"make run", "make test"} <= targets
+    assert targets <= set((ROOT / ".ci" / "run").read_text().splitlines())
 
 
 def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,9 @@ import torch
 from requires import require
 
 ROOT = Path(__file__).resolve().parent.parent
-SLURM = ROOT / "tools" / "slurm_single_node.sh"
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
-GPUS = 2  # that the node claims to have
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 # Stands in for `hpcgnn` where only the placement of ranks is of interest.
@@ -204,21 +201,6 @@ def test_mpirun_job_with_gpus_says_that_there_is_none(settings: dict[str, str]) 
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A running single-node Slurm with GPUs that are none; the value is the environment in which its commands find it."""
-    require(os.geteuid() == 0, "root, to start a Slurm")
-    require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
-    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
-    folder = tmp_path_factory.mktemp("slurm") / "node"
-    started = subprocess.run([SLURM, "up", folder, str(GPUS)], capture_output=True, text=True, timeout=120, check=False)
-    assert started.returncode == 0, started.stdout + started.stderr
-    try:
-        yield {"SLURM_CONF": str(folder / "slurm.conf")}
-    finally:
-        subprocess.run([SLURM, "down", folder], timeout=120, check=True)
 
 
 class Job:

@@ -12,18 +12,15 @@ from pathlib import Path
 
 import click
 import pytest
+from page_blocks import COMMANDS, blocks, name_of, pages, without_blocks
 from rank_pool import ROOT
 
 from hpcgnn.cli.main import cli
 
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WRITTEN = [page for page in PAGES if "studies" not in page.parts]  # those in docs/studies are made of records
+WRITTEN = pages()
+PAGES = [*WRITTEN, *sorted((ROOT / "docs" / "studies").rglob("*.md"))]
 _MADE = {ROOT / "docs" / "studies" / "index.md"}  # when the site is built
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
@@ -38,13 +35,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """The words behind `hpcgnn` in the indented blocks of a page."""
-    text = re.sub(r"\\\n\s*", "", page.read_text())
-    for line in re.findall(r"^ {4}(.*\bhpcgnn .*)$", text, re.MULTILINE):
-        for part in re.split(r" && | : ", line):
+    """The words behind `hpcgnn` in the commands of a page, in its blocks and in its sentences."""
+    commands = "".join(block.text for block in blocks(page) if block.kind in COMMANDS)
+    lines = [line for line in re.sub(r"\\\n\s*", "", commands).splitlines() if re.search(r"\bhpcgnn ", line)]
+    for line in [*lines, *re.findall(r"(?<!`)`(hpcgnn [^`]+)`(?!`)", without_blocks(page))]:
+        for part in re.split(r" && | \|\|? | ; ", line):
             try:
                 words = shlex.split(part, comments=True)
-            except ValueError:  # prose with an apostrophe
+            except ValueError:  # a quotation that goes on in the next line
                 continue
             # A launcher's words stand before the command.
             starts = [place for place, word in enumerate(words) if word == "hpcgnn"]
