@@ -180,7 +180,7 @@ _TYPES: dict[Any, str] = {
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Whether the value is of the type; a number may be another library's, such as NumPy's."""
+    """Return whether the value is of the type; a number may be another library's, such as NumPy's."""
     if kind in (int, float) and not isinstance(value, bool):
         return isinstance(value, numbers.Integral if kind is int else numbers.Real)
     return isinstance(value, Path) if kind is Path else _is_a(value, kind)

@@ -149,7 +149,7 @@ def test_all_ranks_say_what_they_waited_for_when_a_link_is_cut(
 
 
 def most_of_it_exchanges(record: dict) -> bool:
-    """Whether a moment of the epoch is most likely one at which boundary rows are under way."""
+    """Return whether a moment of the epoch is most likely one at which boundary rows are under way."""
     return record["communication_wait_seconds"] > max(0.3, 0.6 * record["seconds"])
 
 

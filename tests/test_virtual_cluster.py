@@ -86,7 +86,7 @@ def counted(cluster: str, host: int) -> dict[str, int]:
 
 
 def reaches(cluster: str, host: int, address: str) -> bool:
-    """Whether a packet from the host comes back: a refused connection is an answer, too."""
+    """Return whether a packet from the host comes back: a refused connection is an answer, too."""
     script = f"import socket; socket.create_connection(('{address}', 1), timeout=0.5)"
     result = subprocess.run(
         ["ip", "netns", "exec", f"{cluster}-{host}", sys.executable, "-c", script],

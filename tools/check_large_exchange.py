@@ -35,7 +35,7 @@ def fill(out: torch.Tensor, first: int, sender: int) -> None:
 
 
 def moved_right(world: World, rows: np.ndarray, packed: bool) -> bool:
-    """Whether the first and last rows of each sender, and some between, came as they were sent. Collective."""
+    """Return whether the first and last rows of each sender, and some between, came as they were sent. Collective."""
     exchange = Exchange(Messages(world, MessageConfig()), rows[world.rank], rows[:, world.rank].copy())
     if packed:
         exchange.assign_bits(np.full(int(rows[world.rank].sum()), 32, np.uint8))

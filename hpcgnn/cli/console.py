@@ -26,7 +26,7 @@ _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydr
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Whether what this process prints on ``descriptor`` ends on a terminal.
+    """Return whether what this process prints on ``descriptor`` ends on a terminal.
 
     Under a launcher the process's own descriptors do not tell (Open MPI gives ranks a pseudo-terminal for stdout and a pipe
     for stderr, wherever its own output goes), so the launcher's are looked at, where it runs on this host.

@@ -73,7 +73,7 @@ class Buffer:
 
 
 def is_tensor(values: object) -> TypeIs[torch.Tensor]:
-    """Whether ``values`` is a torch tensor; this never imports torch, as no tensor exists before."""
+    """Return whether ``values`` is a torch tensor; this never imports torch, as no tensor exists before."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(values, torch.Tensor)
 

@@ -40,7 +40,7 @@ class Piece:
     pending: Pending | None = None
 
     def is_over(self) -> bool:
-        """Whether its bytes have arrived."""
+        """Return whether its bytes have arrived."""
         return self.pending is not None and self.pending.test()
 
 

@@ -64,7 +64,7 @@ class Exchange:
 
     @property
     def is_backward(self) -> bool:
-        """Whether gradients travel."""
+        """Return whether gradients travel."""
         return self.id.is_backward
 
     @property
@@ -145,7 +145,7 @@ class Exchange:
         return self.messages.kept.mailboxes_of(self.id)
 
     def is_late(self) -> bool:
-        """Whether rows that were sent to this rank in an earlier epoch are still on their way."""
+        """Return whether rows that were sent to this rank in an earlier epoch are still on their way."""
         pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 

@@ -22,7 +22,7 @@ _PROOF_ROWS, _PROOF_BYTES, _PROOF_SECONDS = 1 << 14, 64, 0.01  # a MiB: more tha
 
 
 def says_yes(mpi: Any, kind: str) -> bool:
-    """Whether the MPI library says that it takes memory of devices of this type; False if it has no answer. mpi: mpi4py's
+    """Return whether the MPI library says that it takes memory of devices of this type; False if it has no answer. mpi: mpi4py's
     module."""
     if kind != "cuda":
         return False
@@ -84,7 +84,7 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
 
 
 def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bool:
-    """Whether a trial message arrives unchanged at the next rank, from every rank. Collective."""
+    """Return whether a trial message arrives unchanged at the next rank, from every rank. Collective."""
     there, back = (np.zeros(world.size, np.int64) for _ in range(2))
     there[(world.rank + 1) % world.size] = back[(world.rank - 1) % world.size] = _PROOF_ROWS
     sent = _pattern(world.rank).to(device.where)

@@ -20,7 +20,7 @@ def launcher_rank() -> int:
 
 
 def is_parallel() -> bool:
-    """Whether MPI runs in this process with more than one rank."""
+    """Return whether MPI runs in this process with more than one rank."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
 

@@ -45,7 +45,7 @@ class Message:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether its rows are corrected if they are used in a later epoch."""
+        """Return whether its rows are corrected if they are used in a later epoch."""
         return self.mailbox is not None and self.mailbox.corrects
 
     def become(self, rows: torch.Tensor, tools: CodecTools) -> None:

@@ -128,7 +128,7 @@ class Messages:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the present pass rounds its messages to the bit-widths of training."""
+        """Return whether the present pass rounds its messages to the bit-widths of training."""
         return self.present.is_training or self.config.eval_precision == "training"
 
     @property

@@ -64,7 +64,7 @@ class _All:
         self._mpi, self._requests = mpi, requests
 
     def Test(self) -> bool:
-        """Whether all requests are complete."""
+        """Return whether all requests are complete."""
         return self._mpi.Request.Testall(self._requests)
 
 

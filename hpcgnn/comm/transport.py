@@ -172,7 +172,7 @@ class Direct:
         return self.land()
 
     def land(self) -> bool:
-        """Whether all pieces have arrived; there is nothing to copy."""
+        """Return whether all pieces have arrived; there is nothing to copy."""
         return all([piece.is_over() for piece in self.pieces])  # noqa: C419 - a list, so that each is tested
 
     def arrive(self) -> None:

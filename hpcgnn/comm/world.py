@@ -117,7 +117,7 @@ class World(Protocol):
         ...
 
     def takes_memory_of(self, kind: str) -> bool:
-        """Whether the library that moves the bytes says that it takes memory of devices of this type. Not collective."""
+        """Return whether the library that moves the bytes says that it takes memory of devices of this type. Not collective."""
         ...
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:

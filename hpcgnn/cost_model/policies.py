@@ -120,7 +120,7 @@ _SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than befor
 
 
 def is_plain(run: RunConfig) -> bool:
-    """Whether nothing is decided while training that the equations do not know themselves."""
+    """Return whether nothing is decided while training that the equations do not know themselves."""
     return run.policy.bits == FIXED and run.policy.staleness in (OFF, PIPELINE) and run.messages.message_coding == PLAIN
 
 

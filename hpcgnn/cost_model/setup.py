@@ -59,7 +59,7 @@ class Setup:
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether rows of an epoch before are used."""
+        """Return whether rows of an epoch before are used."""
         return self.run.policy.staleness == PIPELINE
 
     @property

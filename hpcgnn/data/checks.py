@@ -67,7 +67,7 @@ class ValueCheck:
 
 
 def in_range(values: np.ndarray, low: int, high: int) -> bool:
-    """Whether integers (m,), m > 0, are from ``low`` to ``high``. One pass is enough for ``low`` 0: as unsigned numbers,
+    """Return whether integers (m,), m > 0, are from ``low`` to ``high``. One pass is enough for ``low`` 0: as unsigned numbers,
     negative ones are huge."""
     if low == 0 and values.dtype.kind == "i":
         return int(values.view(f"u{values.dtype.itemsize}").max()) <= high

@@ -238,7 +238,7 @@ def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it has no surrogates, by which h5py represents bytes that are not UTF-8."""
+    """Return whether it has no surrogates, by which h5py represents bytes that are not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -77,7 +77,7 @@ def remove(folder: Path, strategy: str) -> None:
 
 
 def is_whole(path: Path, uuid: str, strategy: str) -> bool:
-    """Whether ``path`` is a complete piece of this plan whose checksum is right; all of it is read."""
+    """Return whether ``path`` is a complete piece of this plan whose checksum is right; all of it is read."""
     try:
         with Piece.open(path, uuid, strategy) as piece:
             return piece.has_its_checksum()
@@ -138,7 +138,7 @@ class Piece:
         return out
 
     def has_its_checksum(self) -> bool:
-        """Whether the checksum in the header is that of the lengths and arrays."""
+        """Return whether the checksum in the header is that of the lengths and arrays."""
         lengths = np.array(list(self.lengths.values()), dtype="<i8").view(np.uint8)
         return checksums.of_pieces(self._bytes(lengths)) == self.checksum
 

@@ -28,7 +28,7 @@ from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
-    """Whether the file has a plan for ``strategy``, of the current version of plans, and made for these parts."""
+    """Return whether the file has a plan for ``strategy``, of the current version of plans, and made for these parts."""
     group = h5.child(parts.file, f"plan/{strategy}")
     if group is None:
         return False

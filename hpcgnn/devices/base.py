@@ -15,7 +15,7 @@ class Event(Protocol):
     """A point in a device's sequence of work."""
 
     def is_over(self) -> bool:
-        """Whether the device has reached this point. Does not wait."""
+        """Return whether the device has reached this point. Does not wait."""
         ...
 
     def wait(self) -> None:

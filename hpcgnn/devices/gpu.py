@@ -19,7 +19,7 @@ class _GpuEvent:
         self.event.record(stream)
 
     def is_over(self) -> bool:
-        """Whether the driver says that the GPU has reached the event."""
+        """Return whether the driver says that the GPU has reached the event."""
         return self.event.query()
 
     def wait(self) -> None:

@@ -30,7 +30,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def shared_folder(job: Job) -> Finding:
-    """Whether the bytes that several ranks write to one HDF5 file by MPI-IO come back on each of them. Collective."""
+    """Return whether the bytes that several ranks write to one HDF5 file by MPI-IO come back on each of them. Collective."""
     free = 0
     with guarded(job.world, f"look at {job.folder}"):
         if not job.folder.is_dir():

@@ -35,7 +35,7 @@ _START_MPI = "from hpcgnn.comm.mpi_world import MpiWorld; print(MpiWorld().libra
 
 
 def is_launched(variables: Mapping[str, str]) -> bool:
-    """Whether a launcher has started this process as a rank of MPI, as far as the environment tells."""
+    """Return whether a launcher has started this process as a rank of MPI, as far as the environment tells."""
     step = variables.get(_STEP, "")
     return any(name in variables for name in _RANKS_OF_LAUNCHERS) or (step.isdecimal() and int(step) > 1)
 
@@ -95,7 +95,7 @@ def _title(said: str) -> str:
 
 
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
-    """Whether MPI's job is as large as the launcher's. sizes: as :func:`hpcgnn.comm.startup.told_sizes` tells them."""
+    """Return whether MPI's job is as large as the launcher's. sizes: as :func:`hpcgnn.comm.startup.told_sizes` tells them."""
     found = f"one job of {size} {'rank' if size == 1 else 'ranks'}"
     if not sizes or size in sizes.values():
         return Finding("ranks", found, OK)
@@ -206,5 +206,5 @@ def _reason(text: str) -> str:
 
 
 def of_start(started: Started) -> Finding:
-    """Whether ranks could be started at all; where they could, their own report has the check of the same name."""
+    """Return whether ranks could be started at all; where they could, their own report has the check of the same name."""
     return Finding("ranks", started.line, BROKEN, started.problem)

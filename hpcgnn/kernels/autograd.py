@@ -158,7 +158,7 @@ def activation(
 
 
 def tracked(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd records operations on these tensors."""
+    """Return whether autograd records operations on these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 

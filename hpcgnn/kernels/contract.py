@@ -191,7 +191,7 @@ class Int8Kernels(Protocol):
     """See :mod:`hpcgnn.kernels.int8`. codes, a, b: int8. Keys lie in [0, 2**64); with None, values are rounded to the nearest."""
 
     def dot_products(self) -> bool:
-        """Whether kernels here use instructions that add products of four 8-bit integers."""
+        """Return whether kernels here use instructions that add products of four 8-bit integers."""
         ...
 
     def gathers_bytes(self) -> bool:

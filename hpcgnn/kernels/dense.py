@@ -18,12 +18,12 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def has_bf16(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether ``compute="bf16"`` works on a device: on GPUs it does; on CPUs it needs native kernels and AVX512_BF16."""
+    """Return whether ``compute="bf16"`` works on a device: on GPUs it does; on CPUs it needs native kernels and AVX512_BF16."""
     return _has("bf16", backend, where)
 
 
 def has_tf32(where: torch.device | str, backend: str = "auto") -> bool:
-    """Whether ``compute="tf32"`` works on a device: it does on NVIDIA's GPUs from Ampere on."""
+    """Return whether ``compute="tf32"`` works on a device: it does on NVIDIA's GPUs from Ampere on."""
     return _has("tf32", backend, where)
 
 

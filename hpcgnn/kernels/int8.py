@@ -59,7 +59,7 @@ class Int8Rows:
 
 
 def dot_products(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether the backend's kernels on this device use instructions that add the products of four 8-bit integers."""
+    """Return whether the backend's kernels on this device use instructions that add the products of four 8-bit integers."""
     return choose(INT8, backend, x=torch.empty(0, device=where)).dot_products()
 
 

@@ -56,12 +56,12 @@ class Network:
 
     @property
     def exists(self) -> bool:
-        """Whether any part of the cluster exists: the switch is made first and removed last."""
+        """Return whether any part of the cluster exists: the switch is made first and removed last."""
         return (NAMESPACES / self.switch).exists()
 
     @property
     def is_kept(self) -> bool:
-        """Whether the cluster is complete, and stays after the command that has made it."""
+        """Return whether the cluster is complete, and stays after the command that has made it."""
         return self.exists and any(link.get("ifalias") == _KEPT for link in _links(self.switch))
 
     @property
@@ -96,7 +96,7 @@ class Network:
         return UNLIMITED
 
     def is_cut(self, host: str) -> bool:
-        """Whether the host's data link is cut."""
+        """Return whether the host's data link is cut."""
         port = f"data{self.index_of(host)}"
         return next("UP" not in link["flags"] for link in _links(self.switch) if link["ifname"] == port)
 

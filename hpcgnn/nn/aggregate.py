@@ -1,7 +1,7 @@
 """Aggregation over all ranks: ``z = Dl · (L x' + R · exchange(S x'))`` with ``x' = Dr · x`` (SuperGCN §3.3).
 
-Shapes: n owned nodes, F columns, s rows sent, r rows received. x, z (n, F); S (s, n); L (n, n); R (n, r).
-Backward is the same seven calls on the transposes, with Dl and Dr exchanged.
+Shapes: n owned nodes, F columns, s rows sent, r rows received. x and z are (n, F), S is (s, n), L is (n, n) and R is (n, r).
+The backward pass makes the same seven calls on the transposed matrices, with Dl and Dr exchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from hpcgnn.policy.channel import Channel
 class Aggregator:
     """A linear aggregator of one graph: the plan, the exchange and the diagonal scalings.
 
-    left, right: (n, 1) diagonals Dl and Dr, or None for the identity. correction: of stale rows; layers share it.
+    left, right: (n, 1) diagonals Dl and Dr, or None for the identity. correction: the correction of stale rows, which all
+    layers share.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Aggregator:
         self.right = right
         self.backend = backend
         self.correction = correction
-        self.int8: Int8 | None = None  # what is aggregated is quantized first, where that is faster
-        self.moves_rows = False  # and adds none up
-        # (s,) and (r,) owned nodes that rows sent and received stand for, -1 where the other side knows; None: the plan tells.
+        self.int8: Int8 | None = None  # the arithmetic that quantizes rows before they are aggregated, where that is faster
+        self.moves_rows = False  # True if the aggregator only copies rows, and adds none up
+        # The (s,) and (r,) owned nodes for which sent and received rows stand, or -1 where only the other rank knows the node.
+        # With None, the nodes follow from the plan.
         self.stands_for: tuple[np.ndarray, np.ndarray] | None = None
         exchange.boundary_nodes = self.correction.nodes.numel()
 
@@ -55,10 +57,10 @@ class Aggregator:
         return self.begin(x).finish()
 
     def begin(self, x: torch.Tensor) -> Passage:
-        """Start to aggregate (n, F) features; what is done before :meth:`Passage.finish` runs while bytes travel.
+        """Start to aggregate (n, F) features. Work that is done before :meth:`Passage.finish` overlaps with communication.
 
-        In backward the same holds in reverse: what came between is differentiated while gradients travel. Collective;
-        no other aggregation may begin before this one is finished.
+        The same holds in backward, in reverse order: operations between the two calls are differentiated while gradients
+        travel. Collective. No other aggregation may begin before this one is finished.
         """
         return Passage(self, x)
 
@@ -74,11 +76,11 @@ class Aggregator:
         return Aggregator(plan, exchange, self.right, self.left, self.backend, correction)
 
     def use_int8(self, int8: Int8 | None) -> None:
-        """From now on, forward and backward, in 8-bit integers; or, with None, in float32."""
+        """Aggregate in 8-bit integers from now on, forward and backward; None returns to float32."""
         self.int8 = self.reverse.int8 = int8
 
     def for_layer(self, layer: int) -> Aggregator:
-        """This aggregator for another layer: same plan and scalings, messages of its own."""
+        """A copy of this aggregator for another layer, with the same plan and scalings but messages of its own."""
         own = self.over(self.exchange.for_layer(layer))
         own.moves_rows, own.stands_for = self.moves_rows, self.stands_for
         return own
@@ -88,9 +90,10 @@ class Aggregator:
         return Aggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction)
 
     def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
-        """The first half of an aggregation, not differentiable: what is sent is under way. Collective.
+        """Run the first half of an aggregation, up to the start of the exchange. Not differentiable. Collective.
 
-        Returns what :meth:`finish_step` takes.
+        Returns:
+            The scaled features and the message, which are the arguments of :meth:`finish_step`.
         """
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
@@ -106,7 +109,7 @@ class Aggregator:
         return own, exchange.start(rows, given)  # encode, start
 
     def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
-        """The other half. Collective."""
+        """Run the second half of an aggregation, and return the (n, F) result. Collective."""
         exchange, measure = self.exchange, self.exchange.messages.timings.measure
         with measure("aggregation_seconds"):
             z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
@@ -123,12 +126,17 @@ class Aggregator:
 
     @property
     def is_halo(self) -> bool:
-        """Whether rows are copied and not added up, see :mod:`hpcgnn.nn.halo`."""
+        """Return whether this aggregator copies rows of halo nodes instead of adding rows up (:mod:`hpcgnn.nn.halo`)."""
         return self.correction.copies is not None
 
     @cached_property
     def single_sources(self) -> tuple[torch.Tensor, bool]:
-        """(s,) int64: the row of x that a row sent is a copy of, -1 for the others; and whether there are others."""
+        """Sent rows that are plain copies of a row of x.
+
+        Returns:
+            (s,) int64, the row of x that each sent row copies, or -1 if it is a sum or is weighted; and whether there are such
+                other rows.
+        """
         send = self.plan.send
         is_copy = send.indptr.diff() == 1
         first = send.indptr[:-1].clamp(max=max(send.num_entries - 1, 0))
@@ -138,13 +146,14 @@ class Aggregator:
         return torch.where(is_copy, sources, -1), not bool(is_copy.all())
 
     def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
-        """The rows that are sent as the 8-bit integers that they are already, where messages have 8 bits; and whether those are
-        all."""
+        """The rows that can be sent as the 8-bit integers that they already are, if messages have 8 bits; and whether all rows
+        can.
+        """
         if self.int8 is None or not self.int8.is_on:
             return None, False
         takes_codes, takes_rows = self.exchange.takes(own.shape[1])
         if takes_codes and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs(own):
-            own = self.int8.quantizer.rows(own)  # as it will be where it is weighed
+            own = self.int8.quantizer.rows(own)  # the same integers are used later, when attention weighs the rows
         if not (takes_codes and isinstance(own, Int8Rows)):
             return None, False
         sources, has_sums = self.single_sources
@@ -152,11 +161,11 @@ class Aggregator:
 
     @cached_property
     def _factor(self) -> torch.Tensor | None:
-        """Dr, (n,)."""
+        """The diagonal Dr as (n,), or None for the identity."""
         return None if self.right is None else self.right.view(-1)
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor | Int8Rows:
-        """``Dr x``, as 8-bit integers where it is aggregated as such."""
+        """``Dr x``, quantized to 8-bit integers if the aggregation uses them."""
         if self.int8 is not None and not self.moves_rows and self.int8.aggregates(self.plan.local, x):
             return self.int8.quantizer.rows(x, self._factor)
         return (x if self.right is None else _scaled(x, self.right)).contiguous()
@@ -167,7 +176,7 @@ class Aggregator:
             return spmm(matrix, x.codes, scale=x.scale, **how)
         return spmm(matrix, x, **how)
 
-    # -- what policies ask ----------------------------------------------------------------------------------------------
+    # -- information for policies ---------------------------------------------------------------------------------------
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
@@ -179,9 +188,10 @@ class Aggregator:
         ]
 
     def row_degrees(self, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(s,) and (r,) int64 in-degrees of what rows stand for: a post row's source, a pre row's destination. Collective.
+        """(s,) and (r,) int64 in-degrees of the nodes for which rows stand: a post row's source, a pre row's destination.
+        Collective.
 
-        The sender knows the former, the receiver the latter; each tells the other.
+        The sender knows the sources and the receiver knows the destinations, so each sends its in-degrees to the other.
         """
         exchange = self.exchange
         mine, theirs = self._known_degrees(degrees)
@@ -191,7 +201,7 @@ class Aggregator:
         return mine + from_receivers, theirs + from_senders
 
     def _known_degrees(self, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(s,) and (r,) int64 of rows of which this side knows what they stand for; 0 for the others."""
+        """(s,) and (r,) int64 in-degrees of the rows whose node this rank knows; 0 for the other rows."""
         if self.stands_for is not None:
             sent, received = (np.append(degrees, 0)[nodes] for nodes in self.stands_for)
             return sent, received
@@ -199,36 +209,38 @@ class Aggregator:
         return np.where(post, self._source_degrees(degrees), 0), np.where(pre, self._destination_degrees(degrees), 0)
 
     def _source_degrees(self, degrees: np.ndarray) -> np.ndarray:
-        """(s,) int64 of the first source of each row sent: the only one of a *post* row."""
+        """(s,) int64 in-degree of the first source of each sent row. A *post* row has only one source."""
         return degrees[first_sources(self.plan.send)]
 
     def _destination_degrees(self, degrees: np.ndarray) -> np.ndarray:
-        """(r,) int64 of a node that each row received is added to, the only one of a *pre* row; 0 for rows of a halo."""
+        """(r,) int64 in-degree of one node to which each received row is added; 0 for rows of a halo. A *pre* row is added to
+        one node only.
+        """
         return padded(degrees, self.plan.receive.num_rows)[index_array(destinations(self.plan.receive))]
 
     def square_weights(self) -> np.ndarray:
-        """(s,) float64: for each row sent, the squared norm of its column of Dl R at the receiver. Collective."""
+        """(s,) float64: for each sent row, the squared norm of its column of Dl R at the receiver. Collective."""
         exchange = self.exchange
         told, _ = exchange.messages.world.alltoallv(self._square_columns(self.plan.receive), exchange.receive_counts)
         return told
 
     def _square_columns(self, received: Csr) -> np.ndarray:
         """(columns,) float64 squared norms of Dl times ``received``."""
-        import scipy.sparse as sp  # here, as few policies ask, and a rank is spared its modules
+        import scipy.sparse as sp  # imported here, because few policies need it and its modules take memory on each rank
 
         values = np.ones(received.num_entries) if received.weight is None else host_values(received.weight.double())
         if self.left is not None:
             values = values * host_values(self.left.double())[index_array(received.entry_rows()), 0]
         shape = received.num_rows, received.num_cols
         matrix = sp.csr_array((values, index_array(received.indices), index_array(received.indptr)), shape, copy=True)
-        matrix.sum_duplicates()  # two edges between the same nodes add one error twice
+        matrix.sum_duplicates()  # two edges between the same nodes add the same error twice
         return np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1]).astype(
             np.float64
-        )  # also of no entry
+        )  # minlength also counts columns without entries
 
 
 class Passage:
-    """One aggregation under way, forward and then backward: see :meth:`Aggregator.begin`."""
+    """One aggregation under way, first forward and then backward; see :meth:`Aggregator.begin`."""
 
     def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         self.aggregator = aggregator
@@ -236,26 +248,28 @@ class Passage:
         self._begun: torch.Tensor | None = _Begin.apply(x, self)
 
     def finish(self) -> torch.Tensor:
-        """(n, F) aggregated features."""
-        begun, self._begun = self._begun, None  # autograd's nodes know this passage: a cycle would keep their memory
+        """Finish the aggregation, and return the (n, F) result."""
+        # autograd's nodes refer to this passage: a reference cycle would keep their memory
+        begun, self._begun = self._begun, None
         return _Finish.apply(begun, self)
 
     def start(self, aggregator: Aggregator, x: torch.Tensor) -> None:
-        """The first half of a direction."""
+        """Run the first half of the aggregation in one direction."""
         assert self.under_way is None, "a passage is begun once"
         self.under_way = aggregator.start_step(x)
 
     def end(self, aggregator: Aggregator) -> torch.Tensor:
-        """Its second half."""
+        """Run the second half of the aggregation in one direction."""
         assert self.under_way is not None, "a passage is finished once, after it has begun"
         under_way, self.under_way = self.under_way, None
         return aggregator.finish_step(*under_way)
 
 
 class _Begin(torch.autograd.Function):
-    """Sends what is aggregated; in backward, receives gradients. The result has no elements: it ties the two halves.
+    """Sends rows in forward, and receives gradients in backward. Its result has no elements, and connects it to
+    :class:`_Finish`.
 
-    Autograd goes back in the order in which it came: first to _Finish, then through what was done in between, then here.
+    Autograd visits functions in reverse order: first _Finish, then the operations in between, then this one.
     """
 
     @staticmethod
@@ -270,7 +284,7 @@ class _Begin(torch.autograd.Function):
 
 
 class _Finish(torch.autograd.Function):
-    """Receives what is aggregated; in backward, sends gradients."""
+    """Receives rows in forward, and sends gradients in backward."""
 
     @staticmethod
     def forward(ctx: Any, begun: torch.Tensor, passage: Passage) -> torch.Tensor:
@@ -284,19 +298,19 @@ class _Finish(torch.autograd.Function):
 
 
 def destinations(receive: Csr) -> torch.Tensor:
-    """(r,) int64 of R: for each row received a row that it is added to, the only one of a *pre* row."""
+    """(r,) int64: for each column of R, one row of the result to which the received row is added. A *pre* row has only one."""
     found = torch.zeros(receive.num_cols, dtype=torch.int64, device=receive.device)
     found[receive.indices.long()] = receive.entry_rows()
     return found
 
 
 def padded(degrees: np.ndarray, rows: int) -> np.ndarray:
-    """(rows,) int64: those of owned nodes, and zeros behind them."""
+    """(rows,) int64: the in-degrees of the owned nodes, followed by zeros."""
     return np.concatenate((degrees, np.zeros(rows - degrees.size, degrees.dtype)))
 
 
 def first_sources(send: Csr) -> np.ndarray:
-    """(s,) int64 of S: the first source of each row. No row is empty."""
+    """(s,) int64: the first source of each row of S, none of which is empty."""
     return index_array(send.indices)[index_array(send.indptr)[:-1]]
 
 

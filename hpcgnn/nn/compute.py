@@ -1,17 +1,18 @@
-"""In which arithmetic dense products are done: ``float32``, or ``bf16`` with weights and everything else in float32.
+"""The arithmetic of dense products: ``float32``, or ``bf16`` for products, with weights and everything else in float32.
 
-A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. Kernels of our own do so on CPUs with
-AVX512_BF16 (:func:`hpcgnn.kernels.dense.has_bf16`), from float32 matrices to float32 results; or torch multiplies rounded
-matrices, whose result is rounded once more and widened: with 32768 rows its values differ from float32's by 0.3 % (root mean
-square). :mod:`hpcgnn.nn.bfloat16` measures which of them is the faster one here, and whether it is faster than float32.
+A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. On CPUs with AVX512_BF16
+(:func:`hpcgnn.kernels.dense.has_bf16`) our own kernels do so, from float32 matrices to float32 results. Otherwise torch
+multiplies rounded matrices, and its result is rounded once more and widened: with 32768 rows its values differ from float32's
+by 0.3 % (root mean square). :mod:`hpcgnn.nn.bfloat16` measures which of the two is faster here, and whether it is faster than
+float32.
 
 - ``auto``: ``bf16`` where it is faster on every rank's CPU, else ``float32``.
-- ``bf16``: refused where it is slower than float32.
-- ``bf16-emulated``: bfloat16 however slow it is, to see on any CPU what it makes of a training.
-- ``tf32``: operands of 10 bits of mantissa, on GPUs of NVIDIA, whose tensor cores take them as they are: no pass is added.
-- ``int8``: 8-bit integers, also for what is aggregated (:mod:`hpcgnn.nn.int8`), where that is faster; ``int8-always`` however
-  slow it is, to see on any graph what it makes of a training. ``int4`` is refused: nothing that can be
-  reached from here multiplies 4-bit integers.
+- ``bf16``: bfloat16; refused where it is slower than float32.
+- ``bf16-emulated``: bfloat16 at any speed, to study its effect on training on any CPU.
+- ``tf32``: operands with 10 bits of mantissa, on NVIDIA's GPUs, whose tensor cores read float32 operands directly.
+- ``int8``: 8-bit integers, also for aggregations (:mod:`hpcgnn.nn.int8`), where they are faster; ``int8-always`` uses them at
+  any speed, to study their effect on training on any graph. ``int4`` is refused, because no library that this package can call
+  multiplies 4-bit integers.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 
 _LOG = logging.getLogger("hpcgnn")
-# Below these a product and its gradients together may be slower than in float32, conversions counted, by the study products: by
-# kernels of our own, and by torch. They leave out some small gains on one thread, so that what is computed does not depend
-# on the number of threads.
+# Products smaller than these may be slower in bfloat16 than in float32, gradients and conversions included, according to the
+# study `products`: with our own kernels, and with torch. Some small gains on one thread are left out, so that the arithmetic
+# does not depend on the number of threads.
 _LEAST_MULTIPLICATIONS = 1 << 20
 _LEAST_WIDTH = 8
 _LEAST_MULTIPLICATIONS_BY_TORCH = 1 << 25
@@ -40,10 +41,10 @@ _LEAST_WIDTH_BY_TORCH = 40
 
 
 class Rounded:
-    """A float32 matrix (n, F) whose products are done in bfloat16 where that is faster, or in TF32.
+    """A float32 matrix (n, F) whose products are computed in bfloat16 where that is faster, or in TF32.
 
-    compute: one of :data:`COMPUTES`. Gradients need x itself where kernels of our own multiply, which round it as they read
-    it; for torch it is rounded once for all products, and that is what autograd keeps.
+    compute: one of :data:`COMPUTES`. Our own kernels round x when they read it, so autograd keeps x itself for the gradients.
+    For torch, x is rounded once for all products, and autograd keeps the rounded matrix.
     """
 
     def __init__(self, x: torch.Tensor, compute: str = BF16) -> None:
@@ -57,21 +58,21 @@ class Rounded:
         plus: torch.Tensor | None = None,
         backend: str = "auto",
     ) -> torch.Tensor:
-        """``x @ weight + bias + plus``, (n, F) times (F, H), see :func:`hpcgnn.nn.linear.matmul`; differentiable."""
+        """``x @ weight + bias + plus``, (n, F) times (F, H); differentiable. See :func:`hpcgnn.nn.linear.matmul`."""
         arithmetic = self._arithmetic(weight.shape[0], weight.shape[1], backend)
         if arithmetic == "torch":
             return sum_of(_Product.apply(self.x, self._by_torch(), weight), bias, plus)
         return dense_product(self.x, weight, bias, plus, backend, arithmetic)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-        """``x.T @ dy`` (F, H), from dy (n, H)."""
+        """``x.T @ dy`` (F, H), for dy (n, H)."""
         arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)
         if arithmetic == "torch":
             return multiply(self._by_torch().T, pack_bf16(dy))
         return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
-        """``float32``, ``tf32`` or ``bf16`` by the kernels, or ``torch``: bfloat16 by torch."""
+        """``float32``, ``tf32`` or ``bf16`` by our kernels, or ``torch`` for bfloat16 by torch."""
         if self._compute == TF32:
             return TF32
         where = self.x.device
@@ -86,14 +87,14 @@ class Rounded:
 
 
 def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-    """``y`` plus those of the others that there are."""
+    """``y`` plus those of the other summands that are not None."""
     for other in others:
         y = y if other is None else y + other
     return y
 
 
 def pays(rows: int, in_width: int, out_width: int, backend: str = "auto", where: torch.device = CPU.where) -> bool:
-    """Whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
+    """Return whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
     narrowest, multiplications = min(in_width, out_width), rows * in_width * out_width
     if bfloat16(backend, where).way == KERNELS:
         return narrowest >= _LEAST_WIDTH and multiplications >= _LEAST_MULTIPLICATIONS
@@ -101,7 +102,7 @@ def pays(rows: int, in_width: int, out_width: int, backend: str = "auto", where:
 
 
 class _Product(torch.autograd.Function):
-    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy`` by torch; only the rounded x (n, F) and W (F, H) are kept for gradients."""
+    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy`` by torch; autograd keeps only the rounded x (n, F) and W (F, H)."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -119,7 +120,7 @@ class _Product(torch.autograd.Function):
 
 
 def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> None:
-    """Raise HpcgnnError where ``compute`` does not work, or is ``bf16`` and slower than float32."""
+    """Raise HpcgnnError where ``compute`` does not work here, or is ``bf16`` and slower than float32."""
     check_choice("compute", compute, COMPUTES)
     if compute in (AUTO, FLOAT32):
         return
@@ -154,10 +155,11 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
 
 
 def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Device = CPU) -> str:
-    """The arithmetic of a model for which ``compute`` was asked: the same on all ranks, none of them ``auto``. Collective.
+    """The arithmetic of a model for which the user asked for ``compute``: the same on all ranks, and never ``auto``.
+    Collective.
 
     Raises:
-        HpcgnnError: on all ranks, where any rank cannot (:func:`check_compute`).
+        HpcgnnError: on all ranks, if ``compute`` does not work on one of them (:func:`check_compute`).
     """
     with together(world, "choose the arithmetic of dense products"):
         check_compute(compute, dtype, device)
@@ -168,12 +170,14 @@ def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Devic
 
 
 def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str] | None, device: Device = CPU) -> str:
-    """The arithmetic with which a resumed run goes on, where ``asked`` gave ``chosen`` now, and ``before`` in its checkpoint.
-    Collective.
+    """The arithmetic with which a resumed run continues. Collective.
 
-    A choice of ``auto`` is kept as long as it can be, so that the whole run has one arithmetic; so is what a run with ``int8``
-    found that it needs. before: ``asked`` and ``chosen``; None in checkpoints that are older. The same on all ranks, as is what
-    is returned.
+    If possible, the run keeps its earlier arithmetic, so that it has one arithmetic from beginning to end. This holds for a
+    choice of ``auto``, and for the operations that a run with ``int8`` computed in integers.
+
+    Args:
+        asked: the setting of the resumed run. chosen: the arithmetic that was chosen for it now.
+        before: ``asked`` and ``chosen`` in the checkpoint; None in checkpoints of older versions. The same on all ranks.
     """
     if before is not None and asked == before["asked"] and asked in INTEGERS:
         return before["chosen"]

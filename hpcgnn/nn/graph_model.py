@@ -1,4 +1,4 @@
-"""The common part of all models: exchanges and dropouts with numbers of their own, and the methods that a trainer calls."""
+"""The common part of all models: numbered exchanges and dropouts, and the methods that a trainer calls."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from hpcgnn.policy.channel import Channel
 
 @dataclass(frozen=True)
 class Connection:
-    """How a model's rows reach other ranks. aggregator: of the model's kind. edges: what attention is paid along, and partial:
-    the plan where it is aggregated in part before it travels; else None."""
+    """The connection of a model to other ranks. aggregator: of the model's kind. edges: the edges for attention over the halo,
+    else None. partial: the plan of partial attention, else None.
+    """
 
     aggregator: Aggregator
     edges: AttentionEdges | None = None
@@ -40,9 +41,12 @@ class Connection:
 
 @dataclass(frozen=True)
 class Frame:
-    """The surroundings that a model is built into. in_width, out_width: features and classes. keys: of dropout. is_sparse:
-    whether features are a Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once and
-    not in each pass, which needs dense ones without dropout or labels."""
+    """The surroundings of a model at its construction.
+
+    in_width, out_width: number of features and of classes. keys: of dropout. is_sparse: whether features are a Csr. compute:
+    arithmetic of dense products. keep_input_aggregation: aggregate the features once instead of in each pass; this needs dense
+    features without dropout and without label inputs.
+    """
 
     in_width: int
     out_width: int
@@ -54,16 +58,16 @@ class Frame:
 
     @property
     def aggregator(self) -> Aggregator:
-        """That of the connection."""
+        """The aggregator of the connection."""
         return self.connection.aggregator
 
 
-# Of a model.
+# A part of a model whose arithmetic can be set.
 Part = torch.nn.Module | Aggregator | KeptAggregator
 
 
 def _use_float32(part: Part) -> None:
-    """For a layer's products, those of what it is made of, and its aggregation; or for one that is given."""
+    """Compute the products and the aggregation of ``part``, and of its submodules, in float32."""
     for module in part.modules() if isinstance(part, torch.nn.Module) else ():
         if "compute" in vars(module):
             vars(module)["compute"] = FLOAT32
@@ -75,15 +79,16 @@ def _use_float32(part: Part) -> None:
 class GraphModel(torch.nn.Module, ABC):
     """``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
 
-    With ``config.decoder`` the scores are embeddings (n, hidden), of which ``decoder`` makes those of links.
-    Call :meth:`begin_epoch` before each training step. With ``config.label_inputs`` it is ``model(x, labels)``, labels being
-    (n, C) ones; their embedding is added to the features behind their dropout. Models implement :meth:`scores`, and say what
-    there is to know of their class:
+    With ``config.decoder`` the result is embeddings (n, hidden), from which ``decoder`` computes the scores of links. With
+    ``config.label_inputs`` the call is ``model(x, labels)``, where labels are an (n, C) matrix of ones; their embedding is
+    added to the features after input dropout. Call :meth:`begin_epoch` before each training step.
 
-    summary: what it is, for the command's help. settings: dataclasses with what it can be set beside what all models have.
-    aggregation: as :func:`hpcgnn.nn.aggregate.make_aggregator` takes it. begins_with_exchange: whether the first exchange of a
-    pass is of the features, so that its result can be kept. has_dense_parameters: whether there are
-    :meth:`dense_parameters`.
+    A model implements :meth:`scores` and sets these attributes of its class:
+
+    summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
+    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
+    exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
+    :meth:`dense_parameters` returns any.
     """
 
     summary: ClassVar[str] = ""
@@ -95,17 +100,17 @@ class GraphModel(torch.nn.Module, ABC):
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        """How its rows travel on ``graph``; ``how`` are the other arguments of ``make_aggregator``. Collective."""
+        """Connect the model to other ranks on ``graph``; ``how`` are the other arguments of ``make_aggregator``. Collective."""
         return Connection(make_aggregator(graph, cls.aggregation, strategy, **how))
 
     @classmethod
     def uses_strategy(cls, config: ModelConfig) -> bool:
-        """Whether cut edges are aggregated as ``--strategy`` says."""
+        """Return whether ``--strategy`` decides how cut edges are aggregated."""
         return True
 
     @classmethod
     def check_settings(cls, config: ModelConfig) -> None:
-        """Raise HpcgnnError for settings of this class that do not go together."""
+        """Raise HpcgnnError for settings of this class that cannot be combined."""
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__()
@@ -116,51 +121,53 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators: list[Aggregator | KeptAggregator] = []
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
-        self.graph: LocalGraph | None = None  # what the model was built for
-        self.asked_compute = frame.compute  # or auto, of which self.compute is what was chosen
-        self.int8: Int8 | None = None  # what layers share that compute in 8-bit integers
+        self.graph: LocalGraph | None = None  # the graph that the model was built for
+        self.asked_compute = frame.compute  # may be auto; self.compute is the arithmetic that was chosen
+        self.int8: Int8 | None = None  # the integer arithmetic that layers share
         self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
-    # -- what models are made of --------------------------------------------------------------------------------------
+    # -- parts of models ----------------------------------------------------------------------------------------------
 
     def new_aggregator(self, *, keep: bool = False) -> Aggregator | KeptAggregator:
-        """The aggregator of the next exchange of a pass. keep: of features that never change, once."""
+        """Make the aggregator of the next exchange of a pass. keep: its input never changes, so it aggregates only once."""
         own = self.aggregator.for_layer(len(self.aggregators))
         self.aggregators.append(KeptAggregator(own) if keep else own)
         return self.aggregators[-1]
 
     def adopted(self, aggregator: Aggregator) -> Aggregator:
-        """``aggregator`` for the exchange that comes behind those of the layers in a training pass."""
+        """Use a copy of ``aggregator`` for the next exchange of a training pass, after those of the layers."""
         own = aggregator.for_layer(len(self.aggregators))
         self.aggregators.append(own)
         return own
 
     def new_dropout(self, rate: float) -> KeyedDropout:
-        """The next dropout of a pass, with draws of its own."""
+        """Make the next dropout of a pass, which draws its own random numbers."""
         self._num_dropouts += 1
         return KeyedDropout(self.keys, self._num_dropouts - 1, rate, self.backend)
 
     def new_partial_plan(self, plan: PartialPlan) -> PartialPlan:
-        """``plan`` with the next two exchanges of a pass."""
+        """A copy of ``plan`` that uses the next two exchanges of a pass."""
         number = len(self.aggregators)
         own = plan.for_layer(number, number + 1)
         self.aggregators += [own.scores, own.rows]
         return own
 
     def new_edge_dropouts(self, rate: float, *ids: torch.Tensor | None) -> tuple[KeyedDropout, ...]:
-        """The same for (entries, F) values of edges with these ids (entries,); what has one id in two of them has one draw.
+        """Make dropouts of (entries, F) edge values, one for each of the given edge ids (entries,).
 
-        None will do where nothing is dropped."""
+        An edge that occurs with the same id in two of them gets the same draw. An argument may be None if the rate is 0.
+        """
         self._num_dropouts += 1
         number = self._num_dropouts - 1
         return tuple(KeyedDropout(self.keys, number, rate, self.backend, ids=each) for each in ids)
 
     def new_norm(self, width: int, layer: torch.nn.Module | None = None) -> torch.nn.Module:
-        """As configured, behind ``layer``, whose bias stays at rest where the norm takes it away again.
+        """Make the configured norm after ``layer``. A bias of the layer that batch normalisation removes again is not trained.
 
-        The gradient of such a bias is rounding errors alone. Adam makes steps of full length of them, which differ with the
-        number of ranks: losses do not show it, but running means lag behind, and so do the scores of an evaluation.
+        The gradient of such a bias consists of rounding errors only. Adam turns them into steps of full length, which differ
+        with the number of ranks. The losses do not show it, but running means lag behind, and so the scores of evaluations
+        differ.
         """
         name = self.config.norm
         if name == "layer":
@@ -168,13 +175,13 @@ class GraphModel(torch.nn.Module, ABC):
         if name == "batch":
             biases: tuple[torch.nn.Parameter, ...] = layer.last_biases() if isinstance(layer, EndsWithBias) else ()
             for bias in biases:
-                bias.requires_grad_(False)  # which is a gradient of zeros to the optimiser
+                bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
         return BatchNorm(width, self.messages.world) if name == "batch" else torch.nn.Identity()
 
     def activated(
         self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None
     ) -> torch.Tensor:
-        """Norm, activation and dropout of (n, F), in as few passes over it as there may be. Collective."""
+        """Apply norm, activation and dropout to x (n, F), in as few passes over memory as possible. Collective."""
         fused = None
         if isinstance(norm, torch.nn.LayerNorm) and self.config.activation == "relu":
             fused = Norm(norm.weight, norm.bias, norm.eps)
@@ -187,22 +194,22 @@ class GraphModel(torch.nn.Module, ABC):
         return activation(x, fused, None if drop is None else drop.mask(), self.backend)
 
     def widths(self, frame: Frame) -> list[int]:
-        """Of what enters the first of ``layers`` layers, to what leaves the last one."""
+        """The widths of the input of the first of ``layers`` layers, of hidden features, and of the result of the last layer."""
         return [frame.in_width, *[self.config.hidden] * (self.config.layers - 1), frame.out_width]
 
     def through(
         self, x: Features, layers: torch.nn.ModuleList, norms: torch.nn.ModuleList, dropouts: torch.nn.ModuleList
     ) -> torch.Tensor:
-        """(n, F_in) through all ``layers``, with norm, activation and dropout between one and the next. Collective."""
+        """Apply all ``layers`` to x (n, F_in), with norm, activation and dropout between two layers. Collective."""
         y = layers[0](x)
         for norm, drop, layer in zip(norms, dropouts, layers[1:], strict=True):
             y = layer(self.activated(y, norm, drop))
         return y
 
-    # -- what a trainer asks for --------------------------------------------------------------------------------------
+    # -- methods for trainers -----------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a training step: dropout and messages draw for it from now on."""
+        """Begin a training step: dropout and messages use random numbers of this epoch from now on."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
@@ -214,9 +221,9 @@ class GraphModel(torch.nn.Module, ABC):
         return [channel for each in sending for channel in each.channels(degrees)]
 
     def use_compute(self, compute: str) -> None:
-        """Products are done in this arithmetic from now on, by all layers that have it as ``compute``.
+        """Compute products in this arithmetic from now on, in all layers that have an attribute ``compute``.
 
-        In 8-bit integers, what is right before the softmax stays float32 (Tango §3.2), unless that is not wanted.
+        In 8-bit integers, the layer before the softmax stays in float32 (Tango §3.2), unless the settings say otherwise.
         """
         integers = self.int8 if compute in INTEGERS else None
         self.compute = compute
@@ -234,23 +241,25 @@ class GraphModel(torch.nn.Module, ABC):
         integers.watch(first, lambda: self.use_compute(FLOAT32))
 
     def before_softmax(self) -> list[Part]:
-        """Layers and aggregators whose results the softmax is of, or those of the decoder."""
+        """The layers and aggregators whose results enter the softmax or the decoder."""
         return [self.layers[-1]]
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """Those that may have a weight decay of their own, as in the model's paper."""
+        """The parameters that may have a weight decay of their own, as in the model's paper."""
         return []
 
     def description(self) -> dict[str, Any]:
-        """The facts that a checkpoint must share with this model: its architecture and the widths that the graph gives it."""
+        """The facts in which a checkpoint must agree with this model: its architecture, and the widths that follow from the
+        graph.
+        """
         return describe(self.config, *self._widths)
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
-        """(n, F) features, and (n, C) ones where labels are inputs, to (n, C) scores. Collective."""
+        """(n, F) features, and an (n, C) matrix of label inputs if the model has them, to (n, C) scores. Collective."""
         self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)
         return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
 
     @abstractmethod
     def scores(self, x: Features) -> torch.Tensor:
-        """(n, F) features, after dropout and with labels, to (n, C) scores. Collective."""
+        """(n, F) features, after input dropout and label embedding, to (n, C) scores. Collective."""

@@ -1,11 +1,12 @@
-"""Training in 8-bit integers: where, and by which rules (Tango §3.2).
+"""Training in 8-bit integers: the operations that use them, and the rules (Tango §3.2).
 
-- Products, aggregations and attention's weighted sums in training passes, where they are large enough to be faster for it
-  (:func:`multiplies`, :meth:`Int8.aggregates`) and this processor is faster at it, by a short measurement (:func:`measured`).
-- Weights, their gradients' sums and their update are float32 (Eq. 5, 6), and so is all between two layers.
+- Products, aggregations and attention's weighted sums of training passes use 8-bit integers if they are large enough
+  (:func:`multiplies`, :meth:`Int8.aggregates`) and if a short measurement finds integers faster on this processor
+  (:func:`measured`).
+- Weights, sums of their gradients and their update are float32 (Eq. 5, 6), and so is everything between two layers.
 - The layer before the softmax is float32, and so are attention's scores (Eq. 7, 8).
-- A model whose first layer's output 8 bits do not hold (Eq. 4) goes on in float32.
-- Evaluations and predictions are float32: their results do not depend on what multiplied in training.
+- If 8 bits are too few for the output of a model's first layer (Eq. 4), training continues in float32.
+- Evaluations and predictions are float32, so their results do not depend on the arithmetic of training.
 """
 
 from __future__ import annotations
@@ -31,94 +32,100 @@ from hpcgnn.nn.compute_config import STOCHASTIC, Int8Config
 from hpcgnn.nn.timed import least_seconds, multiply_and_back
 
 _LOG = logging.getLogger("hpcgnn")
-_NOISE = 0x18  # beside the words of other keys
-_FASTER = 1.1  # what a measurement must differ by to count
-# Below these, an aggregation may be slower than in float32, quantization counted, by the study products.
+_NOISE = 0x18  # distinguishes these keys from other keys
+_FASTER = 1.1  # speedups below this do not count as faster
+# Smaller aggregations may be slower than in float32, quantization included, according to the study `products`.
 _LEAST_ENTRIES_A_ROW = 8
 _LEAST_BYTES_AGGREGATED = 8 << 20
 _LEAST_WIDTH_AGGREGATED = 128
 _LEAST_WIDTH_OF_A_HEAD = 32
 _ROUNDS = 5
-_ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # of the aggregation that is timed, and
-_ROWS_MULTIPLIED = 1 << 13  # of the product
+_ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # shape of the aggregation that is timed
+_ROWS_MULTIPLIED = 1 << 13  # rows of the product that is timed
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Below these a product and its gradients may be slower than in float32, quantization counted, by the study products;
-    whatever the number of threads, so that bits do not depend on it. multiplications: of it. narrow, wide: its two widths."""
+    """The sizes below which a product and its gradients may be slower than in float32, quantization included.
+
+    They are from the study `products`, and are the same for any number of threads, so that results do not depend on it.
+    multiplications: of the product. narrow, wide: its smaller and its larger width.
+    """
 
     multiplications: int
     narrow: int
     wide: int
 
 
-# With instructions that add four products, and without.
+# With instructions that add four products at once, and without.
 LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
 
 
 @dataclass(frozen=True)
 class Uses:
-    """The operations that are done in 8-bit integers. products: dense ones. sums: aggregation, and what attention adds up.
-    always: also where that is slower."""
+    """The operations that are computed in 8-bit integers. products: dense products. sums: aggregations and attention's sums.
+    always: use integers also where they are slower.
+    """
 
     products: bool
     sums: bool
     always: bool = False
 
     def __str__(self) -> str:
-        """As a checkpoint has it."""
+        """The text that a checkpoint stores."""
         return " ".join(name for name in ("products", "sums", "always") if getattr(self, name))
 
     @classmethod
     def of(cls, text: str) -> Uses:
-        """The inverse."""
+        """The inverse of ``str``."""
         return cls("products" in text, "sums" in text, "always" in text)
 
 
 class Int8:
-    """The integer arithmetic that the layers of a model share, in place of the name of an arithmetic."""
+    """The integer arithmetic that the layers of a model share; it takes the place of the name of an arithmetic."""
 
     def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
         self.config, self.uses, self.messages = config, uses, messages
         self.quantizer = Quantizer(backend, is_stochastic=config.rounding == STOCHASTIC)
         self.limits = limits_of(backend, messages.device.where)
-        self.is_checked = False  # whether 8 bits hold what the first layer makes
+        self.is_checked = False  # whether the error of the first layer's output was checked
 
     @property
     def is_useful(self) -> bool:
-        """Whether anything is faster for it on these processors."""
+        """Return whether any operation is faster in integers on these processors."""
         return self.uses.products or self.uses.sums
 
     @property
     def is_on(self) -> bool:
-        """Whether the present pass is one of training."""
+        """Return whether the present pass is a training pass."""
         return self.messages.present.is_training
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a training step: roundings draw for it from now on."""
+        """Begin a training step: rounding uses random numbers of this epoch from now on."""
         present = self.messages.present
         self.quantizer.begin(keyed.derive_key(present.seed, epoch, self.messages.world.rank, _NOISE))
 
     def multiplies(self, rows: int, in_width: int, out_width: int) -> bool:
-        """Whether the product (rows, in_width) x (in_width, out_width) and its gradients are done in integers, in this pass."""
+        """Return whether the product (rows, in_width) x (in_width, out_width) and its gradients use integers in this pass."""
         if not (self.is_on and self.uses.products):
             return False
         fits = 0 < in_width <= int8.MOST_TERMS and 0 < out_width <= int8.MOST_TERMS
         return fits if self.uses.always else multiplies(rows, in_width, out_width, self.limits)
 
     def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
-        """Whether ``csr @ x`` reads 8-bit integers, in this pass."""
+        """Return whether ``csr @ x`` reads 8-bit integers in this pass."""
         if not (self.is_on and self.uses.sums and x.dtype == torch.float32):
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
 
     def weighs(self, x: torch.Tensor) -> bool:
-        """Whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as can be told without its edges."""
+        """Return whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as this is known without the edges."""
         return self.is_on and self.uses.sums and (self.uses.always or _are_large(*x.shape))
 
     def extend(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
-        """``extended`` (n + h, F) is known as 8-bit integers: ``x`` (n, F), and below it the rows that came as such."""
+        """Record the 8-bit integers of ``extended`` (n + h, F): those of ``x`` (n, F), followed by rows that were received as
+        integers.
+        """
         own = self.quantizer.find(x) if isinstance(x, torch.Tensor) else x
         if not self.is_on or own is None:
             return
@@ -138,12 +145,13 @@ class Int8:
         return spmm(csr, x, weight, backend=backend)
 
     def operand(self, x: torch.Tensor) -> Int8Operand:
-        """``x`` (n, F) for several products."""
+        """``x`` (n, F) for use in several products."""
         return Int8Operand(x, self)
 
     def record(self) -> dict[str, int]:
-        """The work of the quantizer in an epoch on this rank: matrices quantized, found again, and the most bytes kept for
-        that."""
+        """Counters of the quantizer for this epoch and rank: quantized matrices, reused matrices, and the most bytes kept for
+        reuse.
+        """
         counts = self.quantizer.take_counts()
         return {
             "int8_quantized": counts.quantized,
@@ -152,16 +160,18 @@ class Int8:
         }
 
     def go_on(self, before: dict[str, str] | None) -> None:
-        """As in the run that is continued, so that its bits are those of one that was not interrupted."""
+        """Continue with the operations of the run that is resumed, so that its results are the same bits as without
+        interruption.
+        """
         if before is not None and before["asked"].startswith("int8"):
             self.uses, self.is_checked = Uses.of(before.get("int8", "")), True
 
-    # -- how many bits the model needs ----------------------------------------------------------------------------------
+    # -- sufficient bits for a model ------------------------------------------------------------------------------------
 
     def watch(self, first_layer: torch.nn.Module | None, give_up: Callable[[], None]) -> None:
-        """Look at a layer's output in the first training pass, and ``give_up`` where 8 bits are too few for it.
+        """Check a layer's output in the first training pass, and call ``give_up`` if 8 bits are too few for it.
 
-        A collective will be in that pass.
+        That pass then contains one more collective.
         """
         if first_layer is None or self.is_checked:
             return
@@ -174,7 +184,7 @@ class Int8:
         handle = first_layer.register_forward_hook(look)
 
     def _check_bits(self, output: torch.Tensor, give_up: Callable[[], None]) -> None:
-        """Collective."""
+        """Compare the error of ``output`` with the largest one allowed. Collective."""
         self.is_checked = True
         world, most = self.messages.world, self.config.most_error
         mine, count = errors(output)
@@ -195,7 +205,7 @@ class Int8:
 
 
 class Int8Operand:
-    """A float32 matrix (n, F) whose products are done in 8-bit integers where that is faster."""
+    """A float32 matrix (n, F) whose products are computed in 8-bit integers where that is faster."""
 
     def __init__(self, x: torch.Tensor, owner: Int8) -> None:
         self.x, self._int8 = x, owner
@@ -208,7 +218,7 @@ class Int8Operand:
         plus: torch.Tensor | None = None,
         backend: str = "auto",
     ) -> torch.Tensor:
-        """As :meth:`hpcgnn.nn.compute.Rounded.times`."""
+        """See :meth:`hpcgnn.nn.compute.Rounded.times`."""
         if not self._int8.multiplies(self.x.shape[0], *weight.shape):
             return dense_product(self.x, weight, bias, plus, backend)
         y = integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
@@ -216,71 +226,72 @@ class Int8Operand:
         return y
 
     def factor(self) -> Int8Operand | Int8Factor:
-        """The operand that the gradient of a weight needs: of integers, these alone, so that the floats need not be kept."""
+        """The operand for the gradient of a weight. If the product used integers, only these are kept, and not the floats."""
         return self if self._rows is None else Int8Factor(self._rows, self._int8.quantizer)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-        """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`, where products are float32."""
+        """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""
         return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
 
 
 @dataclass(frozen=True)
 class Int8Factor:
-    """The matrix (n, F) of a product that was one of integers."""
+    """The 8-bit integers (n, F) of a matrix whose product was computed in integers."""
 
     rows: Int8Rows
     quantizer: Quantizer
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-        """As :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
+        """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
         return int8.weight_gradient(self.rows, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
 
 
-# -- where it pays -----------------------------------------------------------------------------------------------------
+# -- conditions for integers -------------------------------------------------------------------------------------------
 
 
 def limits_of(backend: str = "auto", where: torch.device = CPU.where) -> Limits:
-    """Those of a device."""
+    """The limits of a device."""
     return LIMITS[int8.dot_products(backend, where)]
 
 
 def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = LIMITS[True]) -> bool:
-    """Whether a product and its two gradients are large enough for 8-bit integers, and small enough for sums of int32."""
+    """Return whether a product and its two gradients are large enough for 8-bit integers, and small enough for sums in int32."""
     narrowest, widest = min(in_width, out_width), max(in_width, out_width)
     is_large = rows * in_width * out_width >= limits.multiplications
     return is_large and narrowest >= limits.narrow and limits.wide <= widest <= int8.MOST_TERMS
 
 
 def aggregates(csr: Csr, width: int) -> bool:
-    """Whether a matrix names rows so often, and they are so many and wide, that quantizing them first pays."""
+    """Whether a matrix has so many entries for each row of x, and x is so large and wide, that quantizing x first is faster."""
     return csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols and _are_large(csr.num_cols, width)
 
 
 def _are_large(rows: int, width: int) -> bool:
-    """Whether rows are so many and wide that sums of them are bound by memory."""
+    """Return whether there are so many rows, and they are so wide, that memory limits the speed of their sums."""
     return width >= _LEAST_WIDTH_AGGREGATED and 4 * rows * width >= _LEAST_BYTES_AGGREGATED
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How many times as fast as in float32: a product and its gradients, and an aggregation; quantization counted."""
+    """Speedups over float32, quantization included, of a product with its gradients and of an aggregation."""
 
     products: float
     sums: float
 
     @property
     def uses(self) -> Uses:
-        """The operations that are faster beyond doubt."""
+        """The operations that are clearly faster."""
         return Uses(self.products >= _FASTER, self.sums >= _FASTER)
 
 
 @functools.cache
 def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured:
-    """The speed of integers on a device, with the threads that torch has; about half a second for a process's first
-    call."""
+    """The speedups of integers on a device, with torch's present number of threads. The first call of a process takes about
+    half a second.
+    """
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (_ROWS, _WIDTH))
-    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are named often
+    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are used by many entries
     indices = (skewed * _ROWS).to(torch.int32)
     csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
     few = x[:_ROWS_MULTIPLIED]
@@ -305,14 +316,16 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
 
 
 def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:
-    """The operations that are faster on a device: by the measurement here, and by those of the study products."""
+    """The operations that are faster on a device, both by the measurement here and according to the study `products`."""
     found = measured(backend, where).uses
     return Uses(found.products, found.sums and int8.gathers_bytes(backend, where))
 
 
 def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
-    """The integer arithmetic that the layers of a model share. All ranks use it for the same operations: those that are faster
-    on each of them. Collective."""
+    """The integer arithmetic that the layers of a model share. Collective.
+
+    All ranks use it for the same operations: those that are faster on every rank.
+    """
     world = messages.world
     if always:
         return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)
@@ -329,15 +342,18 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
     return made
 
 
-# -- how many bits a model needs ---------------------------------------------------------------------------------------
+# -- sufficient bits for a matrix -------------------------------------------------------------------------------------
 
 BITS = (4, 5, 6, 7, 8)
-_EPSILON = 0.0005  # Tango's, of Eq. 4
+_EPSILON = 0.0005  # the epsilon of Tango's Eq. 4
 
 
 def errors(x: torch.Tensor) -> tuple[list[float], int]:
-    """The sum over the elements of ``x`` (n, F) of their relative errors (Tango Eq. 4), for each of :data:`BITS`; and how many
-    elements there are. Rounded to the nearest, with a scale for each row."""
+    """The sum of the relative errors of the elements of ``x`` (n, F) (Tango Eq. 4) for each of :data:`BITS`, and the number of
+    elements.
+
+    Values are rounded to the nearest, with a scale for each row.
+    """
     x = x.detach().float()
     largest = x.abs().amax(1, keepdim=True) if x.numel() else x
     found = []
@@ -349,6 +365,6 @@ def errors(x: torch.Tensor) -> tuple[list[float], int]:
 
 
 def bits_needed(totals: np.ndarray, count: float, most_error: float) -> tuple[int | None, float]:
-    """The fewest bits whose error is below ``most_error``, None where 8 are too few; and the error of 8 bits."""
+    """The smallest bit-width whose error is below ``most_error``, or None if 8 bits are too few; and the error of 8 bits."""
     means = totals / max(count, 1)
     return next((bits for bits, mean in zip(BITS, means, strict=True) if mean < most_error), None), float(means[-1])

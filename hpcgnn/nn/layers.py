@@ -15,10 +15,10 @@ from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, ma
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
-    """Whether transforming before aggregating sends fewer bytes, forward and backward together.
+    """Return whether transforming before aggregating sends fewer bytes, forward and backward together.
 
-    Features need no gradient, unless labels were embedded in them, so aggregating them first saves the backward exchange;
-    sparse features are always transformed first.
+    Features need no gradient unless labels are embedded in them, so aggregating features first saves the backward exchange.
+    Sparse features are always transformed first.
     """
     aggregate_first_width = 2 * in_width if needs_gradient else in_width
     return is_sparse or 2 * out_width < aggregate_first_width
@@ -26,15 +26,18 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
 
 @runtime_checkable
 class EndsWithBias(Protocol):
-    """A layer that adds biases last of all. One of a user's own need not say so: its biases are then learned."""
+    """A layer whose last operation adds biases. A user's own layer need not derive from it: its biases are then always trained.
+    """
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """The vector that is added to each row of the result, and to nothing else."""
+        """The vectors that are added to each row of the result, and used nowhere else."""
         ...
 
 
 class LinearLayer(torch.nn.Module, ABC):
-    """A layer over a linear aggregator. transform_first: whether what travels is as wide as the result, or as the input."""
+    """A layer over a linear aggregator. transform_first: True if rows of the result's width travel, False if rows of the
+    input's width do.
+    """
 
     def __init__(
         self,
@@ -53,10 +56,10 @@ class LinearLayer(torch.nn.Module, ABC):
 
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """Make the parameters."""
+        """Make the layer's parameters."""
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """As :meth:`EndsWithBias.last_biases`."""
+        """See :meth:`EndsWithBias.last_biases`."""
         return (self.bias,)
 
 
@@ -64,7 +67,7 @@ class GCNLayer(LinearLayer):
     """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """As :meth:`LinearLayer.add_weights`."""
+        """See :meth:`LinearLayer.add_weights`."""
         self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
         torch.nn.init.xavier_uniform_(self.weight)
@@ -74,7 +77,7 @@ class GCNLayer(LinearLayer):
         if self.transform_first:
             return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
         under_way = self.aggregator.begin(_dense(x))
-        late = LateWeight(self.weight, self.aggregator.backend)  # its gradient while gradients travel
+        late = LateWeight(self.weight, self.aggregator.backend)  # its gradient is computed while gradients travel
         return late.multiply(operand(under_way.finish(), self.compute), bias=self.bias)
 
 
@@ -82,7 +85,7 @@ class SAGELayer(LinearLayer):
     """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """As :meth:`LinearLayer.add_weights`."""
+        """See :meth:`LinearLayer.add_weights`."""
         self.weight_neighbour = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.weight_root = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
@@ -91,10 +94,10 @@ class SAGELayer(LinearLayer):
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F_in) to (n, F_out). Collective."""
-        own = operand(x, self.compute)  # rounded once for both products, where it is rounded
+        own = operand(x, self.compute)  # rounded only once for both products, if at all
         backend = self.aggregator.backend
         sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
-        # From here to its end: while rows travel, and in backward while gradients do.
+        # The code up to the end runs while rows travel; its backward pass runs while gradients travel.
         under_way = self.aggregator.begin(sent)
         root = matmul(own, self.weight_root, backend, bias=self.bias)
         if self.transform_first:
@@ -104,7 +107,7 @@ class SAGELayer(LinearLayer):
 
 
 class Dense(torch.nn.Module):
-    """``x W + b``, in the arithmetic ``compute``; :class:`torch.nn.Linear` with W (F_in, F_out)."""
+    """``x W + b`` in the arithmetic ``compute``: a :class:`torch.nn.Linear` with W (F_in, F_out)."""
 
     def __init__(self, in_width: int, out_width: int, *, compute: Compute = "float32", backend: str = "auto") -> None:
         super().__init__()
@@ -114,7 +117,7 @@ class Dense(torch.nn.Module):
         torch.nn.init.xavier_uniform_(self.weight)
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """As :meth:`EndsWithBias.last_biases`."""
+        """See :meth:`EndsWithBias.last_biases`."""
         return (self.bias,)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
@@ -125,11 +128,11 @@ class Dense(torch.nn.Module):
 class GINLayer(LinearLayer):
     """``MLP((1 + eps) x + sum_j x_j)`` (Xu et al.) with two dense layers and ReLU; PyG's ``GINConv`` with ``train_eps``.
 
-    The first dense layer commutes with the sum, so that whichever is cheaper comes first.
+    The first dense layer commutes with the sum, so the cheaper of the two comes first.
     """
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """As :meth:`LinearLayer.add_weights`."""
+        """See :meth:`LinearLayer.add_weights`."""
         self.eps = torch.nn.Parameter(torch.zeros(1))
         self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
@@ -137,7 +140,7 @@ class GINLayer(LinearLayer):
         self.out = Dense(out_width, out_width, compute=self.compute, backend=self.aggregator.backend)
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """As :meth:`EndsWithBias.last_biases`."""
+        """See :meth:`EndsWithBias.last_biases`."""
         return self.out.last_biases()
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
@@ -157,7 +160,7 @@ class GINLayer(LinearLayer):
 class GCNIILayer(torch.nn.Module):
     """``y W'`` with ``y = (1 - alpha) Â x + alpha x_0`` and ``W' = (1 - beta) I + beta W``; PyG's ``GCN2Conv`` (Chen et al.).
 
-    depth: of this layer, from 1. beta is ``log(theta / depth + 1)``.
+    depth: position of this layer, from 1. beta is ``log(theta / depth + 1)``.
     """
 
     def __init__(

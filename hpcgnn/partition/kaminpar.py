@@ -30,7 +30,7 @@ CAREFUL_ENTRIES = 1 << 22
 
 
 def installed() -> bool:
-    """Whether KaMinPar could be imported, without importing it."""
+    """Return whether KaMinPar could be imported, without importing it."""
     return importlib.util.find_spec("kaminpar") is not None
 
 

@@ -33,12 +33,12 @@ _NETS_AT_A_TIME = 1 << 14
 
 
 def installed() -> bool:
-    """Whether mt-KaHyPar could be imported, without importing it."""
+    """Return whether mt-KaHyPar could be imported, without importing it."""
     return importlib.util.find_spec("mtkahypar") is not None
 
 
 def maps(options: PartitionOptions) -> bool:
-    """Whether mt-KaHyPar itself groups the parts by machine node."""
+    """Return whether mt-KaHyPar itself groups the parts by machine node."""
     return 1 < options.ranks_per_node < options.num_parts <= MOST_MAPPED_PARTS
 
 

@@ -15,7 +15,7 @@ _STAY = 1e-6  # for as many edges a node stays where it is
 
 @numba.njit(cache=True, nogil=True)
 def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
-    """Whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any of."""
+    """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
         if extra[c] > 0 and load[c] + extra[c] > capacity[c]:
             return False

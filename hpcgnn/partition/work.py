@@ -55,7 +55,7 @@ class Work:
         return self.folder / "parts.h5"
 
     def has(self, mark: str) -> bool:
-        """Whether ``mark`` has been made."""
+        """Return whether ``mark`` has been made."""
         return (self.folder / mark).exists()
 
     def mark(self, name: str) -> None:
@@ -246,7 +246,7 @@ def _release(lock: IO[str]) -> None:
 
 
 def _is_whole(path: Path, num_bytes: int, checksum: object) -> bool:
-    """Whether a file has this size and this checksum."""
+    """Return whether a file has this size and this checksum."""
     try:
         return path.stat().st_size == num_bytes and _checksum(path) == checksum
     except OSError:

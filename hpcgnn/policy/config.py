@@ -1,4 +1,4 @@
-"""The policies that decide about messages, and their settings."""
+"""The policies that choose bit-widths and staleness of messages, and their settings."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from hpcgnn.settings import Composed, merged, setting
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
 BITS_POLICIES: Registry[Any] = Registry("bits", KNOWN_BITS)
 STALENESS_POLICIES: Registry[Any] = Registry("staleness", KNOWN_STALENESS)
-SAFE_BITS = 8  # of policies that know nothing yet, or have failed
+SAFE_BITS = 8  # the bit-width while a policy has no data yet, or after it has failed
 
 
 @dataclass(frozen=True, init=False)
 class PolicyConfig(Composed):
-    """``PolicyConfig("adaqp", "pipeline", group_rows=50)``. bits: ``fixed`` (as MessageConfig has them) or a policy's name.
-    staleness: ``off`` or a policy's name. own: what these two have beside it.
+    """The policies of a run: ``PolicyConfig("adaqp", "pipeline", group_rows=50)``.
+
+    bits: ``fixed`` (the bit-width of MessageConfig) or the name of a policy. staleness: ``off`` or the name of a policy. own:
+    the settings that only these two policies have.
 
     Raises:
-        HpcgnnError: for policies that there are not, and for a setting that these do not use.
+        HpcgnnError: for an unknown policy, and for a setting that neither policy uses.
     """
 
     bits: str = setting(FIXED, name=None, choices=lambda: tuple(BITS_POLICIES))
     staleness: str = setting(
         OFF,
         lambda: (
-            f"Use rows of an epoch before while new ones travel. {STALENESS_POLICIES.summaries()}. Evaluations are always "
-            "fresh, and what travels is waited for before each: choose --eval-every above 1."
+            "Stale rows: use received rows of earlier epochs while new ones are being sent. "
+            f"{STALENESS_POLICIES.summaries()}. Evaluations never use stale rows and wait for messages that are under way, so "
+            "choose --eval-every above 1."
         ),
         choices=lambda: tuple(STALENESS_POLICIES),
     )
@@ -64,20 +67,20 @@ class PolicyConfig(Composed):
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is decided while training."""
+        """Return whether no policy decides anything during training."""
         return (self.bits, self.staleness) == (FIXED, OFF)
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether received rows are needed after their epoch."""
+        """Return whether received rows are needed after their epoch."""
         return self.staleness_policy.reuses_rows or self.compares
 
     @property
     def compares(self) -> bool:
-        """Whether received rows are compared with those of the message before."""
+        """Return whether received rows are compared with the rows of the previous message."""
         return self.bits_policy.compares_rows or self.staleness_policy.compares_rows
 
     @property
     def needs_clock(self) -> bool:
-        """Whether what is decided goes by the seconds of epochs."""
+        """Return whether decisions depend on the seconds of epochs."""
         return self.bits_policy.needs_clock or self.staleness_policy.needs_clock

@@ -34,7 +34,7 @@ from hpcgnn.typed import Count, MessageBits
 
 
 def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:
-    """Whether p > 1/2, for a ``drift`` d > E and a ``count`` q."""
+    """Return whether p > 1/2, for a ``drift`` d > E and a ``count`` q."""
     return drift > 0 if rule == "printed" else drift / count > threshold
 
 

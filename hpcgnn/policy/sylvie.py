@@ -69,7 +69,7 @@ class LossDescent:
 
     @property
     def is_slower(self) -> bool | None:
-        """Whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
+        """Return whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
         return self.rates[-1] < self.rates[0] if len(self.rates) > self._window else None
 
     def state(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Blocks:
 
     @property
     def are_ranks(self) -> bool:
-        """Whether each block is a single rank."""
+        """Return whether each block is a single rank."""
         return len(self.names) == self.ranks.ranks
 
     @property

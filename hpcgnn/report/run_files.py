@@ -91,7 +91,7 @@ class Run:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether ``value`` is a finite number, which can be drawn."""
+    """Return whether ``value`` is a finite number, which can be drawn."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -102,12 +102,12 @@ def _plain(value: Any) -> str:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder holds files of a training."""
+    """Return whether the folder holds files of a training."""
     return any((folder / name).is_file() for name in (CONFIG, METRICS, SUMMARY))
 
 
 def is_study(folder: Path) -> bool:
-    """Whether the folder holds files of ``hpcgnn study run``."""
+    """Return whether the folder holds files of ``hpcgnn study run``."""
     return any((folder / name).is_file() for name in (RECORDS, SPECIFICATION))
 
 

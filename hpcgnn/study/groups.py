@@ -32,7 +32,7 @@ class Group:
         return {pair: value for pair, value in found.items() if value is not None}
 
     def matches(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether the group has the wanted values of axes; a list stands for any of its values."""
+        """Return whether the group has the wanted values of axes; a list stands for any of its values."""
         return all(
             str(self.configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
             for axis, value in wanted.items()

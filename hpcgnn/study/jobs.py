@@ -55,7 +55,7 @@ class Job:
 
 
 def needs_parts(run: Run) -> bool:
-    """Whether a graph must be partitioned, and planned, before the run."""
+    """Return whether a graph must be partitioned, and planned, before the run."""
     if run.kind == BENCH:
         return any(word in run.given["bench"] for word in (PARTS_WORD, GRAPH_WORD))
     return run.kind != PREPARE

@@ -102,13 +102,13 @@ def split(name: str) -> tuple[str, str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a figure of this name."""
+    """Return whether there is a figure of this name."""
     base, ending = split(name)
     return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET))
 
 
 def needs_baseline(name: str) -> bool:
-    """Whether the figure compares with a baseline."""
+    """Return whether the figure compares with a baseline."""
     return bool(split(name)[1]) or name == SECONDS_TO_TARGET
 
 

@@ -55,7 +55,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run ended successfully."""
+        """Return whether the run ended successfully."""
         return self.status == FINISHED
 
     @property
@@ -92,7 +92,7 @@ def append(folder: str | Path, record: Record) -> None:
 
 
 def _is_torn(stream: BinaryIO) -> bool:
-    """Whether the last line is incomplete because its writer was killed; it then stays a line of its own."""
+    """Return whether the last line is incomplete because its writer was killed; it then stays a line of its own."""
     size = stream.seek(0, os.SEEK_END)
     if not size:
         return False

@@ -45,7 +45,7 @@ class Target(msgspec.Struct, kw_only=True, frozen=True):
         return self.figure + (measures.RATIO if self.baseline and not measures.needs_baseline(self.figure) else "")
 
     def is_kept_by(self, value: float) -> bool:
-        """Whether a value keeps the bounds; a NaN keeps none."""
+        """Return whether a value keeps the bounds; a NaN keeps none."""
         most, least = self.at_most, self.at_least
         return (most is None or value <= most) and (least is None or value >= least)
 

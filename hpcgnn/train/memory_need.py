@@ -55,7 +55,7 @@ def _hidden_layers(config: ModelConfig) -> int:
 
 
 def _attends(config: ModelConfig) -> bool:
-    """Whether each rank has a weight of every edge that ends at its nodes."""
+    """Return whether each rank has a weight of every edge that ends at its nodes."""
     return AttentionSettings in config.sections() and config.attention != "partial"
 
 

@@ -115,7 +115,7 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
 
 
 def _has_numbers(path: Path) -> bool:
-    """Whether a line is neither empty nor a comment; numpy warns of a file where none is."""
+    """Return whether a line is neither empty nor a comment; numpy warns of a file where none is."""
     with path.open() as lines:
         return any(line.partition("#")[0].strip() for line in lines)
 

@@ -49,7 +49,7 @@ class Ranks(msgspec.Struct, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its lists have one entry for each block."""
+        """Return whether all its lists have one entry for each block."""
         blocks = len(self.first_rank)
         lists: list[list[Any]] = [*self.bytes, *self.mean.values(), *self.largest.values()]
         wanted = {*BREAKDOWN, *COUNTS}

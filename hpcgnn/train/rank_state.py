@@ -28,7 +28,7 @@ class RankState:
 
     @property
     def _is_used(self) -> bool:
-        """Whether ranks keep something of their own between epochs."""
+        """Return whether ranks keep something of their own between epochs."""
         return self._model.messages.config.message_coding == "delta" or not self._policies.config.is_off
 
     def save(self, run: Path, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules and early stopping, both with a state that checkpoints keep."""
+"""Learning-rate schedules and early stopping. Checkpoints keep the state of both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,35 @@ _OF_DECAYS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ScheduleConfig(Checked):
-    """schedule: ``constant``; ``cosine`` to zero over the run; ``step``: times ``decay`` every ``decay_every`` epochs;
-    ``plateau``: times ``decay`` when the validation metric has not improved for ``decay_every`` epochs.
-    warmup: epochs of linear rise at the start."""
+    """The learning rate over the epochs.
 
-    schedule: str = setting("constant", "Learning rate over the epochs.", choices=SCHEDULES)
-    warmup: int = setting(0, "Epochs of linear rise.", least=0)
-    decay: float = setting(0.5, "Factor of the step and plateau schedules.", above=0, most=1, **_OF_DECAYS)
-    decay_every: int = setting(50, "Epochs between decays.", least=1, **_OF_DECAYS)
+    schedule: ``constant``; ``cosine``, which falls to zero over the run; ``step``, which multiplies the rate by ``decay`` every
+    ``decay_every`` epochs; or ``plateau``, which multiplies it by ``decay`` whenever the validation metric has not improved
+    for ``decay_every`` epochs. warmup: number of epochs over which the rate rises linearly at the start.
+    """
+
+    schedule: str = setting(
+        "constant",
+        "Learning-rate schedule. cosine falls to zero over the run; step multiplies the rate by --decay every --decay-every "
+        "epochs; plateau does so whenever the validation metric has not improved for --decay-every epochs.",
+        choices=SCHEDULES,
+    )
+    warmup: int = setting(
+        0, "Warm-up: number of epochs over which the learning rate rises linearly to --lr; 0 for no warm-up.", least=0
+    )
+    decay: float = setting(
+        0.5,
+        "Factor by which the step and plateau schedules multiply the learning rate.",
+        above=0,
+        most=1,
+        **_OF_DECAYS,
+    )
+    decay_every: int = setting(
+        50,
+        "Number of epochs between two decays (step), or without improvement before a decay (plateau).",
+        least=1,
+        **_OF_DECAYS,
+    )
 
 
 def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: Best) -> float:
@@ -41,10 +62,10 @@ def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: 
 
 @dataclass
 class Best:
-    """The best evaluation so far (higher is better), and what follows from how long ago it was.
+    """The best evaluation so far (a higher metric is better), and the number of decays that followed from plateaus.
 
-    Of equally good ones the last counts, which has learned for longer: a few hundred validation nodes cannot tell them
-    apart. ``improved`` is the epoch of the first of them.
+    Among equally good evaluations the last one counts, because its model has trained for longer and a few hundred validation
+    nodes cannot tell them apart. ``improved`` is the epoch of the first of them. Epochs are counted from 0.
     """
 
     epoch: int = -1
@@ -56,7 +77,7 @@ class Best:
     improved: int = -1
 
     def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
-        """Take in an evaluation; true if it is the best. Without validation nodes the latest one counts as best."""
+        """Add an evaluation. Returns true if it is the best so far; without validation nodes the latest one is the best."""
         self.evaluated = epoch
         is_better = val_metric is None or self.val_metric is None or val_metric > self.val_metric
         is_best = is_better or val_metric == self.val_metric
@@ -69,14 +90,17 @@ class Best:
         return is_best
 
     def is_exhausted(self, patience: int) -> bool:
-        """Whether the last evaluation came ``patience`` epochs or more after the last better one; never for 0."""
+        """Return whether the metric has not improved for ``patience`` epochs or more; always false for a patience of 0."""
         return patience > 0 and self.evaluated - self.improved >= patience
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Best:
-        """The inverse of :meth:`state`. Before there was ``improved``, the first of equally good ones was the best."""
+        """The inverse of :meth:`state`.
+
+        Older checkpoints have no ``improved``: the first of equally good evaluations was the best one then.
+        """
         return cls(**{"improved": state["epoch"]} | state)
 
     def state(self) -> dict[str, float | int | None]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return asdict(self)

@@ -108,7 +108,7 @@ class Job:
         return all(self._told_back(number, rank).exists() for rank in range(self.ranks))
 
     def _wait(self, condition: Callable[[], bool], number: int, seconds: float) -> bool:
-        """Whether it came to hold before the command, or the job, ended."""
+        """Return whether it came to hold before the command, or the job, ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if condition():

@@ -72,11 +72,11 @@ class Session:
         return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
     def wants(self, name: str) -> bool:
-        """Whether the case is to run: there is time, and its name has one of the words."""
+        """Return whether the case is to run: there is time, and its name has one of the words."""
         return time.monotonic() < self.deadline and (not self.only or any(word in name for word in self.only))
 
     def has_time(self) -> bool:
-        """Whether another case may be started."""
+        """Return whether another case may be started."""
         return time.monotonic() < self.deadline
 
     def new_folder(self, name: str) -> Path:

@@ -11,7 +11,7 @@ from hpcgnn.train import archive
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name, or one of a folder above it, says that it is not there for good."""
+    """Return whether a file's name, or one of a folder above it, says that it is not there for good."""
     return any(part.startswith(".") for part in Path(name).parts)
 
 
@@ -32,7 +32,7 @@ def not_whole(path: Path) -> str:
 
 
 def is_whole_page(path: Path) -> bool:
-    """Whether a page has its end."""
+    """Return whether a page has its end."""
     return path.read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 

@@ -37,7 +37,7 @@ def quantizer():
 
 
 def is_near(rows: Int8Rows, x: torch.Tensor) -> bool:
-    """Whether the rows are those of ``x``: a step of the grid is what rounding at random may take."""
+    """Return whether the rows are those of ``x``: a step of the grid is what rounding at random may take."""
     return bool(((rows.float() - x).abs() <= rows.scale[:, None]).all())
 
 

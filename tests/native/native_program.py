@@ -59,7 +59,7 @@ def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] =
 
 
 def is_built(name: str, others: Sequence[Path] = ()) -> bool:
-    """Whether library and program in the folder ``name`` are there, and newer than what they are made of."""
+    """Return whether library and program in the folder ``name`` are there, and newer than what they are made of."""
     sources = [path for folder in (ROOT / "native", HERE) for path in folder.iterdir() if path.is_file()]
     return all(_is_newer(BUILDS / name / built, [*sources, *others]) for built in ("_native.so", "test_kernels"))
 
@@ -83,7 +83,7 @@ def run(
 
 
 def can_link(compiler: str, flags: str) -> bool:
-    """Whether ``compiler`` exists and has the libraries that ``flags`` need."""
+    """Return whether ``compiler`` exists and has the libraries that ``flags`` need."""
     command = [*compiler.split(), *flags.split(), "-x", "c++", "-", "-o", "/dev/null"]
     try:
         return subprocess.run(command, input="int main() {}", capture_output=True, text=True).returncode == 0

@@ -175,7 +175,7 @@ def _trained_in(graph: LocalGraph, name: str) -> Trained:
 
 
 def _same_bits(loaded: LocalGraph, graph: LocalGraph, kind: str, strategy: str) -> bool:
-    """Whether an aggregation and its gradient are the same in both node orders, row by row."""
+    """Return whether an aggregation and its gradient are the same in both node orders, row by row."""
     generator = torch.Generator().manual_seed(loaded.world.rank)
     x, upstream = torch.randn(2, loaded.num_nodes, 7, generator=generator)
     results = []

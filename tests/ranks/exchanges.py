@@ -132,7 +132,7 @@ def delta(world: World, bits: int) -> list[float]:
 
 
 def kept(world: World) -> bool:
-    """Whether senders and receivers hold the same after epochs of changing rows, with evaluations in between."""
+    """Return whether senders and receivers hold the same after epochs of changing rows, with evaluations in between."""
     exchange = make(world, bits=2, message_coding="delta")
     for epoch in range(5):
         exchange.messages.begin_epoch(epoch)
@@ -192,7 +192,7 @@ def wire(world: World, seed: int, **settings: object) -> bytes:
 
 
 def wires(world: World) -> dict[str, bool]:
-    """Whether the bytes that leave are the same for any threads and timing, by settings."""
+    """Return whether the bytes that leave are the same for any threads and timing, by settings."""
     found = {}
     for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
         first = wire(world, 0, **settings)
@@ -244,7 +244,7 @@ def too_many(world: World) -> list[str]:
 
 
 def fused(world: World) -> bool:
-    """Whether decoding in registers and decoding to a matrix first give the same bits."""
+    """Return whether decoding in registers and decoding to a matrix first give the same bits."""
     results = []
     for choice in (True, False):
         with pytest.MonkeyPatch.context() as patch:
@@ -269,7 +269,7 @@ def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
 
 
 def evaluation(world: World) -> dict[str, bool]:
-    """Whether an evaluation arrives exactly, by its precision."""
+    """Return whether an evaluation arrives exactly, by its precision."""
     found = {}
     for precision in ("float32", "training"):
         exchange = make(world, bits=2, eval_precision=precision)

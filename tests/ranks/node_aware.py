@@ -72,7 +72,7 @@ def _unlike(world: World, aggregator: Aggregator) -> float:
 
 
 def degrees(world: World, path: Path, strategy: str) -> bool:
-    """Whether senders and receivers say the same of their rows' in-degrees, and all are of nodes that there are."""
+    """Return whether senders and receivers say the same of their rows' in-degrees, and all are of nodes that there are."""
     graph = hpcgnn.load(path, world)
     aggregator = make_aggregator(graph, "mean", strategy)
     sent, received = aggregator.row_degrees(graph.in_degrees)

@@ -229,7 +229,7 @@ def distributed(world: World, folder: Path) -> list[Trained]:
 
 
 def predicted(world: World, folder: Path) -> bool:
-    """Whether scores of a checkpoint that the host wrote are the same from the device."""
+    """Return whether scores of a checkpoint that the host wrote are the same from the device."""
     graph = graph_of(world, folder, "sparse")
     run = RunFolder(Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None)) / "run")
     trainer_of(graph, CPU, {"model": "gat"}, run).fit()

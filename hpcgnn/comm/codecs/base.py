@@ -67,7 +67,7 @@ class Codec(Protocol):
 
     @property
     def takes_rows(self) -> bool:
-        """Whether some rows travel in another form than 8-bit integers."""
+        """Return whether some rows travel in another form than 8-bit integers."""
         ...
 
     def encode(

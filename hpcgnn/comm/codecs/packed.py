@@ -36,12 +36,12 @@ class PackedCodec:
 
     @property
     def takes_codes(self) -> bool:
-        """Whether some rows to send have 8 bits."""
+        """Return whether some rows to send have 8 bits."""
         return any(group.bits == INT8_BITS for group in self.layouts[0].groups)
 
     @property
     def takes_rows(self) -> bool:
-        """Whether some rows to send have another bit-width than 8."""
+        """Return whether some rows to send have another bit-width than 8."""
         return any(group.bits != INT8_BITS for group in self.layouts[0].groups)
 
     def encode(
@@ -162,7 +162,7 @@ def _rows(layout: Layout) -> int:
 
 
 def fuses(bits: int, matrix: Csr, width: int) -> bool:
-    """Whether it is faster to add rows straight from their codes than to decode them to a matrix first.
+    """Return whether it is faster to add rows straight from their codes than to decode them to a matrix first.
 
     Measured with the native kernels on a core with AVX-512: at 2 bits and 256 columns, adding from codes takes half the time,
     because each entry of the matrix reads 2 bits a value instead of 32. But a row is decoded again for each entry that names it,
@@ -177,7 +177,7 @@ def fuses(bits: int, matrix: Csr, width: int) -> bool:
 
 
 def reads_codes_faster(bits: int, rows: int, width: int) -> bool:
-    """Whether it is faster to add up the codes of ``rows`` rows than decoded rows, however many entries name one."""
+    """Return whether it is faster to add up the codes of ``rows`` rows than decoded rows, however many entries name one."""
     if width < 64 or bits > INT8_BITS:
         return False
     return bits <= 4 or rows * width * 4 > _CACHED_BYTES

@@ -13,7 +13,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def is_gzipped(path: Path) -> bool:
-    """Whether the file is gzipped, by its first bytes, not by its name."""
+    """Return whether the file is gzipped, by its first bytes, not by its name."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP_MAGIC
 

@@ -20,7 +20,7 @@ def arithmetics() -> tuple[str, ...]:
 
 
 def pays(rows: int, in_width: int, out_width: int) -> bool:
-    """Whether the kernels here are faster than torch's for the product (rows, in_width) x (in_width, out_width)."""
+    """Return whether the kernels here are faster than torch's for the product (rows, in_width) x (in_width, out_width)."""
     is_large = rows * in_width * out_width >= _LEAST_MULTIPLICATIONS and min(in_width, out_width) >= _LEAST_WIDTH
     return is_large and isa() != "scalar"
 

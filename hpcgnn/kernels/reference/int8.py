@@ -14,12 +14,12 @@ _TOP = np.float32(127)
 
 
 def dot_products() -> bool:
-    """Whether special instructions multiply 8-bit integers."""
+    """Return whether special instructions multiply 8-bit integers."""
     return False
 
 
 def gathers_bytes() -> bool:
-    """Whether summing gathered rows is faster with 8-bit integers."""
+    """Return whether summing gathered rows is faster with 8-bit integers."""
     return False
 
 

@@ -57,13 +57,13 @@ def dot_products() -> bool:
 
 
 def gathers_bytes() -> bool:
-    """Whether there is a GPU. Memory limits sums of gathered rows there, so smaller rows should be faster; this is not
+    """Return whether there is a GPU. Memory limits sums of gathered rows there, so smaller rows should be faster; this is not
     measured."""
     return torch.cuda.is_available()
 
 
 def _has_matrix_cores(name: str) -> bool:
-    """Whether an AMD GPU has matrix cores, from its name, such as ``gfx90a:sramecc+:xnack-``."""
+    """Return whether an AMD GPU has matrix cores, from its name, such as ``gfx90a:sramecc+:xnack-``."""
     digits = name.partition(":")[0].removeprefix("gfx")
     family, chip = int(digits[:-2]), int(digits[-2:], 16)
     return family > 10 or (family == 9 and chip >= 0x08)

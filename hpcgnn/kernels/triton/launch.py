@@ -14,7 +14,7 @@ _RANK = 3  # above all backends for CPUs, whose tensors it does not take
 
 
 def interprets() -> bool:
-    """Whether Triton's interpreter runs the kernels, on tensors of the CPU."""
+    """Return whether Triton's interpreter runs the kernels, on tensors of the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

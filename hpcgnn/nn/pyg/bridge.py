@@ -97,7 +97,7 @@ class Bridge:
     # -- which plan ---------------------------------------------------------------------------------------------------
 
     def is_graphs(self, edge_index: torch.Tensor) -> bool:
-        """Whether these are the graph's own edges."""
+        """Return whether these are the graph's own edges."""
         return edge_index is self.graph.edge_index
 
     def _stays(self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:

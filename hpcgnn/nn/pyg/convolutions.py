@@ -92,7 +92,7 @@ def forget_caches(layer: MessagePassing) -> None:
 
 
 def _is_linear(layer: MessagePassing) -> bool:
-    """Whether the layer is one of :data:`LINEAR`, with nothing that a subclass or an option made nonlinear."""
+    """Return whether the layer is one of :data:`LINEAR`, with nothing that a subclass or an option made nonlinear."""
     return (
         type(layer) in LINEAR
         and layer.aggr in (*_SUMS, *_MEANS)

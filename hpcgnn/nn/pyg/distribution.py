@@ -120,7 +120,7 @@ def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distributi
 
 
 def is_distributed(model: torch.nn.Module) -> bool:
-    """Whether it is one."""
+    """Return whether it is one."""
     return hasattr(model, _ATTRIBUTE)
 
 

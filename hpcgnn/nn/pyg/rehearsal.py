@@ -218,7 +218,7 @@ def _blamed(wanted: Outcome, found: list[Outcome]) -> str:
 
 
 def _agree(whole: torch.Tensor, parts: list[torch.Tensor]) -> bool:
-    """Whether the parts, one after the other, are the whole; or each of them is, where there is one for all nodes."""
+    """Return whether the parts, one after the other, are the whole; or each of them is, where there is one for all nodes."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
         return _same(whole, torch.cat(parts))
     if all(part.shape == whole.shape for part in parts):

@@ -26,7 +26,7 @@ class Seen:
         object.__setattr__(self, "versions", _versions(self.edge_index, self.weight))
 
     def is_of(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
-        """Whether these are the very same, unchanged."""
+        """Return whether these are the very same, unchanged."""
         same = self.edge_index is edge_index and self.weight is weight
         return same and self.versions == _versions(edge_index, weight)
 
@@ -59,7 +59,7 @@ class Recurrence:
         self._before, self._now = self._now, {}
 
     def comes_again(self, place: Hashable, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
-        """Whether the last ones of this ``place`` in the pass before were these."""
+        """Return whether the last ones of this ``place`` in the pass before were these."""
         self._now[place] = Seen(edge_index, weight)
         return place in self._before and self._before[place].is_of(edge_index, weight)
 

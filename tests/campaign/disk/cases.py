@@ -163,7 +163,7 @@ def _on_ranks(bench: Bench) -> Iterator[Case]:
 
 
 def _is_named(session: Session, command: Command, rank: int, fault: Fault | None = None) -> bool:
-    """Whether a word names one case, which is known to the fault, of this command; with ``fault``, that very case."""
+    """Return whether a word names one case, which is known to the fault, of this command; with ``fault``, that very case."""
     start = f"{command.name}{_of_rank(rank)}: " + (f"{fault.kind} {fault.number} {_reason(fault)} (" if fault else "")
     return any(word.startswith(start) for word in session.only)
 

@@ -45,7 +45,7 @@ def family(root: int) -> list[int]:
 
 
 def is_running(process: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Return whether there is such a process that has not ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -115,7 +115,7 @@ def shared_memory() -> set[str]:
 
 
 def is_of_open_mpi(name: str) -> bool:
-    """Whether Open MPI gave a file, in a folder for temporary ones or in shared memory, its name."""
+    """Return whether Open MPI gave a file, in a folder for temporary ones or in shared memory, its name."""
     return _OF_OPEN_MPI.match(name) is not None
 
 

@@ -97,6 +97,6 @@ def write_version_1(source: Path, target: Path) -> None:
 
 
 def has_checksums(path: Path) -> bool:
-    """Whether values that stay in their ranges are known to be those that were written."""
+    """Return whether values that stay in their ranges are known to be those that were written."""
     with h5py.File(path, "r") as file:
         return int(file.attrs["version"]) >= 2

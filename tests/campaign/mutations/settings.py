@@ -227,7 +227,7 @@ def _other(line: dict[str, Any], key: str, rng: np.random.Generator, needed: tup
 
 
 def _fits(before: Any, other: Any) -> bool:
-    """Whether it may stand where the other stood."""
+    """Return whether it may stand where the other stood."""
     if isinstance(before, bool) or isinstance(other, bool):
         return isinstance(before, bool) and isinstance(other, bool)
     if isinstance(other, float) and not math.isfinite(other):
@@ -269,7 +269,7 @@ def _flipped(parse: Callable[[bytes], list[Any]]) -> Mutator:
 
 
 def _is_renamed(before: Any, after: Any) -> bool:
-    """Whether a field, however deep, has another name."""
+    """Return whether a field, however deep, has another name."""
     if isinstance(before, dict) and isinstance(after, dict):
         return before.keys() != after.keys() or any(_is_renamed(before[key], after[key]) for key in before)
     if isinstance(before, list) and isinstance(after, list):

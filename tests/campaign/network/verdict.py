@@ -52,7 +52,7 @@ def wrong_result(run: Path, undisturbed: Path) -> str:
 
 
 def wrong_weights(outcome: Outcome) -> str:
-    """Whether ranks ended with weights that differ."""
+    """Return whether ranks ended with weights that differ."""
     return "" if len(set(outcome.weights)) == 1 else f"the ranks' weights differ: {outcome.weights}"
 
 

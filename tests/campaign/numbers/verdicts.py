@@ -38,12 +38,12 @@ def differences(found: Outcome, wanted: Outcome, epochs: int) -> dict[str, float
 
 
 def is_a_sentence(refused: str) -> bool:
-    """Whether it may be shown to people: one line, with words, and no Python in it."""
+    """Return whether it may be shown to people: one line, with words, and no Python in it."""
     return "\n" not in refused and len(refused.split()) > 3 and "Traceback" not in refused and "Error(" not in refused
 
 
 def of_numbers(refused: str) -> bool:
-    """Whether a training was refused because of what it computed, which another order of summing may not compute."""
+    """Return whether a training was refused because of what it computed, which another order of summing may not compute."""
     return re.search(r"NaN|nan|inf", refused) is not None
 
 

@@ -152,7 +152,7 @@ def _trained(place: Place, suffix: str, *command: object) -> str:
 
 
 def wrong_losses(place: Place, run: Path) -> str:
-    """Whether a run of 2 epochs gave what one with a plain name gave."""
+    """Return whether a run of 2 epochs gave what one with a plain name gave."""
     found = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     if place.label == "plain" and not place.losses:
         place.losses.extend(found)
