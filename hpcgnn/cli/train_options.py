@@ -1,4 +1,4 @@
-"""The options of ``hpcgnn train``, made of the settings' own fields, and what was given of them where."""
+"""The options of ``hpcgnn train``, which are made from the fields of the settings, and the run that given options describe."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from click.core import ParameterSource
 from hpcgnn.cli.ranges import NumberRange
 from hpcgnn.nn.config import MODELS
 from hpcgnn.settings import Setting, as_flag, kind_of
-from hpcgnn.train.run_config import Named, RunConfig, as_told, settings_by_name
+from hpcgnn.train.run_config import LINK, Named, RunConfig, as_told, settings_by_name
 
 
 class RunCommand(click.Command):
-    """A command whose options are those of its own and, before the last ``behind`` of them, all settings of a run: also those of
-    models and policies that are registered after the command was made."""
+    """A command that has its own options and, before the last ``behind`` of them, all settings of a run.
+
+    Settings of models and policies that are registered after the command was made are included.
+    """
 
     behind = 4
 
@@ -64,23 +66,32 @@ def _type(setting: Setting) -> Any:
 
 
 def _help(named: Named) -> str:
-    """The setting's own help, behind the names of those who use it."""
+    """The setting's text, and the choices that use the setting."""
     about = named.setting.about
-    names = list(dict.fromkeys(user.rpartition(" ")[2] for user in named.users))
-    if named.part == "model" and 2 * len(names) > len(list(MODELS)):
-        others = [name for name in MODELS if name not in names]
-        names = [f"all but {', '.join(others)}"] if others else []
-    text = ": ".join(filter(None, (", ".join(names), about.in_words())))
+    text = f"{about.in_words()} {_users(named)}".strip()
     return text + (f"  [default: {about.default_in_words}]" if about.default_in_words else "")
 
 
-def run_config(ctx: click.Context, settings: Mapping[str, Any], may_be_unused: set[str]) -> RunConfig:
-    """The run of ``settings``, of which those count as given that are not defaults.
+def _users(named: Named) -> str:
+    """A sentence such as ``Models: gat, gatv2.`` or ``Used by --bits sylvie.``; empty if all choices have the setting."""
+    names = list(dict.fromkeys(named.users))
+    if not names:
+        return ""
+    if named.part != "model":
+        return f"Used by {', '.join(f'--task {name}' if name == LINK else name for name in names)}."
+    others = [name for name in MODELS if name not in names]
+    if len(names) > len(others):
+        return f"Models: all except {', '.join(others)}." if others else ""
+    return f"Models: {', '.join(names)}."
 
-    may_be_unused: names in files of older runs, which hold all settings there were.
+
+def run_config(ctx: click.Context, settings: Mapping[str, Any], may_be_unused: set[str]) -> RunConfig:
+    """The run that ``settings`` describe. Settings that are not defaults count as given.
+
+    may_be_unused: names of settings from files of older runs, which hold all settings of their time.
 
     Raises:
-        HpcgnnError: for what does not go together, and for a setting that is given and that nothing uses.
+        HpcgnnError: for settings that contradict each other, and for a given setting that nothing uses.
     """
     sources = {name: ctx.get_parameter_source(name) for name in settings}
     given = {name: value for name, value in settings.items() if sources[name] is not ParameterSource.DEFAULT}

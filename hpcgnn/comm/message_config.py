@@ -30,33 +30,37 @@ class MessageConfig(Checked):
     bits: int = setting(32, name=None, choices=MESSAGE_BITS)
     message_coding: str = setting(
         "plain",
-        "delta sends differences to what the receiver has from the last epoch, so that nothing that rounding lost is lost for "
-        "good; it keeps all rows sent and received in memory.",
+        "Content of messages. plain: rows; delta: differences from the rows that the receiver has from the last epoch, so "
+        "rounding errors do not accumulate (error feedback). delta keeps all rows sent and received in memory.",
         choices=CODINGS,
     )
     eval_precision: str = setting(
-        "float32", "Messages of evaluations: float32, or as few bits as in training.", choices=EVAL_PRECISIONS
+        "float32",
+        "Precision of messages in evaluations: float32, or the bit-widths of training.",
+        choices=EVAL_PRECISIONS,
     )
     overlap: bool = setting(
-        True, "Compute while messages travel; off shows what that saves. Results are the same, bit for bit."
+        True,
+        "Overlap of computation and communication; off waits for messages at once and shows how much time overlap saves. The "
+        "results are the same bit for bit.",
     )
     collective: str = setting(
         "auto",
-        "MPI's call for boundary messages: over all ranks, or over those that have some for each other. auto measures both "
-        "where that may pay.",
+        "MPI call for boundary messages: alltoallv among all ranks, or a neighbour collective among the ranks that have messages "
+        "for each other. auto measures both if the neighbour collective may be faster.",
         choices=COLLECTIVES,
     )
     node_aware: str = setting(
         "auto",
-        "Send a row once to all ranks of another node, and add up the contributions of a node's ranks before a row is sent; "
-        "within a node, rows move through shared memory. auto does so where several ranks share a node and there are several "
-        "nodes.",
+        "Aggregation by node: a row is sent once to each other node rather than once to each of its ranks, the contributions of "
+        "a node's ranks are added up before they are sent, and rows move through shared memory within a node. auto turns this "
+        "on if there are several nodes with several ranks each.",
         choices=NODE_AWARE,
     )
     gpu_mpi: str = setting(
         "auto",
-        "Give MPI the memory of GPUs. auto does where the library says that it takes it, and a trial comes right; else, and with "
-        "off, messages go through memory of the host.",
+        "Pass GPU memory to MPI. auto does so if the MPI library says that it supports it and a trial message arrives intact; "
+        "otherwise, and with off, messages are copied through host memory.",
         choices=GPU_MPI,
     )
 

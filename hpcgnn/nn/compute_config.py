@@ -1,6 +1,6 @@
-"""Names and settings of the arithmetic of dense products; no torch is imported for them.
+"""Names and settings of the arithmetic of dense products; this module does not import torch.
 
-:mod:`hpcgnn.nn.compute` says what each name means, and :mod:`hpcgnn.nn.int8` the same of integers.
+:mod:`hpcgnn.nn.compute` explains the names, and :mod:`hpcgnn.nn.int8` explains those of 8-bit integers.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ STOCHASTIC, NEAREST = "stochastic", "nearest"
 
 @dataclass(frozen=True)
 class Int8Config(Checked):
-    """rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: of the
-    first layer's output (Tango Eq. 4), in [0, 1]."""
+    """Settings of training in 8-bit integers.
+
+    rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: the
+    largest relative error of the first layer's output (Tango Eq. 4), in [0, 1], with which training continues in integers.
+    """
 
     rounding: str = setting(
         STOCHASTIC,
-        "With --compute int8: at random, so that the expected error is 0, or nearest.",
+        "Rounding of --compute int8: stochastic has an expected error of 0; nearest rounds to the nearest integer.",
         name="int8_rounding",
         choices=(STOCHASTIC, NEAREST),
     )
     before_softmax: bool = setting(
         False,
-        "With --compute int8: quantize the layer before the softmax and attention's scores as well, which costs accuracy.",
+        "With --compute int8, also quantize the layer before the softmax and the attention scores, which costs accuracy.",
         name="int8_before_softmax",
     )
     most_error: float = setting(
         0.3,
-        "With --compute int8: go on in float32 where the relative error of the first layer's output in the first epoch is not "
-        "below this; 1 to go on in any case.",
+        "With --compute int8, largest relative error of the first layer's output in the first epoch; at this error or above, "
+        "training continues in float32. 1 continues in int8 whatever the error is.",
         name="int8_most_error",
         least=0,
         most=1,

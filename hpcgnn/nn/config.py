@@ -1,4 +1,4 @@
-"""The configuration of a model: its name, the settings that all models have, and those of its own class."""
+"""The configuration of a model: its name, the settings that all models have, and the settings of its own class."""
 
 from __future__ import annotations
 
@@ -27,16 +27,21 @@ class ModelConfig(Composed):
         HpcgnnError: for a model that there is not, and for a setting that this model does not use.
     """
 
-    model: str = setting("sage", lambda: f"{MODELS.summaries()}.", choices=lambda: tuple(MODELS))
-    hidden: int = setting(256, "Width of hidden layers; of attention, of all heads together.", least=1, most=1 << 20)
-    input_dropout: float = setting(0.0, "Dropout of the features.", least=0, below=1, is_free=True)
+    model: str = setting("sage", lambda: f"Model. {MODELS.summaries()}.", choices=lambda: tuple(MODELS))
+    hidden: int = setting(
+        256,
+        "Number of columns of the hidden layers; with attention, of all heads together.",
+        least=1,
+        most=1 << 20,
+    )
+    input_dropout: float = setting(0.0, "Dropout rate of the input features.", least=0, below=1, is_free=True)
     label_inputs: bool = setting(False, name=None)
     decoder: str = setting("none", name=None, choices=DECODERS)
     own: tuple[Any, ...] = ()
     by_place = 1
 
     def sections(self) -> tuple[type, ...]:
-        """As :meth:`Composed.sections`."""
+        """See :meth:`Composed.all_sections`."""
         return MODELS.settings(self.model)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The settings that models have of their own, and the models by name: known without importing torch."""
+"""The settings that only some models have, and the models by name. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,35 +14,47 @@ ATTENTIONS = ("halo", "partial")
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Of models with layers that are repeated: all but those that say otherwise."""
+    """Settings of models with several layers, which are all models except SGC."""
 
     layers: int = setting(
-        3, "Depth; of dagnn and appnp, that of the dense network before they propagate.", least=1, most=10_000
+        3,
+        "Number of layers; for dagnn and appnp, the number of dense layers before the propagation.",
+        least=1,
+        most=10_000,
     )
-    dropout: float = setting(0.5, "Before every layer but the first.", least=0, below=1, is_free=True)
+    dropout: float = setting(0.5, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
     norm: str = setting(
-        "layer", "After every layer but the last; batch takes the statistics of all ranks.", choices=NORMS
+        "layer",
+        "Normalisation after every layer except the last: layer normalisation, batch normalisation with the statistics of "
+        "all ranks, or none.",
+        choices=NORMS,
     )
-    activation: str = setting("relu", choices=ACTIVATIONS)
+    activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)
 
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """Of attention with several heads."""
+    """Settings of models with multi-head attention."""
 
-    heads: int = setting(8, "heads that share --hidden.", least=1, most=1 << 20)
-    output_heads: int = setting(1, "heads of the last layer, which are averaged.", least=1, most=1 << 10)
-    attention_dropout: float = setting(0.0, "dropout of the weights of neighbours.", least=0, below=1, is_free=True)
+    heads: int = setting(8, "Number of attention heads; each has --hidden / --heads columns.", least=1, most=1 << 20)
+    output_heads: int = setting(
+        1, "Number of attention heads of the last layer; their outputs are averaged.", least=1, most=1 << 10
+    )
+    attention_dropout: float = setting(0.0, "Dropout rate of the attention weights.", least=0, below=1, is_free=True)
 
 
 @dataclass(frozen=True)
 class GATSettings:
-    """partial: sums are made where the sources are, as in the plan of ``strategy`` (:mod:`hpcgnn.nn.partial_attention`): scores
-    that are sums over an edge's ends allow that."""
+    """Settings of GAT alone.
+
+    With ``partial`` attention, the ranks that own the source nodes compute weighted sums according to the plan of ``strategy``
+    (:mod:`hpcgnn.nn.partial_attention`). This is possible because GAT's score is a sum of one term for each end of an edge.
+    """
 
     attention: str = setting(
         "halo",
-        "rows of neighbours travel; or, partial, weighted sums that are made where the neighbours are.",
+        "Messages of attention. halo: ranks send the rows of boundary nodes; partial: ranks send partial weighted sums, which "
+        "the receiver merges (log-sum-exp merge).",
         choices=ATTENTIONS,
         is_free=True,
     )
@@ -50,65 +62,79 @@ class GATSettings:
 
 @dataclass(frozen=True)
 class HopSettings:
-    """Of models that propagate."""
+    """Settings of models that propagate features without weights."""
 
-    hops: int = setting(0, "how often to propagate; 0 as in their papers (sgc: 2, others: 10).", least=0, most=10_000)
+    hops: int = setting(
+        0,
+        "Number of propagation steps; 0 takes the number in the model's paper (2 for sgc, 10 for appnp and dagnn).",
+        least=0,
+        most=10_000,
+    )
 
     @property
     def num_hops(self) -> int:
-        """``hops``, or the papers' number."""
+        """``hops``, or the number in the models' papers if ``hops`` is 0."""
         return self.hops or 10
 
 
 @dataclass(frozen=True)
 class SGCSettings(HopSettings):
-    """With fewer hops than others."""
+    """Settings of SGC, whose paper uses fewer hops."""
 
     @property
     def num_hops(self) -> int:
-        """``hops``, or the paper's number."""
+        """``hops``, or the number in SGC's paper if ``hops`` is 0."""
         return self.hops or 2
 
 
 @dataclass(frozen=True)
 class TeleportSettings:
-    """Of models that mix the first result in."""
+    """Settings of models in which every hop or layer mixes in the initial representation."""
 
-    teleport: float = setting(0.1, "alpha, the share of the first result in each hop or layer.", least=0, most=1)
+    teleport: float = setting(
+        0.1, "Share of the initial representation in each hop or layer (alpha in the papers).", least=0, most=1
+    )
 
 
 @dataclass(frozen=True)
 class GCNIISettings:
-    """Of GCNII alone."""
+    """Settings of GCNII alone."""
 
-    identity: float = setting(0.5, "theta: deeper layers are nearer to the identity; smaller is nearer.", above=0)
+    identity: float = setting(
+        0.5,
+        "Strength of the weight matrices beside the identity mapping (theta in the paper): layer l mixes the weight matrix in "
+        "with the share log(theta / l + 1).",
+        above=0,
+    )
 
 
 KNOWN = {
     "appnp": Known(
         "hpcgnn.nn.models.appnp",
-        "personalised PageRank of a dense network's results, with gcn's aggregations",
+        "a dense network, then personalised PageRank over GCN's aggregations",
         (LayerSettings, HopSettings, TeleportSettings),
     ),
     "dagnn": Known(
         "hpcgnn.nn.models.dagnn",
-        "a dense network's results over several of gcn's hops, which each node weighs",
+        "a dense network, then several GCN aggregations whose results each node weighs",
         (LayerSettings, HopSettings),
     ),
-    "gat": Known("hpcgnn.nn.models.gat", "with attention", (LayerSettings, GATSettings, AttentionSettings)),
+    "gat": Known("hpcgnn.nn.models.gat", "attention over neighbours", (LayerSettings, GATSettings, AttentionSettings)),
     "gatv2": Known(
         "hpcgnn.nn.models.gatv2",
-        "with attention whose order of neighbours depends on the node",
+        "attention whose ranking of neighbours depends on the node",
         (LayerSettings, AttentionSettings),
     ),
     "gcn": Known(
-        "hpcgnn.nn.models.gcn", "with symmetric normalisation, which also uses edge weights", (LayerSettings,)
+        "hpcgnn.nn.models.gcn", "symmetrically normalised sums, with edge weights if there are any", (LayerSettings,)
     ),
     "gcnii": Known(
-        "hpcgnn.nn.models.gcnii", "as gcn, with many layers", (LayerSettings, TeleportSettings, GCNIISettings)
+        "hpcgnn.nn.models.gcnii",
+        "deep GCN with initial residual and identity mapping",
+        (LayerSettings, TeleportSettings, GCNIISettings),
     ),
-    "gin": Known("hpcgnn.nn.models.gin", "with sums", (LayerSettings,)),
-    "jknet": Known("hpcgnn.nn.models.jknet", "as gcn, with all layers' results joined", (LayerSettings,)),
-    "sage": Known("hpcgnn.nn.models.sage", "with mean aggregation", (LayerSettings,)),
-    "sgc": Known("hpcgnn.nn.models.sgc", "one linear layer behind gcn's aggregations", (SGCSettings,)),
+    "gin": Known("hpcgnn.nn.models.gin", "sums of neighbours, then a small dense network", (LayerSettings,)),
+    "jknet": Known("hpcgnn.nn.models.jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
+    "sage": Known("hpcgnn.nn.models.sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
+    "sgc": Known("hpcgnn.nn.models.sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),
 }

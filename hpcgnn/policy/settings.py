@@ -1,4 +1,4 @@
-"""The settings that policies have of their own, and the policies by name: known without importing torch."""
+"""The settings that only some policies have, and the policies by name. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ BYPASSES = ("drift", "late")
 
 @dataclass(frozen=True)
 class SmoothingSettings:
-    """PipeGCN's, of stale rows."""
+    """PipeGCN's smoothing of stale rows."""
 
     smoothing: str = setting(
-        "none", "a moving average of stale features, gradients or both in place of them (PipeGCN).", choices=SMOOTHINGS
+        "none",
+        "Replace stale features, stale gradients or both by a moving average over epochs (PipeGCN).",
+        choices=SMOOTHINGS,
     )
     smoothing_decay: float = setting(
         0.95,
-        "share of the epochs before in that average.",
+        "Weight of earlier epochs in the moving average of --smoothing.",
         least=0,
         most=1,
         used_if=lambda own: own.smoothing != "none",
@@ -35,82 +37,106 @@ class SmoothingSettings:
 
 @dataclass(frozen=True)
 class CorrectionSettings:
-    """Of stale rows."""
+    """The correction of stale rows."""
 
     stale_correction: str = setting(
         "neighbours",
-        "correct stale rows by how far a node's neighbours on its own rank moved since they were sent (docs/studies/staleness).",
+        "Correction of stale rows: add the change of a node's neighbours on its own rank since the rows were sent, or none "
+        "(docs/studies/staleness/report.md).",
         choices=CORRECTIONS,
     )
 
 
 @dataclass(frozen=True)
 class PeriodSettings:
-    """Of policies that assign bits now and then."""
+    """Settings of policies that assign bit-widths periodically."""
 
-    bits_period: int = setting(50, "epochs from one assignment of bits to the next.", least=1)
+    bits_period: int = setting(50, "Number of epochs from one assignment of bit-widths to the next.", least=1)
 
 
 @dataclass(frozen=True)
 class AdaQPSettings:
-    """The paper's (its Table 8), and where the costs of links are kept; they are measured where there is no such file."""
+    """AdaQP's settings (its Table 8), and the file with the link costs, which are measured if there is no such file."""
 
     variance_weight: float = setting(
-        0.5, "lambda: 0 for the fewest seconds on the wire, 1 for the least variance.", least=0, most=1
+        0.5,
+        "Weight of the quantization variance against the communication time (lambda in the paper): 0 minimises the time, 1 "
+        "the variance.",
+        least=0,
+        most=1,
     )
-    group_rows: int = setting(100, "rows that share an assignment.", least=1)
+    group_rows: int = setting(100, "Number of rows in a group; all rows of a group get the same bit-width.", least=1)
     link_costs: Path | None = setting(
-        None, "file with what messages cost, written if it is missing.", default_in_words="link_costs.json in --out"
+        None,
+        "JSON file with the costs of messages (seconds per byte and per message); if there is none, the costs are measured and "
+        "the file is written.",
+        default_in_words="link_costs.json in the run folder",
     )
-    refit_links: bool = setting(False, "measure what messages cost, whatever --link-costs holds.", is_kept=False)
+    refit_links: bool = setting(
+        False, "Measure the costs of messages even if the file --link-costs exists, and overwrite it.", is_kept=False
+    )
 
 
 @dataclass(frozen=True)
 class DescentSettings:
-    """How the descent of the loss is measured (§V-A)."""
+    """The measure of the descent of the loss (Sylvie §V-A)."""
 
-    loss_memory: float = setting(0.9, "lambda, of the running average of the loss.", least=0, most=1)
+    loss_memory: float = setting(
+        0.9, "Weight of earlier epochs in the running average of the loss (lambda in the paper).", least=0, most=1
+    )
     loss_window: int = setting(
-        5, "delta: the loss's descent is compared with that of so many epochs ago (20: faster).", least=1
+        5,
+        "Number of epochs that lie between the two loss descent rates that are compared (delta in the paper).",
+        least=1,
     )
     descent_rule: str = setting(
         "corrected",
-        "the loss descent rate with the sign that the paper prints, or with that of its text.",
+        "Sign of the loss descent rate: as the paper's text describes it (corrected), or as its equation prints it (printed).",
         choices=DESCENT_RULES,
     )
 
 
 @dataclass(frozen=True)
 class DriftSettings:
-    """Of both parts of B_CHECK (§3.5)."""
+    """The threshold of both parts of B_CHECK (PipeQS §3.5)."""
 
     drift_threshold: float = setting(
-        0.1, "E: rows whose cosine distance from those before is larger are sent anew, in other bits.", least=0
+        0.1,
+        "Threshold of the cosine distance between the rows of two successive messages (E in the paper). Above it, rows are sent "
+        "in every epoch and their bit-width changes.",
+        least=0,
     )
 
 
 @dataclass(frozen=True)
 class DriftBitsSettings:
-    """Of the part about bits."""
+    """Settings of B_CHECK's part about bit-widths."""
 
     drift_rule: str = setting(
-        "corrected", "Eq. 7 as printed only ever raises bits; corrected also lowers them.", choices=DRIFT_RULES
+        "corrected",
+        "Rule that changes the bit-width. The paper's Eq. 7 as printed can only raise it; the corrected rule also lowers it.",
+        choices=DRIFT_RULES,
     )
 
 
 @dataclass(frozen=True)
 class AgeSettings:
-    """Of the part about staleness."""
+    """Settings of B_CHECK's part about staleness."""
 
-    most_stale_epochs: int = setting(4, "rows are never used later than so many epochs after they were sent.", least=1)
+    most_stale_epochs: int = setting(
+        4, "Maximum staleness: largest number of epochs between the sending of rows and their last use.", least=1
+    )
 
 
 @dataclass(frozen=True)
 class BypassSettings:
-    """Of S_CHECK."""
+    """Settings of S_CHECK."""
 
     bypass: str = setting(
-        "drift", "leave out exchanges whose rows change little: all of them, or those that are late.", choices=BYPASSES
+        "drift",
+        "Exchanges that send nothing in an epoch: all whose rows change little (drift), or only those of them whose last message "
+        "had not arrived when the previous epoch ended (late).",
+        choices=BYPASSES,
     )
 
 
@@ -118,18 +144,28 @@ _STALE = (CorrectionSettings, SmoothingSettings)
 
 KNOWN_BITS = {
     FIXED: Known("hpcgnn.policy.fixed", ""),
-    "uniform": Known("hpcgnn.policy.uniform", "draws 2, 4 or 8", (PeriodSettings,)),
-    "adaqp": Known("hpcgnn.policy.adaqp", "weighs variance against time", (PeriodSettings, AdaQPSettings)),
-    "sylvie": Known("hpcgnn.policy.sylvie", "goes by in-degrees and the loss", (DescentSettings,)),
-    "pipeqs": Known("hpcgnn.policy.pipeqs", "goes by how much rows change", (DriftSettings, DriftBitsSettings)),
+    "uniform": Known("hpcgnn.policy.uniform", "random, 2, 4 or 8 for each row", (PeriodSettings,)),
+    "adaqp": Known(
+        "hpcgnn.policy.adaqp",
+        "weighs quantization variance against communication time",
+        (PeriodSettings, AdaQPSettings),
+    ),
+    "sylvie": Known("hpcgnn.policy.sylvie", "follows in-degrees and the descent of the loss", (DescentSettings,)),
+    "pipeqs": Known(
+        "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
+    ),
 }
 KNOWN_STALENESS = {
     OFF: Known("hpcgnn.policy.synchronous", "never"),
-    "pipeline": Known("hpcgnn.policy.pipeline", "always (PipeGCN)", _STALE),
-    "sylvie": Known("hpcgnn.policy.sylvie", "while the loss falls well", (DescentSettings, *_STALE)),
+    "pipeline": Known("hpcgnn.policy.pipeline", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
+    "sylvie": Known(
+        "hpcgnn.policy.sylvie",
+        "rows of the previous epoch, except after epochs in which the descent of the loss slowed down",
+        (DescentSettings, *_STALE),
+    ),
     "pipeqs": Known(
         "hpcgnn.policy.pipeqs",
-        "also older ones, while they change little",
+        "rows of up to --most-stale-epochs epochs ago, while they change little",
         (DriftSettings, AgeSettings, BypassSettings, *_STALE),
     ),
 }

@@ -1,4 +1,4 @@
-"""How a model is trained."""
+"""Settings of training: the optimiser, epochs, evaluations, checkpoints and the metric."""
 
 from __future__ import annotations
 
@@ -14,28 +14,45 @@ _MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
 
 @dataclass(frozen=True)
 class TrainConfig(Checked):
-    """epochs: in all. lr, weight_decay: of Adam. dense_weight_decay: of a model's ``dense_parameters``; None: the same.
-    eval_every: epochs between evaluations. checkpoint_every: epochs between checkpoints. patience: stop after so many epochs
-    without a better validation metric; 0 = never. metric: of nodes ``accuracy``, ``micro-f1`` or ``roc-auc``; ``auto`` follows
-    the task. labels: which are inputs; a model for it is built with ``label_inputs``. policy: who decides in how many bits rows
-    travel, and when they are waited for."""
+    """Settings of training.
 
-    epochs: int = setting(100, "In all, resumed ones included.", least=1)
+    epochs: total number of epochs. lr, weight_decay: of Adam. dense_weight_decay: weight decay of a model's
+    ``dense_parameters``; None: ``weight_decay``. eval_every, checkpoint_every: epochs from one evaluation or checkpoint to the
+    next. patience: number of epochs without a better validation metric after which training stops; 0: never. metric:
+    ``accuracy``, ``micro-f1`` or ``roc-auc`` for nodes, ``roc-auc`` or ``hits@K`` for links; ``auto`` follows the task.
+    labels: the training labels that are model inputs; such a model is built with ``label_inputs``. policy: the policies that
+    choose bit-widths and staleness.
+    """
+
+    epochs: int = setting(100, "Total number of epochs, including those before a resume.", least=1)
     lr: float = setting(0.01, "Learning rate of Adam.", above=0, most=_MOST_RATE)
-    weight_decay: float = setting(0.0, least=0, most=_MOST_RATE)
-    dense_weight_decay: float | None = setting(
-        None,
-        "Of the dense layers that have one in the model's paper.",
+    weight_decay: float = setting(
+        0.0,
+        "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients.",
         least=0,
         most=_MOST_RATE,
-        default_in_words="as --weight-decay",
     )
-    eval_every: int = setting(1, "Epochs from one evaluation to the next.", least=1)
-    checkpoint_every: int = setting(10, "Epochs from one checkpoint to the next.", least=1)
-    patience: int = setting(0, "Stop after so many epochs without a better validation metric; 0 = never.", least=0)
+    dense_weight_decay: float | None = setting(
+        None,
+        "Weight decay of the dense layers that have a weight decay of their own in the model's paper.",
+        least=0,
+        most=_MOST_RATE,
+        default_in_words="the value of --weight-decay",
+    )
+    eval_every: int = setting(
+        1, "Number of epochs from one evaluation to the next; the last epoch is always evaluated.", least=1
+    )
+    checkpoint_every: int = setting(
+        10, "Number of epochs from one checkpoint (checkpoints/last.pt) to the next.", least=1
+    )
+    patience: int = setting(
+        0,
+        "Early stopping: stop after this number of epochs without a better validation metric; 0 never stops early.",
+        least=0,
+    )
     metric: str = setting(
         "auto",
-        "What is evaluated; auto is accuracy, micro-f1 for multi-label graphs, and roc-auc for links.",
+        "Metric of evaluations. auto is accuracy, or micro-f1 for multi-label graphs, or roc-auc for links.",
         choices=tuple(dict.fromkeys(("auto", *METRICS, *LINK_METRICS))),
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -43,7 +60,7 @@ class TrainConfig(Checked):
     policy: PolicyConfig = field(default_factory=PolicyConfig)
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that cannot train."""
+        """Raise HpcgnnError for values that are not allowed."""
         super().check()
         for part in (self.schedule, self.labels, self.policy):
             part.check()

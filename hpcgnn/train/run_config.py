@@ -1,4 +1,4 @@
-"""All settings of a run in one object, what of them goes with what, and their names on the command line and in TOML files."""
+"""All settings of a run in one object, the combinations that are allowed, and their names as flags and as keys of TOML files."""
 
 from __future__ import annotations
 
@@ -40,62 +40,74 @@ NODE, LINK = "node", "link"
 
 @dataclass(frozen=True)
 class RunConfig(Checked):
-    """``RunConfig(model=ModelConfig("gcn"), train=TrainConfig(epochs=50))``; or :meth:`from_settings`, by the names of flags.
+    """All settings of a run: ``RunConfig(model=ModelConfig("gcn"), train=TrainConfig(epochs=50))``.
 
-    model: of a user's own class, what is known of it. links: of the task ``link``. train: has the schedule, the labels that are
-    inputs, and policies. seed: of weights, dropout, rounding and labels. cache_input_aggregation: aggregate the features once.
+    :meth:`from_settings` makes one from the names of flags. model: a native model, or the known facts about a model of the
+    user's own class. links: used by the task ``link``. train: includes the schedule, label propagation and the policies. seed:
+    of weights, dropout, rounding and propagated labels. cache_input_aggregation: whether the features are aggregated once.
     """
 
     task: str = setting(
         NODE,
-        "Learn classes of nodes, or which nodes are linked: some links are held out, and the model learns those that it sees "
-        "beside pairs that are none.",
+        "Task: node classification, or link prediction, in which some links are held out and the model learns to tell the "
+        "others from node pairs without a link.",
         choices=(NODE, LINK),
     )
     model: ModelConfig | DistributedConfig = field(default_factory=ModelConfig)
     links: LinkConfig = field(default_factory=LinkConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     messages: MessageConfig = field(default_factory=MessageConfig)
-    seed: int = setting(0, least=0, most=MOST_SEED)
+    seed: int = setting(
+        0,
+        "Seed of the initial weights, dropout, stochastic rounding, propagated labels and negative sampling.",
+        least=0,
+        most=MOST_SEED,
+    )
     strategy: str = setting(
         "hybrid",
-        "Aggregate cut edges before or after they travel, or whichever sends fewer rows.",
+        "Place where edges between parts are aggregated. pre: the sender adds source rows up for each destination node; post: "
+        "the sender sends source rows and the receiver adds them up; hybrid: for each edge one of both, such that the fewest "
+        "rows are sent (minimum vertex cover).",
         choices=STRATEGIES,
     )
     node_order: str = setting(
         "none",
-        "Order in which each rank keeps its nodes, for the sake of its caches; results are under original ids whatever it is. "
-        "auto: each rank measures and takes the fastest, so that a run need not repeat bit for bit; with the others it does.",
+        "Order in which each rank stores its nodes, which affects the use of caches; predictions are in the order of original "
+        "ids in any case. none keeps the order of PARTS; degree, rcm (reverse Cuthill-McKee) and hubs reorder the nodes; auto "
+        "takes the order that is fastest in a measurement on each rank, so a repeated run may differ in the last bits.",
         choices=METHODS,
     )
     cache_input_aggregation: bool = setting(
         False,
-        "Aggregate the features once, with float32 messages, and keep the result: the first layer then sends nothing. Not to "
-        "be used on one side of a comparison only.",
+        "Aggregate the input features once, with float32 messages, and keep the result; the first layer then sends nothing. "
+        "Do not compare a run that uses it with one that does not.",
     )
     compute: str = setting(
         "auto",
-        "Arithmetic of dense products. bf16: they take bfloat16 where that is faster (8 bits of mantissa) and add in float32; "
-        "weights, optimiser and everything else stay float32, and so do checkpoints. auto: bf16 where every rank's CPU is "
-        "faster at it, by a short measurement, else float32. bf16 is refused where it is slower; bf16-emulated takes it anyhow. "
-        "tf32: 10 bits of mantissa, on GPUs of NVIDIA. int8: products and aggregations in 8-bit integers where that is "
-        "faster, as in Tango; the layer before the softmax, weights and evaluations stay float32. int8-always: everywhere, "
-        "however slow. int4 is refused: nothing here multiplies it.",
+        "Arithmetic of dense products; weights, optimiser state and checkpoints are float32 in any case. float32; bf16: "
+        "operands in bfloat16 (8 bits of mantissa) and sums in float32, refused if that is slower than float32; auto: bf16 if a "
+        "short measurement shows that it is faster on every rank, else float32; bf16-emulated: bfloat16 even if it is slower; "
+        "tf32: 10 bits of mantissa, on NVIDIA GPUs; int8: products and aggregations in 8-bit integers where that is faster "
+        "(Tango), but not in the layer before the softmax or in evaluations; int8-always: 8-bit integers even where they are "
+        "slower; int4: refused, because there is no arithmetic for it.",
         choices=COMPUTES,
     )
     int8: Int8Config = field(default_factory=Int8Config)
     device: str = setting(
         "auto",
-        "What a rank computes on: cpu; cuda, a GPU (AMD's too) of its own; or cuda:N. auto: GPUs where every rank has one of its "
-        "own, else cpu.",
+        "Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if there is a GPU "
+        "for each rank, else cpu.",
         metavar="auto|cpu|cuda[:N]",
     )
-    ranks_per_gpu: int = setting(1, "So many ranks of a node may share a GPU.", least=1)
-    timeout: float = setting(1800.0, "Seconds to wait for another rank before giving up.", above=0, is_finite=False)
+    ranks_per_gpu: int = setting(1, "Largest number of ranks of a node that share a GPU.", least=1)
+    timeout: float = setting(
+        1800.0, "Seconds that a rank waits for another rank before the job is aborted.", above=0, is_finite=False
+    )
     replay: Path | None = setting(
         None,
-        "decisions.jsonl of another run with these settings: see its times in place of the clock, so that policies decide as "
-        "they did and the run repeats bit for bit; none to go on with the clock where it ends.",
+        "decisions.jsonl of an earlier run with the same settings. Policies then see the measured times in this file instead of "
+        "new ones, so they decide as before and the run repeats bit for bit. After the end of the file, resume with --replay "
+        "none.",
         metavar="LOG",
     )
 
@@ -105,9 +117,9 @@ class RunConfig(Checked):
         return self.train.policy
 
     def check(self) -> None:
-        """Raise HpcgnnError, a sentence, for values that cannot be, that do not go together, or that nothing uses.
+        """Raise HpcgnnError for values that are not allowed, that contradict each other, or that nothing in this run uses.
 
-        What depends on a graph's data is checked where that is known.
+        Conditions on a graph's data are checked when the graph is known.
         """
         super().check()
         check_device(self.device)
@@ -127,19 +139,19 @@ class RunConfig(Checked):
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any], lenient: Collection[str] = ()) -> RunConfig:
-        """Of settings by the names that they have in TOML files and on the command line; others have their defaults.
+        """A run from settings by name, as TOML files and the command line have them; other settings have their defaults.
 
         Args:
-            lenient: those that may be there although nothing uses them, as all are in the files of older runs.
+            lenient: names of settings that are accepted even if nothing uses them: files of older runs hold all settings.
 
         Raises:
-            HpcgnnError: for a name that there is not, and for a setting that is given and that nothing uses.
+            HpcgnnError: for an unknown name, and for a given setting that nothing uses.
         """
         if not isinstance(given, Mapping):
             raise WrongTypeError(f"settings must be a mapping of names to values, not {given!r}")
         unknown = sorted(map(str, given.keys() - settings_by_name().keys()))
         if unknown:
-            raise WrongValueError(f"there is no setting {', '.join(unknown)}")
+            raise WrongValueError(f"there is no setting {', '.join(unknown)}: `hpcgnn train --help` lists all settings")
         unused = _made(cls, given).unused()
         for name in given:
             if name in unused and name not in lenient:
@@ -147,7 +159,7 @@ class RunConfig(Checked):
         return _made(cls, {name: value for name, value in given.items() if name not in unused})
 
     def settings(self) -> dict[str, Any]:
-        """Those that this run uses, by the same names, as TOML has them; but for those that one run alone is to have."""
+        """The settings that this run uses, by name, as TOML holds them, except those that a repeated run does not take over."""
         unused, values = self.unused(), self._values()
         return {
             name: as_told(each.setting, values[name])
@@ -167,7 +179,7 @@ class RunConfig(Checked):
         return found
 
     def unused(self) -> dict[str, str]:
-        """Settings that nothing in this run uses, by name, each with a sentence that says who does."""
+        """The settings that nothing in this run uses, by name, each with a sentence that names the choices that use it."""
         found: dict[str, str] = {}
         for part in _parts(self).values():
             if isinstance(part, Composed):
@@ -183,21 +195,25 @@ class RunConfig(Checked):
         return found | _unused_across(self)
 
 
-# -- what goes with what -----------------------------------------------------------------------------------------------
+# -- combinations of settings ------------------------------------------------------------------------------------------
 
 
 def _check_delta(run: RunConfig) -> None:
-    """Differences to what the receiver has need rows that are like those before."""
+    """Raise WrongValueError if delta coding cannot be used: it needs rows that are similar to those of the last epoch."""
     if run.messages.message_coding != "delta":
         return
     bits, staleness = run.policy.bits_policy, run.policy.staleness_policy
     check_differences(run.messages.message_coding, run.model.drops_rows)
+    by_rows = _and(_against_delta())
     reasons = {
-        "needs --label-redraw once: labels drawn anew would be in each difference": run.train.labels.rate > 0
+        "needs --label-redraw once, because labels that are drawn in each epoch change every row": run.train.labels.rate
+        > 0
         and run.train.labels.redraw == "epoch",
-        "is not for --task link: gradients of negatives drawn anew are noise to it": run.task == LINK,
-        f"needs --staleness off, and --bits other than {_and(_against_delta())}, which go by rows: a difference is to what the "
-        "receiver has": not (bits.goes_with_delta and staleness.goes_with_delta),
+        "cannot be used with --task link, because negative pairs that are drawn in each epoch change every gradient": run.task
+        == LINK,
+        f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences": not (
+            bits.goes_with_delta and staleness.goes_with_delta
+        ),
     }
     for reason, applies in reasons.items():
         if applies:
@@ -209,43 +225,58 @@ def _against_delta() -> list[str]:
 
 
 def _check_task(run: RunConfig) -> None:
-    """A task needs a model that was made for it, and has metrics of its own."""
+    """Raise WrongValueError if the model or the metric does not fit the task."""
     metric, is_link = run.train.metric, run.task == LINK
-    metrics, learned = (LINK_METRICS, "links") if is_link else (METRICS, "classes of nodes")
+    metrics = LINK_METRICS if is_link else METRICS
     if metric not in ("auto", *metrics):
-        raise WrongValueError(f"metric must be auto or one of {', '.join(metrics)} for {learned}, not {metric!r}")
+        raise WrongValueError(
+            f"metric must be auto or one of {', '.join(metrics)} with --task {run.task}, not {metric!r}"
+        )
     if is_link and run.model.label_inputs:
-        raise WrongValueError("labels cannot be propagated (--label-propagation) where links are learned")
+        raise WrongValueError("--label-propagation cannot be used with --task link: leave it out")
     if is_link and run.model.decoder == "none":
-        raise WrongValueError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+        raise WrongValueError(
+            "link prediction needs a native model with a decoder: use ModelConfig(decoder='dot') or 'mlp'"
+        )
     if not is_link and run.model.decoder != "none":
-        raise WrongValueError("a model with a decoder learns links: give the trainer what split_links returns")
+        raise WrongValueError(
+            "a model with a decoder predicts links: give the trainer the LinkSplit that split_links returns"
+        )
     if run.model.label_inputs != (run.train.labels.rate > 0):
-        raise WrongValueError("ModelConfig.label_inputs must be set where labels are propagated, and nowhere else")
+        raise WrongValueError(
+            "ModelConfig.label_inputs must be True if labels are propagated (rate above 0), and False otherwise"
+        )
 
 
 def _unused_across(run: RunConfig) -> dict[str, str]:
-    """Those whose use is up to another part."""
+    """The settings whose use depends on another part of the run, with a sentence each."""
     found: dict[str, str] = {}
     if run.task != LINK:
         of_links = ("decoder", *(str(each.name) for each in settings_of(LinkConfig)))
-        found |= {name: f"{as_flag(name)} is for --task link: --task node does not use it" for name in of_links}
+        found |= {name: f"{as_flag(name)} is not used by --task node: --task link uses it" for name in of_links}
     model = run.model
     if not (isinstance(model, ModelConfig) and MODELS[model.model].has_dense_parameters):
         users = [name for name in MODELS if MODELS[name].has_dense_parameters]
         found["dense_weight_decay"] = not_used("--dense-weight-decay", model.model, users)
     if isinstance(model, ModelConfig) and not MODELS[model.model].uses_strategy(model):
         users = [name for name in MODELS if MODELS[name].uses_strategy(ModelConfig(name))]
-        found["strategy"] = not_used("--strategy", f"{model.model}, whose neighbours' rows travel as they are", users)
+        found["strategy"] = not_used(
+            "--strategy", f"{model.model}, which sends the rows of neighbours as they are", users
+        )
     if run.compute not in INTEGERS:
         names = [str(each.name) for each in settings_of(Int8Config)]
-        found |= {name: f"{as_flag(name)} is for --compute int8: {run.compute} does not use it" for name in names}
+        found |= {
+            name: f"{as_flag(name)} is not used by --compute {run.compute}: --compute int8 uses it" for name in names
+        }
     if run.device == HOST:
         found |= {
-            name: f"{as_flag(name)} is for GPUs: --device cpu does not use it" for name in ("gpu_mpi", "ranks_per_gpu")
+            name: f"{as_flag(name)} is not used by --device cpu: runs on GPUs use it"
+            for name in ("gpu_mpi", "ranks_per_gpu")
         }
     if run.policy.is_off:
-        found["replay"] = "--replay is not used where nothing is decided: policies of --bits and --staleness use it"
+        found["replay"] = (
+            "--replay is not used by a run without policies: --bits and --staleness with a policy's name use it"
+        )
     return found
 
 
@@ -258,9 +289,9 @@ _OF_BITS = Setting(
     "32",
     About(
         lambda: (
-            "Bits of a value that travels in training: 32 is float32, 16 bfloat16; below that, values are rounded at random to "
-            "steps between their row's smallest and largest (delta: to the nearest). Or who decides for each row. "
-            f"{BITS_POLICIES.summaries(but=FIXED)}."
+            "Bit-width of each value in messages of training, or the name of a policy that chooses it. 32: float32; 16: "
+            "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
+            f"--message-coding delta, to the nearest). Policies: {BITS_POLICIES.summaries(but=FIXED)}."
         ),
         choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
     ),
@@ -271,7 +302,8 @@ _OF_DECODER = Setting(
     str,
     DECODERS[1],
     About(
-        "score of a pair, from embeddings as wide as --hidden: their product, or two dense layers on the element-wise one.",
+        "Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense layers "
+        "on the element-wise product.",
         choices=DECODERS[1:],
     ),
 )
@@ -279,7 +311,10 @@ _OF_DECODER = Setting(
 
 @dataclass(frozen=True)
 class Named:
-    """A setting by its name. part: of which part of a run. users: who has it, where not all have."""
+    """A setting by its name.
+
+    part: the part of a run that has the setting. users: the choices that have it; empty if all have it.
+    """
 
     setting: Setting
     part: str
@@ -287,7 +322,7 @@ class Named:
 
 
 def settings_by_name() -> dict[str, Named]:
-    """All settings that flags and TOML files have, also those of models and policies that were registered since."""
+    """All settings of flags and TOML files, including those of models and policies that other programs registered."""
     found = {"task": Named(settings_of(RunConfig)[0], "run"), "decoder": Named(_OF_DECODER, "run", (LINK,))}
     found |= _named(LinkConfig, "links", (LINK,))
     found |= _composed(ModelConfig, "model")
@@ -328,7 +363,7 @@ def _parts(run: RunConfig) -> dict[str, Any]:
 
 
 def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
-    """A run of settings by name, without those that the models and policies among them do not use."""
+    """A run from settings by name, without those that the chosen model and policies do not use."""
     of_part: dict[str, dict[str, Any]] = {}
     known = settings_by_name()
     for name, value in given.items():
@@ -355,17 +390,17 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The content of a TOML file of settings, not checked yet. Raises HpcgnnError where it cannot be read."""
+    """The unchecked content of a TOML file of settings. Raises HpcgnnError if the file cannot be read."""
     text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # Not an error of usage, which rank 0 tells for all: the file may be missing on one node only.
+        # Not a usage error, which rank 0 alone reports: the file may be missing or damaged on one node only.
         raise HpcgnnError(f"cannot read {path}: {error}") from error
 
 
 def check_file(values: Mapping[str, Any], where: str) -> None:
-    """Raise HpcgnnError, which begins with ``where``, for a setting by name that may not be what a file says that it is."""
+    """Raise HpcgnnError for a value that its setting does not allow. ``where`` begins the sentence."""
     known = settings_by_name()
     for name, value in values.items():
         if name in known:
@@ -373,7 +408,7 @@ def check_file(values: Mapping[str, Any], where: str) -> None:
 
 
 def as_typed(setting: Setting, value: Any) -> Any:
-    """A value as its field has it, from one as TOML or a program has it."""
+    """The value of a setting's field from a value as TOML or a program has it."""
     kind, _ = kind_of(setting.type)
     if kind is bool and value in ("on", "off"):
         return value == "on"

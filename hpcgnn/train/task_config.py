@@ -1,4 +1,4 @@
-"""Settings of what is learned: links, labels that are inputs, and metrics; no torch is imported for them."""
+"""Settings of the task: link prediction, labels as model inputs, and metrics. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,44 +14,57 @@ REDRAWS = ("epoch", "once")
 
 @dataclass(frozen=True)
 class LinkConfig(Checked):
-    """link_split: shares of the links that are held out for validation and for testing. link_seed: of that split, and of the
-    negatives that evaluations take. negatives: for each link. negative_pool: nodes drawn in each epoch, from which the
-    negatives of all links take their sources; every rank gets their embeddings."""
+    """Settings of link prediction.
+
+    link_split: shares of the links that are held out for validation and for testing. link_seed: seed of the split and of the
+    negative pairs in evaluations. negatives: number of negative pairs for each link. negative_pool: number of nodes drawn in
+    each epoch, which are the sources of all negative pairs; every rank receives their embeddings.
+    """
 
     link_split: tuple[float, float] = setting(
         (0.05, 0.1),
-        "shares of the links held out for validation and testing, an edge's both directions together.",
+        "Shares of the links that are held out for validation and for testing. Both directions of an edge are in the same set.",
         metavar="VAL TEST",
     )
     link_seed: int = setting(
         0,
-        "which are held out, and which other pairs they are compared with; --seed changes neither.",
+        "Seed of the split and of the negative pairs in evaluations; --seed does not change them.",
         least=0,
         most=MOST_SEED,
     )
-    negatives: int = setting(1, "pairs without a link for each link, drawn anew in each epoch.", least=1)
+    negatives: int = setting(
+        1, "Negative sampling: number of node pairs without a link that are drawn for each link in each epoch.", least=1
+    )
     negative_pool: int = setting(
         2048,
-        "nodes drawn in each epoch for the other ends of those pairs; every rank gets their embeddings.",
+        "Negative sampling: number of nodes drawn in each epoch, which are the sources of all negative pairs; every rank "
+        "receives their embeddings.",
         least=1,
     )
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that leave nothing to learn from."""
+        """Raise HpcgnnError for values that are not allowed, or that leave no links for training."""
         super().check()
-        if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # nor with a NaN
-            raise WrongValueError(f"link-split must be two shares below 1 in all, not {self.link_split}")
+        if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # false for a NaN
+            raise WrongValueError(
+                f"link-split must be two shares of at least 0 whose sum is below 1, not {self.link_split}"
+            )
 
 
 @dataclass(frozen=True)
 class LabelPropagationConfig(Checked):
-    """rate: share of the training labels that are inputs while training; 0 = none, ever. redraw: ``epoch`` or ``once``."""
+    """Settings of label propagation.
+
+    rate: share of the training labels that are model inputs while training; 0: labels are never inputs. redraw: ``epoch`` or
+    ``once``.
+    """
 
     rate: float = setting(
         0.0,
-        "Share of the training labels that are inputs: their embedding is added to the features, and the loss is on the other "
-        "training nodes (SuperGCN's code: 0.62; 0 = off). Evaluation and prediction are given all training labels and no "
-        "others, so the training metric is then about nodes whose label is known.",
+        "Share of the training labels that are model inputs; 0 turns label propagation off, and SuperGCN's code uses 0.62. An "
+        "embedding of these labels is added to the features, and the loss is computed on the other training nodes. "
+        "Evaluations and predictions take all training labels and no others as inputs, so the training metric then covers "
+        "nodes whose label is an input.",
         name="label_propagation",
         metavar="RATE",
         least=0,
@@ -59,7 +72,7 @@ class LabelPropagationConfig(Checked):
     )
     redraw: str = setting(
         "epoch",
-        "When the propagated labels are drawn: anew every epoch, or once for the run.",
+        "Time at which the propagated labels are drawn: in every epoch, or once for the whole run.",
         name="label_redraw",
         choices=REDRAWS,
         used_if=lambda own: own.rate > 0,

@@ -175,9 +175,12 @@ def test_predictions_of_a_run_are_those_of_its_evaluations(train, mpi_ranks, par
             ["--compute", "int4"],
             "does not multiply 4-bit integers (of GPUs, only some old ones do): pass --compute int8",
         ),
-        (["--int8-rounding", "nearest"], "--int8-rounding is for --compute int8: auto does not use it"),
-        (["--compute", "bf16-emulated", "--int8-before-softmax"], "--int8-before-softmax is for --compute int8"),
-        (["--compute", "float32", "--int8-most-error", "0.5"], "--int8-most-error is for --compute int8: float32 does"),
+        (["--int8-rounding", "nearest"], "--int8-rounding is not used by --compute auto: --compute int8 uses it"),
+        (
+            ["--compute", "bf16-emulated", "--int8-before-softmax"],
+            "--int8-before-softmax is not used by --compute bf16-emulated: --compute int8 uses it",
+        ),
+        (["--compute", "float32", "--int8-most-error", "0.5"], "--int8-most-error is not used by --compute float32"),
     ],
     ids=["int4", "rounding", "before softmax", "most error"],
 )

@@ -138,9 +138,9 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--metric", "accuracy"), "for links, not 'accuracy'"),
-        (("--link-split", "0.5", "0.6"), "two shares below 1"),
-        (("--label-propagation", "0.5"), "labels cannot be propagated"),
+        (("--metric", "accuracy"), "with --task link, not 'accuracy'"),
+        (("--link-split", "0.5", "0.6"), "two shares of at least 0 whose sum is below 1"),
+        (("--label-propagation", "0.5"), "--label-propagation cannot be used with --task link"),
         (("--message-coding", "delta", "--dropout", "0"), "not for --task link"),
     ],
 )
@@ -156,9 +156,9 @@ def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags,
 def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_path):
     out = tmp_path / "run"
     result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
-    assert "for classes of nodes, not 'hits@50'" in result.stderr
+    assert "with --task node, not 'hits@50'" in result.stderr
     result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--decoder", "mlp", check=False)
-    assert "--decoder is for --task link" in result.stderr
+    assert "--decoder is not used by --task node: --task link uses it" in result.stderr
     mpi_ranks(2).command(
         "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet"
     )

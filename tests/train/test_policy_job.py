@@ -158,7 +158,7 @@ def test_other_parts_start_as_in_the_first_epoch(train, parts, tmp_path):
     ("flags", "sentence"),
     [
         (["--bits", "2", "--message-coding", "delta", "--dropout", "0", "--staleness", "pipeline"], "needs --staleness off"),
-        (["--bits", "adaqp", "--message-coding", "delta", "--dropout", "0"], "which go by rows"),
+        (["--bits", "adaqp", "--message-coding", "delta", "--dropout", "0"], "which decide by rows and not by differences"),
         (["--smoothing", "both"], "--smoothing is not used by fixed bits with --staleness off: --staleness pipeline"),
         (["--bits", "sylvie", "--replay", "nothing.jsonl"], "nothing.jsonl"),
     ],

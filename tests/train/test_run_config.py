@@ -38,36 +38,36 @@ REFUSED = [
     (DELTA, "--message-coding delta needs --dropout 0"),
     (DELTA | {"dropout": 0.0, "input_dropout": 0.2}, "and --input-dropout 0, not 0.2"),
     (DELTA | {"dropout": 0.0, "label_propagation": 0.5}, "--message-coding delta needs --label-redraw once"),
-    (DELTA | {"dropout": 0.0, "task": "link"}, "--message-coding delta is not for --task link"),
+    (DELTA | {"dropout": 0.0, "task": "link"}, "--message-coding delta cannot be used with --task link"),
     (DELTA | {"dropout": 0.0, "staleness": "pipeline"}, "--message-coding delta needs --staleness off"),
-    (DELTA | {"dropout": 0.0, "bits": "adaqp"}, "and --bits other than adaqp and pipeqs, which go by rows"),
-    (DELTA | {"dropout": 0.0, "bits": "pipeqs"}, "which go by rows"),
+    (DELTA | {"dropout": 0.0, "bits": "adaqp"}, "and --bits other than adaqp and pipeqs, which decide by rows and not by "),
+    (DELTA | {"dropout": 0.0, "bits": "pipeqs"}, "which decide by rows and not by differences"),
     (DELTA | {"dropout": 0.0, "bits": "32"}, "choose --bits 16 or fewer"),
     (DELTA | {"dropout": 0.0, "eval_precision": "training"}, "an evaluation sends no differences"),
-    ({"task": "link", "label_propagation": 0.5}, "labels cannot be propagated (--label-propagation) where links are learned"),
-    ({"task": "link", "metric": "accuracy"}, "for links, not 'accuracy'"),
-    ({"metric": "hits@10"}, "for classes of nodes, not 'hits@10'"),
+    ({"task": "link", "label_propagation": 0.5}, "--label-propagation cannot be used with --task link"),
+    ({"task": "link", "metric": "accuracy"}, "with --task link, not 'accuracy'"),
+    ({"metric": "hits@10"}, "with --task node, not 'hits@10'"),
     ({"cache_input_aggregation": True, "model": "gat"}, "gat does not begin with one"),
     ({"cache_input_aggregation": True, "input_dropout": 0.5}, "(--input-dropout)"),
     ({"cache_input_aggregation": True, "label_propagation": 0.5}, "(--label-propagation)"),
     ({"model": "gat", "heads": 3}, "heads must divide hidden"),
-    ({"task": "link", "link_split": [0.5, 0.6]}, "two shares below 1"),
+    ({"task": "link", "link_split": [0.5, 0.6]}, "two shares of at least 0 whose sum is below 1"),
     # what nothing uses
     ({"model": "gcn", "teleport": 0.1}, "--teleport is not used by gcn: appnp and gcnii use it"),
     ({"model": "gatv2", "attention": "partial"}, "--attention is not used by gatv2: gat uses it"),
     ({"model": "sgc", "layers": 2}, "--layers is not used by sgc: appnp, "),
-    ({"model": "gat", "strategy": "pre"}, "--strategy is not used by gat, whose neighbours' rows travel as they are: appnp, "),
+    ({"model": "gat", "strategy": "pre"}, "--strategy is not used by gat, which sends the rows of neighbours as they are: "),
     ({"dense_weight_decay": 0.1}, "--dense-weight-decay is not used by sage: appnp and gcnii use it"),
     ({"bits": "sylvie", "variance_weight": 0.5}, "--variance-weight is not used by --bits sylvie"),
     ({"bits": "sylvie", "refit_links": True}, "--bits adaqp uses it"),
     ({"bits": "8", "bits_period": 3}, "--bits-period is not used by fixed bits with --staleness off: --bits adaqp and --bits"),
     ({"smoothing": "none"}, "--staleness pipeline, --staleness pipeqs and --staleness sylvie use it"),
     ({"staleness": "pipeline", "smoothing_decay": 0.5}, "--smoothing features, gradients and both use it"),
-    ({"replay": "decisions.jsonl"}, "--replay is not used where nothing is decided"),
+    ({"replay": "decisions.jsonl"}, "--replay is not used by a run without policies"),
     ({"label_redraw": "once"}, "--label-redraw is not used here: --label-propagation above 0 uses it"),
     ({"decay": 0.5}, "--decay is not used here: --schedule step and plateau use it"),
-    ({"negatives": 1}, "--negatives is for --task link"),
-    ({"decoder": "dot"}, "--decoder is for --task link"),
+    ({"negatives": 1}, "--negatives is not used by --task node: --task link uses it"),
+    ({"decoder": "dot"}, "--decoder is not used by --task node: --task link uses it"),
     # what cannot be
     ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
     ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, pipeqs, sylvie, uniform, not '3'"),
@@ -217,12 +217,12 @@ def test_distributed_models_are_held_to_the_same_rules(graph):
     hpcgnn.Trainer(model, graph, stop=StopRequest())
     wrong = {
         "--message-coding delta needs --staleness off": hpcgnn.PolicyConfig(staleness="pipeline"),
-        "which go by rows": hpcgnn.PolicyConfig("adaqp"),
+        "which decide by rows and not by differences": hpcgnn.PolicyConfig("adaqp"),
     }
     for sentence, policy in wrong.items():
         with pytest.raises(HpcgnnError, match=sentence):
             hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(policy=policy), stop=StopRequest())
-    with pytest.raises(HpcgnnError, match="for classes of nodes, not 'hits@10'"):
+    with pytest.raises(HpcgnnError, match="with --task node, not 'hits@10'"):
         hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(metric="hits@10"), stop=StopRequest())
     with pytest.raises(HpcgnnError, match="dense-weight-decay is not used by GraphSAGE: appnp and gcnii use it"):
         hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(dense_weight_decay=0.1), stop=StopRequest())
@@ -237,7 +237,7 @@ def test_files_of_older_runs_have_settings_that_nothing_uses():
     run = RunConfig.from_settings(given, lenient=given)
     run.check()
     assert run.settings().items() <= (given | NEW_SETTINGS).items()
-    with pytest.raises(HpcgnnError, match="--decoder is for --task link"):
+    with pytest.raises(HpcgnnError, match="--decoder is not used by --task node: --task link uses it"):
         RunConfig.from_settings(given)
 
 
