@@ -91,12 +91,13 @@ coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on
 docs: dev-env ## the documentation site in build/site; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-check: dev-env ## lint, format and type checks
+check: dev-env ## lint, format, type and prose checks
 	$(BIN)/ruff check examples hpcgnn native tests tools setup.py
 	$(BIN)/ruff format --check examples hpcgnn native tests tools setup.py
 	$(BIN)/mypy hpcgnn
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
+	$(BIN)/python tools/prose.py
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 audit: dev-env ## with a network: known vulnerabilities of the pinned versions
