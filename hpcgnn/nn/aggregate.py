@@ -45,7 +45,8 @@ class Aggregator:
         self.right = right
         self.backend = backend
         self.correction = correction
-        self.int8: Int8 | None = None  # the arithmetic that quantizes rows before they are aggregated, where that is faster
+        # The arithmetic that quantizes rows before they are aggregated, where that is faster.
+        self.int8: Int8 | None = None
         self.moves_rows = False  # True if the aggregator only copies rows, and adds none up
         # The (s,) and (r,) owned nodes for which sent and received rows stand, or -1 where only the other rank knows the node.
         # With None, the nodes follow from the plan.
@@ -226,7 +227,8 @@ class Aggregator:
 
     def _square_columns(self, received: Csr) -> np.ndarray:
         """(columns,) float64 squared norms of Dl times ``received``."""
-        import scipy.sparse as sp  # imported here, because few policies need it and its modules take memory on each rank
+        # Imported here, because few policies need it and its modules take memory on each rank.
+        import scipy.sparse as sp
 
         values = np.ones(received.num_entries) if received.weight is None else host_values(received.weight.double())
         if self.left is not None:

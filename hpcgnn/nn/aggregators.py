@@ -1,4 +1,4 @@
-"""Making the aggregators of a graph."""
+"""Construction of the aggregators of a graph."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ def make_aggregator(
 ) -> Aggregator:
     """The aggregator ``kind`` of ``graph``. Collective.
 
-    Kinds, as in PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: self-loops of the graph count, weights do not), and
-    ``gcn`` with symmetric normalisation by in-degree, one self-loop per node, and edge weights where the graph has them.
-    ``row_bytes`` of a message are for choosing MPI's collective (:func:`hpcgnn.comm.choose_links`).
-    Rows are the graph's nodes in the graph's order, and each is summed as in any other order (large unweighted sums
-    excepted, see docs/ARCHITECTURE.md): the bits are the same.
+    The kinds are those of PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: the graph's self-loops count, edge weights do
+    not), and ``gcn`` with symmetric normalisation by in-degree, one self-loop on each node, and edge weights if the graph has
+    them.
+
+    ``row_bytes`` is the size of a message's row, by which MPI's collective is chosen (:func:`hpcgnn.comm.choose_links`). Rows
+    are the graph's nodes in the graph's order. The order does not change the bits of the results, except those of large
+    unweighted sums (docs/ARCHITECTURE.md).
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:
@@ -67,9 +69,9 @@ def aggregator_of_plan(
     row_bytes: int = 1024,
     way: NodeWay | None = None,
 ) -> Aggregator:
-    """The aggregator of a plan and diagonals in the file's order, for features in the graph's order. Collective."""
+    """The aggregator of a plan and of diagonals in the file's order, for features in the graph's order. Collective."""
     nodes = graph.order.nodes
-    if nodes is not None:  # last, so that all before it is in the file's order, as the edges are
+    if nodes is not None:  # last, so that everything before it is in the file's order, as the edges are
         plan = plan.in_order(nodes)
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
     return connected(plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes, way=way)
@@ -86,12 +88,12 @@ def connected(
     copies: Copies | None = None,
     way: NodeWay | None = None,
 ) -> Aggregator:
-    """The aggregator of a plan and diagonals as they are, with an exchange over the links that suit it. Collective.
+    """The aggregator of a plan and diagonals in their present order, with an exchange over links that suit it. Collective.
 
-    What is made on the host goes to the device of ``messages`` here, and nowhere before.
+    Arrays that were made on the host are moved to the device of ``messages`` here.
 
-    copies: see :class:`hpcgnn.nn.correction.Correction`. way: how rows get from rank to rank on a node, where the plan is made
-    for that.
+    copies: see :class:`hpcgnn.nn.correction.Correction`. way: the route of rows between the ranks of a node, if the plan was
+    made for ranks that share nodes.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     where = messages.device.where

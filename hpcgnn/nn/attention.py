@@ -1,7 +1,7 @@
-"""Layers whose weights of neighbours depend on both ends: GAT and GATv2.
+"""Layers in which the weight of a neighbour depends on both ends of the edge: GAT and GATv2.
 
 Shapes: n owned nodes, m extended rows (:mod:`hpcgnn.nn.halo`), e edges, H heads, C columns of a head. Only transformed rows
-travel: the scores of a neighbour are made of its row where that has come.
+travel: the receiver computes a neighbour's scores from the row that it has received.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcgnn.nn.partial_attention import NEGATIVE_SLOPE, PartialPlan, partial_att
 
 @dataclass(frozen=True)
 class Heads:
-    """count: H. width: C. join: heads side by side; else their mean."""
+    """The heads of a layer. count: H. width: C. join: True concatenates the heads, False averages them."""
 
     count: int
     width: int
@@ -33,14 +33,16 @@ class Heads:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """halo: brings neighbours' rows. edges: what attention is paid along. drop: dropout of its weights."""
+    """The neighbours over which a layer attends. halo: the aggregator that brings the rows of halo nodes. edges: the edges with
+    attention weights. drop: the dropout of these weights.
+    """
 
     halo: Aggregator
     edges: AttentionEdges
     drop: KeyedDropout
 
     def attend(self, rows: torch.Tensor, weights: torch.Tensor, compute: Compute) -> torch.Tensor:
-        """(m, H*C) rows to the (n, H*C) sums weighed by (e, H) weights, of which some are dropped."""
+        """(n, H*C) sums of (m, H*C) rows with (e, H) weights, of which dropout sets some to 0."""
         return spmm_in(compute)(self.edges.csr, rows, self.drop(weights), backend=self.halo.backend)
 
 
@@ -53,17 +55,17 @@ class _Attention(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """As :meth:`hpcgnn.nn.layers.EndsWithBias.last_biases`."""
+        """See :meth:`hpcgnn.nn.layers.EndsWithBias.last_biases`."""
         return (self.bias,)
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
-        """(n, H*C) to (n, H*C), or (n, C), with the bias."""
+        """Concatenate or average the heads of (n, H*C), and add the bias: (n, H*C) or (n, C)."""
         heads = self.heads
         return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)).add_(self.bias)
 
 
 class _GAT(_Attention):
-    """GAT's parameters (Veličković et al.); scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``."""
+    """The parameters of GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``."""
 
     def __init__(self, in_width: int, heads: Heads, compute: Compute, backend: str) -> None:
         super().__init__(heads, compute, backend)
@@ -74,19 +76,20 @@ class _GAT(_Attention):
             torch.nn.init.xavier_uniform_(parameter)
 
     def transformed(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, H*C)."""
+        """``W x``: (n, F_in) features to (n, H*C)."""
         return matmul(operand(x, self.compute), self.weight, self.backend)
 
 
 class GATLayer(_GAT):
-    """GAT over the halo."""
+    """GAT over the rows of halo nodes."""
 
     def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
         super().__init__(in_width, heads, compute, neighbours.halo.backend)
-        self.neighbours, self.drop = neighbours, neighbours.drop  # as a module, it learns when to drop nothing
+        # registered as a submodule, so that model.eval() turns dropout off
+        self.neighbours, self.drop = neighbours, neighbours.drop
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
         own, near = self.transformed(x), self.neighbours
         under_way = near.halo.begin(own)
         target = _dots(own, self.attend_target, self.compute, self.backend)  # while rows travel
@@ -97,7 +100,9 @@ class GATLayer(_GAT):
 
 
 class PartialGATLayer(_GAT):
-    """GAT by :mod:`hpcgnn.nn.partial_attention`. plan: of this layer. drops: of the weights of S, and of L beside R."""
+    """GAT by :mod:`hpcgnn.nn.partial_attention`. plan: the plan of this layer. drops: the dropouts of the weights of S, and of
+    the weights of L and R.
+    """
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class PartialGATLayer(_GAT):
         self.plan, (self.send_drop, self.drop) = plan, drops
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
         own = self.transformed(x)
         source, target = (
             _dots(own, self.attend_source, self.compute, self.backend),
@@ -125,7 +130,7 @@ class PartialGATLayer(_GAT):
 
 
 class GATv2Layer(_Attention):
-    """Scores ``a · LeakyReLU(W_t x_i + W_s x_j)`` (Brody et al.); PyG's ``GATv2Conv``."""
+    """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j)``, as in PyG's ``GATv2Conv``."""
 
     def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
         super().__init__(heads, compute, neighbours.halo.backend)
@@ -140,13 +145,13 @@ class GATv2Layer(_Attention):
             torch.nn.init.xavier_uniform_(parameter)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, H*C), or (n, C). Collective."""
+        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
         given, near = operand(x, self.compute), self.neighbours
         under_way = near.halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
         target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)  # while rows travel
         rows = under_way.finish()
         joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
-        joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # of (e, H*C): the largest of all tensors here
+        joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # (e, H*C) is the largest of all tensors here
         weights = edge_softmax(
             near.edges.csr, _dots(joint, self.attend, self.compute, self.backend), backend=self.backend
         )
@@ -154,14 +159,16 @@ class GATv2Layer(_Attention):
 
 
 def spmm_in(compute: Compute) -> Callable[..., torch.Tensor]:
-    """:func:`hpcgnn.kernels.spmm` with weights, in an arithmetic."""
+    """:func:`hpcgnn.kernels.spmm` with weights, in the arithmetic ``compute``."""
     return compute.spmm if isinstance(compute, Int8) else spmm
 
 
 def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute, backend: str) -> torch.Tensor:
-    """(r, H*C) to (r, H): of each head with its vector (H, C). One product, with nothing of (r, H*C) in between.
+    """(r, H) products of each head of (r, H*C) with its vector of (H, C), by one matrix product and without an (r, H*C)
+    temporary.
 
-    These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8): they are taken where that is wanted.
+    These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8), so integers are used only if the
+    user asks for them before the softmax.
     """
     block = torch.block_diag(*vectors[:, :, None])
     if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_on:

@@ -25,7 +25,7 @@ _AHEAD = 1.5  # torch's products round their results once more, so they must be 
 _ROWS, _WIDTH = 1024, 256  # shape of the product that is timed: large enough for its arithmetic to dominate
 _ROWS_OF_GPUS = 1 << 17
 _ROUNDS = 10
-_CLEAR = 1.2  # a measurement that is this factor away from all limits ends early, because even a busy machine errs by less
+_CLEAR = 1.2  # a measurement that is this factor away from all limits ends early: even a busy machine errs by less
 # oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) without bfloat16 products; all later ones have them.
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
 
@@ -71,7 +71,9 @@ def best_of(speedups: dict[str, float]) -> Bfloat16:
 
 
 def is_clear(speedups: dict[str, float]) -> bool:
-    """Whether the speedups are so far from every limit that further rounds of the measurement cannot change the decision."""
+    """Return whether the speedups are so far from every limit that further rounds of the measurement cannot change the
+    decision.
+    """
     compared = [(best_of(speedups).speedup, limit) for limit in (_FASTER, _SLOWER)]
     if len(speedups) > 1:
         compared.append((speedups[TORCH] / speedups[KERNELS], _AHEAD))
@@ -84,7 +86,9 @@ def is_native(where: torch.device = CPU.where) -> bool:
 
 
 def torch_has_it() -> bool:
-    """Whether torch multiplies bfloat16 with the CPU's instructions, as far as ``ONEDNN_MAX_CPU_ISA`` lets oneDNN use them."""
+    """Return whether torch multiplies bfloat16 with the CPU's instructions, as far as ``ONEDNN_MAX_CPU_ISA`` lets oneDNN use
+    them.
+    """
     if not torch.backends.mkldnn.is_available():
         return False
     if platform.machine() in ("x86_64", "AMD64"):

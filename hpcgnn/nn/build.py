@@ -1,4 +1,4 @@
-"""Models of any kind for a graph."""
+"""Construction of models of any kind for a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.plan import STRATEGIES
 
-_DRAWING = threading.Lock()  # torch has one generator a process, and ranks may be threads of one
+_DRAWING = threading.Lock()  # torch has one generator in a process, and ranks may be threads of one process
 
 
 def build_model(
@@ -56,7 +56,7 @@ def build_model(
         _check_fit(config, graph, messages, dtype, keep_input_aggregation)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
     messages = messages or Messages(graph.world, device=graph.device)
-    seed = int(seed)  # not one of NumPy's, which overflow
+    seed = int(seed)  # a Python integer, because NumPy's integers overflow
     messages.reseed(seed)
     kind: type[GraphModel] = MODELS[config.model]
     row_bytes = -(-config.hidden * messages.config.bits // 8)
@@ -73,7 +73,7 @@ def build_model(
         keep_input_aggregation=keep_input_aggregation,
     )
     if keep_input_aggregation:
-        _ = messages.transport  # agreed upon here: ranks that are threads draw their weights one after another
+        _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
     model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
@@ -84,7 +84,7 @@ def build_model(
 def _check_fit(
     config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype, keep_input_aggregation: bool
 ) -> None:
-    """Raise HpcgnnError for what does not go together."""
+    """Raise HpcgnnError for settings that cannot be combined with each other or with the graph."""
     _check_device(messages, graph)
     if dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
@@ -98,7 +98,7 @@ def _check_fit(
 
 
 def _use_integers(model: GraphModel, compute: str, config: Int8Config, backend: str) -> None:
-    """Compute in 8-bit integers, where any of it is faster for that. Collective."""
+    """Make the model compute in 8-bit integers, if any of its operations is faster in them. Collective."""
     model.int8 = make_int8(config, model.messages, backend, always=compute == INT8_ALWAYS)
     model.use_compute(compute if model.int8.is_useful else FLOAT32)
 
@@ -107,7 +107,7 @@ def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, see
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, frame)
-        if config.label_inputs:  # last, so that the others' weights are those that they have without it
+        if config.label_inputs:  # last, so that the other weights are the same as without label inputs
             model.embed_labels = LabelEmbedding(frame.out_width, frame.in_width, frame.aggregator.backend)
         if config.decoder != "none":
             how = {"compute": frame.compute, "backend": frame.aggregator.backend}
@@ -116,7 +116,7 @@ def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, see
 
 
 def _check_device(messages: Messages | None, graph: LocalGraph) -> None:
-    """Raise WrongValueError where what travels would be on another device than what is computed."""
+    """Raise WrongValueError if messages would be on another device than the graph."""
     if messages is not None and messages.device is not graph.device:
         raise WrongValueError(
             f"messages are on {messages.device.where} and the graph is on {graph.device.where}: make them with "
@@ -125,7 +125,7 @@ def _check_device(messages: Messages | None, graph: LocalGraph) -> None:
 
 
 def _check_dense(graph: LocalGraph) -> None:
-    """Raise HpcgnnError where features are sparse, which their file alone decides."""
+    """Raise HpcgnnError if features are sparse. Only the graph's file decides that, so it is checked here."""
     if isinstance(graph.features, Csr):
         raise HpcgnnError(
             "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"

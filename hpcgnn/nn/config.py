@@ -41,33 +41,32 @@ class ModelConfig(Composed):
     by_place = 1
 
     def sections(self) -> tuple[type, ...]:
-        """See :meth:`Composed.all_sections`."""
+        """See :meth:`Composed.sections`."""
         return MODELS.settings(self.model)
 
     @classmethod
     def all_sections(cls) -> dict[type, list[str]]:
-        """As :meth:`Composed.all_sections`."""
+        """See :meth:`Composed.all_sections`."""
         return merged((name, MODELS.settings(name)) for name in MODELS)
 
     def chosen(self) -> str:
-        """As :meth:`Composed.chosen`."""
+        """See :meth:`Composed.chosen`."""
         return self.model
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that make no model."""
+        """Raise HpcgnnError for values with which no model can be built."""
         super().check()
         MODELS[self.model].check_settings(self)
 
     @property
     def drops_rows(self) -> float:
-        """The largest rate at which what layers are given is masked anew in each epoch."""
+        """The largest rate of the dropouts that mask a layer's input anew in each epoch."""
         return max(self.section(LayerSettings).dropout if LayerSettings in self.sections() else 0.0, self.input_dropout)
 
 
 @dataclass(frozen=True)
 class DistributedConfig(Checked):
-    """The facts about a model of a user's own class, ``model`` (:func:`hpcgnn.distribute`). drops_rows: the largest rate of its
-    dropouts."""
+    """Facts about a user's own model ``model`` (:func:`hpcgnn.distribute`). drops_rows: the largest rate of its dropouts."""
 
     model: str
     drops_rows: float = 0.0
@@ -78,7 +77,7 @@ class DistributedConfig(Checked):
 
 
 def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
-    """Raise HpcgnnError where the aggregation of the input cannot be kept, as it is another one in each epoch."""
+    """Raise HpcgnnError if the aggregation of the input cannot be kept, because it changes from epoch to epoch."""
     begins = isinstance(config, ModelConfig) and MODELS[config.model].begins_with_exchange
     reasons = {
         f"{config.model} does not begin with one": not begins,
@@ -91,7 +90,7 @@ def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
 
 
 def check_differences(message_coding: str, drops_rows: float) -> None:
-    """Raise HpcgnnError where what is sent would be differences between rows that are masked anew in each epoch."""
+    """Raise HpcgnnError if messages would carry differences between rows that are masked anew in each epoch."""
     if message_coding == "delta" and drops_rows > 0:
         raise WrongValueError(
             f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {drops_rows:g}: masks that are drawn anew in "
@@ -114,6 +113,7 @@ def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, An
 
 
 def described(description: dict[str, Any]) -> ModelConfig:
-    """The inverse of :func:`describe`, but for what is free. Settings that the description is older than have their defaults;
-    those that the model does not use, as older ones have, are left out."""
+    """The inverse of :func:`describe`, except for free settings. Settings that an older description lacks get their defaults;
+    settings that the model does not use, which older descriptions may have, are left out.
+    """
     return ModelConfig.of_used(description)

@@ -1,20 +1,21 @@
-"""The correction of stale rows: by how much a node's neighbours have moved since they were sent.
+"""The correction of stale rows, by the change of a node's neighbours since the rows were sent.
 
-Where no batch normalisation takes the mean out of hidden features, a step of the optimiser moves the features of many nodes,
-and the gradients that answer, in much the same way: this is the direction in which a model is most sensitive. A delay of one
-epoch in it, with the momentum of Adam, lets training swing where it would settle without (docs/studies/staleness). Neighbours are
-alike, so that a node can tell how its neighbours on other ranks have moved from those on its own. With what it has of these,
-D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch t as
+Unless batch normalisation removes the mean of hidden features, a step of the optimiser moves the features of many nodes, and
+the resulting gradients, in almost the same direction, and in this direction a model is most sensitive. If rows are one epoch
+late, training with Adam's momentum can therefore oscillate where it would otherwise converge (docs/studies/staleness).
+Neighbours of a node behave alike, so a node estimates the change of its neighbours on other ranks from the change of its
+neighbours on its own rank. With the change of the local sum, D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch
+t as
 
     z(t) ≈ (L x')(t) + R · exchange(S x'(s)) + v (D + k m) / (u + k)
 
-where u = L Dr e and v = R · exchange(S Dr e) are what the aggregation makes of e here and from there; they are made once. e says
-in what proportion rows move: ones, or where a plan only copies rows, the edges behind a copy's gradient (:class:`Copies`).
-A node with few neighbours here is told what others at the boundary are: m = Σ v D / Σ v u is their mean, and k the weight of
-one neighbour. Nothing more is sent, and the work is that of some passes over the nodes at the boundary. In backward the same
-holds for gradients, by the same code.
+where u = L Dr e is the local part of the aggregation of e, and v = R · exchange(S Dr e) is the part from other ranks; both are
+computed once. e (n, 1) states the proportions in which rows move: ones, or, where a plan only copies rows, the number of edges
+behind the gradient of a copy (:class:`Copies`). A node with few local neighbours also uses the mean over the boundary nodes, m
+= Σ v D / Σ v u, with the weight k of one neighbour. No additional data is sent, and the work amounts to some passes over the
+boundary nodes. The same code corrects gradients in backward.
 
-Shapes: n owned nodes, b of them at the boundary, F columns.
+Shapes: n owned nodes, of which b are boundary nodes; F columns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from hpcgnn.plan import AggregationPlan
 
 @dataclass(frozen=True)
 class _Weights:
-    """spread: (n, b + 1) of v / (u + k) for D, and of k times it for m. mean: (1, b) of what makes m from D."""
+    """The matrices of the correction. spread: (n, b + 1), with v / (u + k) in the column of D, and k times that in the column
+    of m. mean: (1, b), which computes m from D.
+    """
 
     spread: Csr
     mean: torch.Tensor
@@ -41,11 +44,11 @@ class _Weights:
 
 @dataclass(frozen=True)
 class Copies:
-    """The matrix that stands for neighbours where a plan only copies rows of n owned nodes, to h halo nodes; made when it is
-    needed.
+    """The neighbours of halo nodes, for a plan that only copies rows of n owned nodes to h halo nodes. The matrices are made
+    when they are needed.
 
-    near: makes the (h, n) matrix of halo nodes and the owned nodes that they have edges to. edges: makes (n + h, 1) how many
-    edges to owned nodes each row stands for: so much of a gradient comes from there.
+    near: a function that makes the (h, n) matrix of edges from halo nodes to owned nodes. edges: a function that makes (n + h,
+    1), the number of edges to owned nodes for which each row stands, to which the row's gradient is proportional.
     """
 
     near: Callable[[], Csr]
@@ -53,10 +56,10 @@ class Copies:
 
 
 class Correction:
-    """Of one aggregator; those of a model's layers share it.
+    """The correction of one aggregator, which all layers of a model share.
 
-    counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity.
-    copies: where L does not say who is a neighbour. proportions: makes e (n, 1), ones where it is not given. nodes: (b,) int64 to
+    counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity. copies:
+    needed where L holds no neighbours. proportions: a function that makes e (n, 1); None for ones. nodes: (b,) int64 nodes to
     which received rows are added.
     """
 
@@ -80,11 +83,11 @@ class Correction:
         self.nodes = self._boundary()
 
     def _boundary(self) -> torch.Tensor:
-        """(b,) int64."""
+        """(b,) int64 nodes to which received rows are added."""
         return self._plan.receive.indptr.diff().nonzero()[:, 0]
 
     def reverse(self) -> Correction:
-        """Of the reversed aggregator."""
+        """The correction of the reversed aggregator."""
         if self._reverse is None:
             self._reverse = self._reversed(None if self.copies is None else self.copies.edges)
         return self._reverse
@@ -95,18 +98,19 @@ class Correction:
         return Correction(*about, proportions=proportions)
 
     def sums(self, x: torch.Tensor | Int8Rows, z: torch.Tensor) -> torch.Tensor:
-        """(b, F) what nodes at the boundary have of their neighbours here; x' (n, F) and z = L x'."""
+        """(b, F) sums over the local neighbours of the boundary nodes, from x' (n, F) and z = L x'."""
         if self.copies is None:
             return z.index_select(0, self.nodes)
         if self._near is None:
-            halo = self.nodes.cpu() - self._plan.local.num_cols  # these are behind the owned ones
+            halo = self.nodes.cpu() - self._plan.local.num_cols  # halo nodes come after the owned ones
             self._near = self.copies.near().in_order(halo, None).to(z.device)
         return spmm(self._near, x if isinstance(x, torch.Tensor) else x.float(), backend=self._backend)
 
     def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
-        """Add to ``z`` (n, F) what stale rows lack. now, then: (b, F) :meth:`sums` of this epoch and of that of the rows.
+        """Add the correction of stale rows to ``z`` (n, F).
 
-        Collective when it is first called.
+        now, then: (b, F) :meth:`sums` of this epoch, and of the epoch in which the rows were sent. The first call is
+        collective.
         """
         if z.dtype not in self._weights:
             self._weights[z.dtype] = self._make_weights(z.dtype)
@@ -117,7 +121,9 @@ class Correction:
         spmm(weights.spread, change, out=z, backend=self._backend, accumulate=True)
 
     def _make_weights(self, dtype: torch.dtype) -> _Weights:
-        """Collective. Signs of edge weights do not count in u: it is to say how much a node has of its neighbours."""
+        """Make the matrices. u uses the absolute values of edge weights, because it measures the number of local neighbours.
+        Collective.
+        """
         local = self._plan.local
         where = local.device
         moving = torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()
@@ -133,22 +139,22 @@ class Correction:
         boundary = self.nodes.numel()
         columns = torch.arange(boundary, dtype=torch.int32, device=where)
         columns = torch.stack((columns, torch.full_like(columns, boundary)), 1).flatten()
-        known = here + prior  # 0 only where Dr is, and nothing moves
+        known = here + prior  # 0 only where Dr is 0, and such rows do not move
         share = torch.where(known > 0, there / known, torch.zeros_like(there))
         both = torch.stack((share, prior * share), 1).flatten()
         return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
 
     def _from_here(self, moving: torch.Tensor) -> torch.Tensor:
-        """(n, 1) |L| moving, of (n, 1)."""
+        """(n, 1): |L| times ``moving`` (n, 1)."""
         return spmm(signless(self._plan.local), moving, backend=self._backend)
 
     def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
-        """(n, 1) R · exchange(S moving), of (n, 1). Collective."""
+        """(n, 1): R · exchange(S ``moving``), of ``moving`` (n, 1). Collective."""
         sent = spmm(self._plan.send, moving, backend=self._backend)
         received, _ = self._world.alltoallv(sent, self._counts[0])
         return spmm(self._plan.receive, received, backend=self._backend)
 
 
 def signless(matrix: Csr) -> Csr:
-    """With the sizes of its weights."""
+    """The matrix with the absolute values of its weights."""
     return matrix if matrix.weight is None else matrix.with_weight(matrix.weight.abs())

@@ -9,7 +9,7 @@ from hpcgnn.nn.layers import Dense
 
 
 class DotDecoder(torch.nn.Module):
-    """The product of the two embeddings; no parameters."""
+    """The inner product of the two embeddings; it has no parameters."""
 
     def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
         super().__init__()
@@ -21,7 +21,9 @@ class DotDecoder(torch.nn.Module):
 
 
 class MLPDecoder(torch.nn.Module):
-    """Two dense layers on the two embeddings' element-wise product, as in OGB's baselines; takes O(entries x F) memory."""
+    """Two dense layers on the element-wise product of the two embeddings, as in OGB's baselines. It takes O(entries x F)
+    memory.
+    """
 
     def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
         super().__init__()
@@ -30,14 +32,14 @@ class MLPDecoder(torch.nn.Module):
         self.out = Dense(width, 1, compute=compute, backend=backend)
 
     def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """As :meth:`DotDecoder.forward`."""
-        # Not by indexing: torch adds up gradients of rows in an order that changes with the threads.
+        """See :meth:`DotDecoder.forward`."""
+        # Indexing is not used, because torch then adds up gradients of rows in an order that depends on the threads.
         ends = gather_rows(target, links.entry_rows(), self.backend), gather_rows(source, links.indices, self.backend)
         joint = ends[0] * ends[1]
         return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
 
 
 def make_decoder(name: str, width: int, *, compute: str, backend: str) -> DotDecoder | MLPDecoder:
-    """One of :data:`hpcgnn.nn.config.DECODERS` for embeddings of ``width``."""
+    """The decoder ``name``, one of :data:`hpcgnn.nn.config.DECODERS`, for embeddings of ``width``."""
     decoder = DotDecoder if name == "dot" else MLPDecoder
     return decoder(width, compute=compute, backend=backend)

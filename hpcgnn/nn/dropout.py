@@ -1,4 +1,6 @@
-"""Dropout whose masks are keyed by original node id: the same for any number of ranks, with no generator to save."""
+"""Dropout whose masks are keyed by original node id, so that they are the same for any number of ranks and need no saved
+generator.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed, keyed_on_device
 
 @dataclass
 class DropoutKeys:
-    """The values that a mask depends on beside layer and column. The trainer moves ``epoch`` on.
+    """The values, beside layer and column, on which a mask depends. The trainer advances ``epoch``.
 
     ids: (n,) int64 original ids of the owned nodes.
     """
@@ -25,10 +27,10 @@ class DropoutKeys:
 
 
 class KeyedDropout(torch.nn.Module):
-    """Zero elements with ``probability`` and scale the others by ``1 / (1 - probability)``; identity in eval mode.
+    """Set elements to zero with ``probability`` and scale the others by ``1 / (1 - probability)``; the identity in eval mode.
 
-    ``layer`` tells the dropouts of a model apart. Sparse features (Csr) are dropped exactly as dense ones would be.
-    ids: (n,) int64 of what rows are, where they are not the owned nodes.
+    ``layer`` distinguishes the dropouts of a model. Sparse features (Csr) are dropped exactly as dense ones would be. ids: (n,)
+    int64 original ids of the rows, if these are not the owned nodes.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class KeyedDropout(torch.nn.Module):
         self.keys, self.layer, self.probability, self.backend, self.ids = keys, layer, probability, backend, ids
 
     def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
-        """x: (n, F)."""
+        """Apply dropout to x (n, F)."""
         mask = self.mask()
         if mask is None:
             return x
@@ -53,19 +55,19 @@ class KeyedDropout(torch.nn.Module):
         return _Dropout.apply(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:
-        """The mask of this pass, for kernels that drop values themselves; None where nothing is dropped."""
+        """The mask of this pass, for kernels that apply dropout themselves; None if nothing is dropped."""
         if not self.training or self.probability == 0:
             return None
         key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
         return DropoutMask(self.keys.ids if self.ids is None else self.ids, key, self.probability)
 
     def extra_repr(self) -> str:
-        """Shown when the model is printed."""
+        """The settings that are shown when the model is printed."""
         return f"p={self.probability}"
 
 
 class _Dropout(torch.autograd.Function):
-    """The mask is made again in backward instead of being kept."""
+    """Dropout whose backward pass computes the mask again, so that it is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:

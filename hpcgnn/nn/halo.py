@@ -1,7 +1,7 @@
 """Rows of neighbours that other ranks own, for aggregators that are not linear: attention, maxima, any message function.
 
-Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Extended rows are those of the owned nodes, in the
-graph's order, and then of the halo nodes by position, as in ``graph.edge_index``.
+Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Extended rows are the rows of the owned nodes, in the
+graph's order, followed by those of the halo nodes by position, as in ``graph.edge_index``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hpcgnn.plan import AggregationPlan
 def make_halo(
     graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", row_bytes: int = 1024
 ) -> Aggregator:
-    """The map from (n, F) rows to (n + h, F) extended ones: the *post* plan, whose edges are left to others. Collective.
+    """The map from (n, F) rows to (n + h, F) extended rows: the *post* plan without local aggregation. Collective.
 
-    It is an aggregator like any other: ``z = L x + R · exchange(S x)`` with L the identity above h empty rows, and R the
-    identity below n empty ones; its backward pass adds up what the gradients of copies are. Stale rows of halo nodes are taken to
-    have moved as the owned nodes that they have edges to.
+    It is an aggregator like any other: ``z = L x + R · exchange(S x)``, where L is the identity above h empty rows, and R is
+    the identity below n empty rows. Its backward pass adds up the gradients of all copies of a row. For the correction of stale
+    rows, halo nodes are assumed to have moved like the owned nodes to which they have edges.
     """
     messages = messages or Messages(graph.world, device=graph.device)
     post, way = plan_of(graph, "post", messages, row_bytes=row_bytes)
@@ -48,7 +48,7 @@ def make_halo(
         return (post.receive if order is None else post.receive.in_order(order, None)).transpose()
 
     def edges() -> torch.Tensor:
-        own = torch.bincount(post.local.indices, minlength=owned) + 1  # attention adds one from each node to itself
+        own = torch.bincount(post.local.indices, minlength=owned) + 1  # attention adds an edge from each node to itself
         of_halo = torch.bincount(post.receive.indices, minlength=halo)
         return torch.cat((own if order is None else own[order], of_halo))[:, None]
 
@@ -65,16 +65,16 @@ def make_halo(
 
 
 def identity(size: int, above: int = 0, below: int = 0) -> Csr:
-    """The identity (size, size) with so many empty rows above and below it."""
+    """The identity (size, size) with ``above`` empty rows above it and ``below`` empty rows below it."""
     indptr = torch.arange(-above, size + below + 1).clamp(0, size)
     return Csr(indptr, torch.arange(size, dtype=torch.int32), size, check=False)
 
 
 def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool) -> tuple[Csr, torch.Tensor]:
-    """The matrix of ``shape`` of (2, e) edges, source row first, and (e,) which edge each entry is.
+    """The matrix of ``shape`` of (2, e) edges, given as source and destination; and (e,) the number of the edge of each entry.
 
     Raises:
-        ValueError: for an edge between other nodes, which is looked for with ``check``: edges that come from outside.
+        ValueError: with ``check``, which is for edges from outside this package, if an edge has a node that does not exist.
     """
     source, destination = edge_index
     if check:
@@ -86,21 +86,23 @@ def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool
 
 @dataclass(frozen=True)
 class AttentionEdges:
-    """Edges from extended rows to owned ones. csr: (n, n + h) structure. original_ids: (n + h,) int64 of extended rows."""
+    """Edges from extended rows to owned nodes. csr: (n, n + h) structure. original_ids: (n + h,) int64 ids of extended rows."""
 
     csr: Csr
     original_ids: torch.Tensor
 
     @cached_property
     def ids(self) -> torch.Tensor:
-        """(entries,) int64 of the original ids of an edge's ends, so that what is drawn for an edge is the same for any number
-        of ranks; edges between the same two nodes share it."""
+        """(entries,) int64 hash of the original ids of each edge's two ends.
+
+        It keys random numbers, so that these are the same for any number of ranks. Parallel edges share it.
+        """
         return edge_ids(self.original_ids[self.csr.entry_rows()], self.original_ids[self.csr.indices.long()])
 
 
 def attention_edges(graph: LocalGraph) -> AttentionEdges:
-    """All edges to owned nodes, with exactly one from each node to itself, as in PyG's ``GATConv``. Collective."""
-    nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: nothing else may need it
+    """All edges to owned nodes, with exactly one self-loop on each node, as in PyG's ``GATConv``. Collective."""
+    nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: it may not be needed again
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, halo_ids(graph)))
     csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
@@ -109,7 +111,7 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
 
 
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """(entries,) int64 of the original ids of edges' ends. From 2**32 nodes on, a few edges share theirs."""
+    """(entries,) int64 hash of the original ids of the two ends of edges. From 2**32 nodes on, a few edges share a hash."""
     return (destination << 32) ^ source
 
 

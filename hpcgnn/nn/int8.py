@@ -291,7 +291,8 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
     """
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (_ROWS, _WIDTH))
-    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2  # some rows are used by many entries
+    # Some rows are used by many entries.
+    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2
     indices = (skewed * _ROWS).to(torch.int32)
     csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
     few = x[:_ROWS_MULTIPLIED]

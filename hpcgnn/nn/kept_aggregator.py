@@ -1,4 +1,4 @@
-"""Aggregation of what never changes, once."""
+"""An aggregator for features that never change."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hpcgnn.nn.aggregate import Aggregator
 
 
 class KeptAggregator:
-    """Aggregates features that never change: once, with float32 messages, and keeps the (n, F) result.
+    """Aggregates features that never change once, with float32 messages, and keeps the (n, F) result.
 
-    In place of an :class:`Aggregator` in a layer whose input needs no gradient.
+    It takes the place of an :class:`Aggregator` in a layer whose input needs no gradient.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:
@@ -28,11 +28,11 @@ class KeptAggregator:
         self._kept: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, F) aggregated features. Collective when they are not those of the last call."""
+        """(n, F) aggregated features. Collective if the features are not those of the last call."""
         return self.begin(x).finish()
 
     def begin(self, x: torch.Tensor) -> KeptAggregator:
-        """As :meth:`Aggregator.begin`."""
+        """See :meth:`Aggregator.begin`."""
         if self._features is not x:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
@@ -43,6 +43,6 @@ class KeptAggregator:
         return self
 
     def finish(self) -> torch.Tensor:
-        """As :meth:`Passage.finish`."""
+        """See :meth:`Passage.finish`."""
         assert self._kept is not None
         return self._kept

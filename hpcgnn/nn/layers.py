@@ -26,8 +26,7 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
 
 @runtime_checkable
 class EndsWithBias(Protocol):
-    """A layer whose last operation adds biases. A user's own layer need not derive from it: its biases are then always trained.
-    """
+    """A layer whose last operation adds biases. A user's own layer need not have this method; its biases are always trained."""
 
     def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
         """The vectors that are added to each row of the result, and used nowhere else."""

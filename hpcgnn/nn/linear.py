@@ -1,4 +1,4 @@
-"""Products with weights: of features that may be sparse, or sparse with label embeddings beside them, or rounded."""
+"""Products of features with weights; features may be dense, sparse, sparse with label embeddings, or rounded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Features = torch.Tensor | Csr
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """``x + labels @ embedding`` that is never written out, because sparse features may have many thousand columns.
+    """``x + labels @ embedding``, which is never computed as a matrix, because sparse features may have many thousand columns.
 
-    x: (n, F) sparse features. labels: (n, C) ones. embedding: (C, F).
+    x: (n, F) sparse features. labels: (n, C) matrix of ones. embedding: (C, F).
     """
 
     x: Csr
@@ -27,7 +27,7 @@ class LabelledFeatures:
     embedding: torch.Tensor
 
 
-# What products are done in: one of :data:`hpcgnn.nn.compute.COMPUTES`, or 8-bit integers.
+# The arithmetic of products: one of :data:`hpcgnn.nn.compute.COMPUTES`, or 8-bit integers.
 Compute = str | Int8
 Narrow = Rounded | Int8Operand
 Operand = Features | LabelledFeatures | Narrow
@@ -38,7 +38,7 @@ def operand(x: torch.Tensor, compute: Compute) -> torch.Tensor | Narrow: ...
 @overload
 def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand: ...
 def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand:
-    """``x`` for several products in the arithmetic ``compute``; sparse ones are always float32."""
+    """``x`` for use in several products in the arithmetic ``compute``; products of sparse features are always float32."""
     if isinstance(compute, Int8):
         return compute.operand(x) if isinstance(x, torch.Tensor) else x
     return Rounded(x, compute) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
@@ -52,9 +52,9 @@ def matmul(
     bias: torch.Tensor | None = None,
     plus: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``x @ weight + bias + plus``: (n, F) times (F, H); differentiable, for a Csr in all but ``x``.
+    """``x @ weight + bias + plus``, (n, F) times (F, H). Differentiable; for a Csr, with respect to everything but ``x``.
 
-    bias: (H,). plus: (n, H) that is added and whose memory may be reused for the result.
+    bias: (H,). plus: (n, H), which is added, and whose memory may be reused for the result.
     """
     if isinstance(x, torch.Tensor):
         return dense_product(x, weight, bias, plus, backend)
@@ -67,10 +67,11 @@ def matmul(
 
 
 class LateWeight:
-    """A weight (F, H) for one product whose gradient is computed later than the product's other ones.
+    """A weight (F, H) for one product, whose gradient is computed later than the product's other gradients.
 
-    Autograd goes back in the order in which functions were called, so dW = xᵀ dy is computed when it comes to where this was
-    made. Made between the halves of an aggregation, that is while gradients travel, which need dy Wᵀ only.
+    Autograd calls backward functions in the reverse order of the forward calls, so dW = xᵀ dy is computed when autograd reaches
+    the place where this object was made. If it was made between the two halves of an aggregation, that is while gradients
+    travel, and those need only dy Wᵀ.
     """
 
     def __init__(self, weight: torch.Tensor, backend: str = "auto") -> None:
@@ -81,12 +82,13 @@ class LateWeight:
     def multiply(
         self, x: torch.Tensor | Narrow, *, bias: torch.Tensor | None = None, plus: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """``x @ weight + bias + plus``: :func:`matmul`, to be called once."""
-        made, self._made = self._made, None  # autograd's nodes know this weight: a cycle would keep their memory
+        """``x @ weight + bias + plus`` as by :func:`matmul`; call it only once."""
+        # Autograd's nodes refer to this object: a reference cycle would keep their memory.
+        made, self._made = self._made, None
         return _Used.apply(matmul(x, self.weight, self.backend, bias=bias, plus=plus), made, self, x)
 
     def gradient(self) -> torch.Tensor:
-        """(F, H), once autograd has been where the product was."""
+        """The (F, H) gradient, available once autograd has visited the product."""
         assert self.waiting is not None, "the product's gradients come before its weight's"
         (x, dy), self.waiting = self.waiting, None
         if isinstance(x, torch.Tensor):
@@ -95,7 +97,7 @@ class LateWeight:
 
 
 class _Made(torch.autograd.Function):
-    """Where a weight's gradient is computed."""
+    """The place in the graph of operations where a weight's gradient is computed."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, late: LateWeight) -> torch.Tensor:
@@ -108,7 +110,7 @@ class _Made(torch.autograd.Function):
 
 
 class _Used(torch.autograd.Function):
-    """Where the factors of a weight's gradient are kept for it."""
+    """The product, whose backward pass keeps the factors of the weight's gradient for :class:`_Made`."""
 
     @staticmethod
     def forward(
@@ -123,7 +125,8 @@ class _Used(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
-        rounded, ctx.rounded = ctx.rounded, None  # its memory ends with its gradient, not with the whole graph
+        # Frees the memory after this gradient, and not only with the whole graph.
+        rounded, ctx.rounded = ctx.rounded, None
         if ctx.needs_input_grad[1]:
             ctx.late.waiting = (rounded or ctx.saved_tensors[0], gradients[0])
         return gradients[0], gradients[0].new_empty(0), None, None

@@ -1,11 +1,12 @@
-"""Aggregation where ranks share nodes: ``z = Dl · (L x' + R (N w + F · exchange(C w)))``, with ``w`` the rows ``S x'`` of a node.
+"""Aggregation where ranks share nodes: ``z = Dl · (L x' + R (N w + F · exchange(C w)))``, with ``w`` the rows ``S x'`` of a
+node.
 
-Each rank writes its rows ``S x'`` to memory that its node shares. What ranks of one node need of each other they read there (N).
-Rows for other nodes are summed up by the ranks that carry them (C), and rows that have come are put where all ranks of the node
-read them (F). So a row travels once between two nodes, and in few bits; within a node it is in full precision. Backward is the
-same on the transposes. See :mod:`hpcgnn.node_plan`.
+Each rank writes its rows ``S x'`` to memory that the ranks of its node share. Rows for ranks of the same node are read there
+(N). Rows for other nodes are summed up by the ranks that carry them (C). Received rows are put where all ranks of the node can
+read them (F). So a row travels only once between two nodes, quantized if asked for, while rows within a node are in full
+precision. The backward pass does the same with the transposed matrices. See :mod:`hpcgnn.node_plan`.
 
-Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive there, s rows that this rank carries.
+Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive on it, s rows that this rank carries.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from hpcgnn.plan import AggregationPlan, SparseMatrix
 
 
 def as_csr(matrix: SparseMatrix) -> Csr:
-    """As kernels take it."""
+    """The matrix as kernels take it."""
     return Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLinks:
-    """How the ranks of a node hand each other rows in one direction.
+    """The exchange of rows between the ranks of a node, in one direction.
 
-    memory: where. carry: (s, w) C. near: (n, w) R N. far: (n, v) R F. own: the identity for the
-    rows of v that come to this rank.
-    rows_between_ranks: how many rows this rank reads that another one of its node has written, or that has come to another one.
+    memory: the shared memory. carry: C (s, w). near: R N (n, w). far: R F (n, v). own: the identity for those of the v rows
+    that come to this rank. rows_between_ranks: number of rows that this rank reads and that another rank of its node has
+    written or received.
     """
 
     memory: NodeMemory
@@ -53,7 +54,7 @@ class NodeLinks:
 
     @classmethod
     def of(cls, memory: NodeMemory, node: World, route: Route, receive: Csr) -> NodeLinks:
-        """Of a pass with this ``receive`` (n, rows read), R."""
+        """The links of a route, for the matrix ``receive`` R (n, rows read)."""
         carry, near, far = (as_csr(matrix) for matrix in (route.carry, route.near, route.far))
         mine = memory.arrived.last - memory.arrived.first
         own = Csr(torch.arange(mine + 1), torch.arange(mine, dtype=torch.int32), mine, check=False)
@@ -65,9 +66,9 @@ class NodeLinks:
 
 
 class NodeAggregator(Aggregator):
-    """An :class:`Aggregator` whose rows travel between nodes, by ``exchange``. plan: S of the rows written, R of the rows read.
+    """An :class:`Aggregator` whose ``exchange`` sends rows between nodes. plan: S of the rows written, R of the rows read.
 
-    links: of this direction and of the other one.
+    links: of this direction and of the reverse direction.
     """
 
     def __init__(
@@ -93,7 +94,9 @@ class NodeAggregator(Aggregator):
         return NodeAggregator(plan, exchange, self.right, self.left, self.backend, correction, self._both[::-1])
 
     def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
-        """As :meth:`Aggregator.start_step`: rows of this node are there when it returns, what is between nodes is under way."""
+        """See :meth:`Aggregator.start_step`. When it returns, rows of this node have been written, and rows between nodes are
+        under way.
+        """
         exchange, links, width = self.exchange, self.links, x.shape[1]
         timings, memory = exchange.messages.timings, self.links.memory
         memory.prepare(width * x.element_size())
@@ -111,7 +114,7 @@ class NodeAggregator(Aggregator):
         return own, exchange.start(rows)  # encode, start
 
     def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
-        """As :meth:`Aggregator.finish_step`."""
+        """See :meth:`Aggregator.finish_step`."""
         exchange, links, memory = self.exchange, self.links, self.links.memory
         measure = exchange.messages.timings.measure
         with measure("aggregation_seconds"):
@@ -138,19 +141,23 @@ class NodeAggregator(Aggregator):
         return z if self.left is None else z.mul_(self.left)
 
     def _meet(self) -> None:
-        """An aggregation has two meetings: one when rows are written, one when rows have come. The next aggregation writes after
-        the second one, when nobody reads this one's written rows any more, and rows come to it after its own first one."""
+        """Wait for the other ranks of the node.
+
+        An aggregation has two such meetings: after rows are written, and after rows have been received. The next aggregation
+        writes rows after the second meeting, when no rank reads the rows of this one any more, and receives rows only after its
+        own first meeting.
+        """
         with self.exchange.messages.timings.measure("communication_wait_seconds"):
             self.links.memory.meet()
 
     def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
-        """None: what travels are sums over ranks, or rows of others."""
+        """None, because messages carry sums over ranks, or rows of other ranks."""
         return None, False
 
-    # -- what policies ask --------------------------------------------------------------------------------------------
+    # -- information for policies -------------------------------------------------------------------------------------
 
     def _source_degrees(self, degrees: np.ndarray) -> np.ndarray:
-        """Of the rows written here, and from there to who carries them."""
+        """The in-degrees for the rows written here, passed through shared memory to the ranks that carry them."""
         memory, dtype = self.links.memory, torch.float64
         memory.prepare(dtype.itemsize)
         mine = super()._source_degrees(degrees)
@@ -162,7 +169,9 @@ class NodeAggregator(Aggregator):
         return index_array(found).copy()
 
     def _destination_degrees(self, degrees: np.ndarray) -> np.ndarray:
-        """Of the rows that arrive on this node, whoever owns the destination: the most, as a *pre* row has only one."""
+        """The in-degrees for the rows that arrive on this node, whichever rank owns the destination. The maximum over ranks is
+        taken, because a *pre* row has only one destination.
+        """
         far = self.links.far
         is_added = np.bincount(index_array(far.indices), minlength=far.num_cols) > 0
         known = np.zeros(far.num_cols, np.int64)
@@ -170,7 +179,7 @@ class NodeAggregator(Aggregator):
         return self._of_this_rank(self.links.node.allreduce(known, "max"))
 
     def square_weights(self) -> np.ndarray:
-        """Summed over the ranks of a node that add the row."""
+        """See :meth:`Aggregator.square_weights`; summed over the ranks of a node that add the row."""
         squares = self._of_this_rank(self.links.node.allreduce(self._square_columns(self.links.far)))
         told, _ = self.exchange.messages.world.alltoallv(squares, self.exchange.receive_counts)
         return told
@@ -181,7 +190,7 @@ class NodeAggregator(Aggregator):
 
 
 class NodeCorrection(Correction):
-    """A :class:`Correction` of stale rows from other nodes. Rows of ranks of this node are as fresh as the rank's own."""
+    """A :class:`Correction` of stale rows from other nodes. Rows from ranks of this node are as fresh as the rank's own rows."""
 
     def __init__(
         self,
@@ -219,7 +228,7 @@ class NodeCorrection(Correction):
         return spmm(self._links.far, memory.arrived.all(1, moving.dtype), backend=self._backend)
 
     def _written(self, moving: torch.Tensor) -> torch.Tensor:
-        """(w, 1) S moving of all ranks of the node, until they write again. Collective."""
+        """(w, 1): S ``moving`` of all ranks of the node, valid until the ranks write again. Collective."""
         memory = self._links.memory
         memory.prepare(moving.element_size())
         memory.meet()

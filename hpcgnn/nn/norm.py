@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of all ranks' nodes."""
+"""Batch normalisation with statistics over the nodes of all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcgnn.comm import World
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """All-reduce forward and backward. Collective in both."""
+    """All-reduce in forward and in backward. Collective in both."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
@@ -28,7 +28,7 @@ def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
 
 
 def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
-    """The (F,) float64 mean of all ranks' (n, F) rows, and how many they are. Collective, forward and backward."""
+    """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
     count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
     sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
     total = float(sums[-1].detach())
@@ -36,15 +36,15 @@ def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]
 
 
 def moments_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """The mean, the variance around it, both (F,) float64, and the number of rows. Collective, forward and backward."""
+    """The mean and the variance around it, both (F,) float64, and the number of rows. Collective, forward and backward."""
     mean, total = mean_over_ranks(x, world)
     return mean, sum_over_ranks(((x.double() - mean) ** 2).sum(0), world) / total, total
 
 
 class BatchNorm(torch.nn.Module):
-    """``torch.nn.BatchNorm1d`` over the nodes of all ranks; same formula, parameters and buffers. Collective.
+    """``torch.nn.BatchNorm1d`` over the nodes of all ranks, with the same formula, parameters and buffers. Collective.
 
-    Forward x: (n, F). The sums travel as float64, so that any number of ranks gives the same statistics.
+    Forward takes x (n, F). Sums travel as float64, so that any number of ranks gives the same statistics.
     """
 
     def __init__(self, num_features: int, world: World, eps: float = 1e-5, momentum: float = 0.1) -> None:
@@ -58,7 +58,7 @@ class BatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, F) to (n, F). Collective in training."""
+        """Normalise x (n, F). Collective in training."""
         if self.training:
             mean, variance = self._statistics(x)
         else:

@@ -1,10 +1,11 @@
-"""Attention whose cut edges are aggregated where their sources are, so that the hybrid plan's saving holds for it as well.
+"""Attention whose cut edges are aggregated on the ranks of their sources, so that the hybrid plan sends fewer rows here, too.
 
-A node's softmax-weighted sum over some of its in-edges, and the logarithm of these edges' sum of exponentials, stand for all of
-them: a row ``(v, l)`` of a sender is merged by the receiver's softmax like one more neighbour with value v and score l. A
-*post* row is that of a single edge whose target is not known yet: ``(W x_j, b · W x_j)``.
+The softmax-weighted sum over some in-edges of a node, together with the log-sum-exp of their scores, represents these edges
+completely: the receiver merges such a row ``(v, l)`` from a sender like one more neighbour with value v and score l (a
+log-sum-exp merge). A *post* row is that of a single edge whose target the sender does not know: ``(W x_j, b · W x_j)``.
 
-Scores of targets, H numbers each, go to senders first, for their *pre* rows. Then all rows travel, H*C + H wide.
+First, the scores of targets, H numbers each, are sent to the senders of *pre* rows. Then all rows travel; they are H*C + H
+wide.
 
 Shapes: n owned nodes, s rows sent, r rows received, H heads, C columns of a head.
 """
@@ -35,14 +36,15 @@ NEGATIVE_SLOPE = 0.2
 
 @dataclass(frozen=True)
 class PartialPlan:
-    """One rank's plan of attention, with exchanges.
+    """One rank's plan of partial attention, with its exchanges.
 
-    send: (s, n) S. merge: (n, n + r) L beside R. send_sources, merge_sources: (entries, columns) that pick the source's row for
-    each entry of these. pre_rows: (s, q) that puts what is told of the q *pre* rows of S where they are; is_pre: (entries of
-    send,) bool, which entries are in one. targets: (p, n) that picks the destinations of the pre rows received, in their order.
-    is_partial: (entries of merge,) bool, which stand for such a row.
-    send_ids, merge_ids: (entries,) int64 of edges, as in :class:`hpcgnn.nn.halo.AttentionEdges`. scores: moves (p, H) of
-    targets to senders. rows: moves (s, H*C + H) to receivers.
+    send: S (s, n). merge: (n, n + r), L and R side by side. send_sources, merge_sources: (entries, columns) matrices that
+    gather the source's row for each entry of ``send`` and ``merge``. pre_rows: (s, q), which puts the received scores of the q
+    *pre* rows of S in their places. is_pre: (entries of send,) bool, whether an entry is in a pre row. targets: (p, n), which
+    gathers the destinations of the received pre rows, in their order. is_partial: (entries of merge,) bool, whether an entry
+    stands for a pre row. send_ids, merge_ids: (entries,) int64 ids of edges, as in :class:`hpcgnn.nn.halo.AttentionEdges`.
+    scores: an aggregator that moves (p, H) scores of targets to senders. rows: an aggregator that moves (s, H*C + H) rows to
+    receivers.
     """
 
     send: Csr
@@ -59,20 +61,20 @@ class PartialPlan:
     rows: Aggregator
 
     def for_layer(self, scores: int, rows: int) -> PartialPlan:
-        """The plan of another layer, whose exchanges have these numbers."""
+        """The plan of another layer, whose two exchanges have these numbers."""
         return replace(self, scores=self.scores.for_layer(scores), rows=self.rows.for_layer(rows))
 
 
 def make_partial_plan(
     graph: LocalGraph, strategy: str = "hybrid", *, messages: Messages, backend: str = "auto"
 ) -> PartialPlan:
-    """The plan of attention with one self-loop a node. Collective.
+    """Make the plan of attention with one self-loop on each node. Collective.
 
-    Rows go between ranks, also where ranks share nodes: those of a node's ranks for one destination cannot be added up, as each
-    has a maximum of its own.
+    Rows travel from rank to rank even where ranks share nodes: the rows of several ranks for one destination cannot be added
+    up, because each is relative to a maximum of its own.
 
     Raises:
-        HpcgnnError: on every rank, where ``node_aware="on"`` asks for it.
+        HpcgnnError: on every rank, if ``node_aware`` is ``"on"``.
     """
     if messages.config.node_aware == "on":
         raise HpcgnnError(
@@ -88,7 +90,7 @@ def make_partial_plan(
     received_targets = destinations(plan.receive)[received]
     merge, where = _beside(plan.local, plan.receive), graph.device.where
     ids, world = graph.original_ids, graph.world
-    # What an edge is called: a sender is told the targets of its pre rows, a receiver the sources of its post rows.
+    # The ids of edges: each sender gets the targets of its pre rows, and each receiver gets the sources of its post rows.
     targets, _ = world.alltoallv(ids[received_targets], pre_received.counts(world.size))
     of_row = torch.zeros(plan.send.num_rows, dtype=torch.int64)
     of_row[to_send] = targets
@@ -125,10 +127,11 @@ def partial_attention(
     backend: str = "auto",
     weighed: Callable[..., torch.Tensor] = spmm,
 ) -> torch.Tensor:
-    """The (n, H*C) sums of GAT, differentiable. Collective, forward and backward.
+    """The (n, H*C) weighted sums of GAT; differentiable. Collective, forward and backward.
 
-    rows: (n, H*C). source, target: (n, H) what a node's row adds to the scores of edges from, and to, it. drops: dropout of
-    the (entries, H) weights of S and of L beside R. weighed: :func:`hpcgnn.kernels.spmm` for rows with weights.
+    rows: (n, H*C). source, target: (n, H) contributions of a node's row to the scores of its out-edges and of its in-edges.
+    drops: dropouts of the (entries, H) weights of S, and of those of L and R. weighed: :func:`hpcgnn.kernels.spmm` for weighted
+    rows.
     """
     width, send = rows.shape[1], plan.send
     told = plan.scores(spmm(plan.targets, target, backend=backend))
@@ -147,14 +150,14 @@ def partial_attention(
 def _scores(
     csr: Csr, sources: Csr, source: torch.Tensor, target: torch.Tensor, both: torch.Tensor, backend: str
 ) -> torch.Tensor:
-    """(entries, H): LeakyReLU of the two ends' sum for entries of which ``both`` are known, else what the source has."""
+    """(entries, H) scores: LeakyReLU of the sum of both ends where ``both`` is true, else the source's contribution alone."""
     of_source = spmm(sources, source, backend=backend)
     joint = F.leaky_relu(sddmm(csr, target, source, "add", backend=backend), NEGATIVE_SLOPE, inplace=True)
     return torch.where(both[:, None], joint, of_source)
 
 
 def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
-    """(rows, H), of each row's entries. No row is empty."""
+    """(rows, H) log-sum-exp of the scores in each row. No row is empty."""
     with torch.no_grad():
         rows = csr.entry_rows()[:, None].expand_as(scores)
         largest = scores.new_zeros(csr.num_rows, scores.shape[1])
@@ -162,11 +165,11 @@ def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
     return largest + torch.log(edge_sum(csr, torch.exp(scores - repeat_rows(csr, largest, backend)), backend))
 
 
-# -- making the plan ---------------------------------------------------------------------------------------------------
+# -- construction of the plan -------------------------------------------------------------------------------------------
 
 
 def _picks(columns: torch.Tensor, num_cols: int) -> Csr:
-    """(m, num_cols) with a one in each row, in these (m,) columns: it gathers rows, and its transpose, made once, scatters."""
+    """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
     return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
 
 
@@ -175,7 +178,7 @@ def _only_pre(rows: PeerRows) -> PeerRows:
 
 
 def _beside(left: Csr, right: Csr) -> Csr:
-    """(n, a + b) of (n, a) and (n, b); a row's entries of ``left`` come first."""
+    """``left`` (n, a) and ``right`` (n, b) side by side as (n, a + b); in each row, the entries of ``left`` come first."""
     rows = torch.cat((left.entry_rows(), right.entry_rows()))
     columns = torch.cat((left.indices, right.indices + left.num_cols))
     indptr = left.indptr + right.indptr
@@ -183,12 +186,12 @@ def _beside(left: Csr, right: Csr) -> Csr:
 
 
 def _nodes_of_scores(targets: torch.Tensor, receive_from: PeerRows) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes of their sender for which the scores' rows stand (``Aggregator.stands_for``)."""
+    """The nodes for which the rows of scores stand, on the sender (``Aggregator.stands_for``)."""
     return index_array(targets), np.full(receive_from.total, -1)
 
 
 def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes for which the rows of attention stand, as those of the plan's sums."""
+    """The nodes for which the rows of attention stand, the same as for the plan's sums."""
     sources = index_array(plan.send.indices[plan.send.indptr[:-1]])
     sent = np.where(plan.send_to.is_post(), sources, -1)
     return sent, np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
@@ -197,7 +200,9 @@ def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
 def _mover(
     send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str, nodes: tuple[np.ndarray, np.ndarray]
 ) -> Aggregator:
-    """An aggregator that only moves rows: L is empty, S and R are identities. nodes: that the rows stand for. Collective."""
+    """An aggregator that only moves rows: L is empty, S and R are identities. nodes: those for which the rows stand.
+    Collective.
+    """
     no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
     nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
     plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)

@@ -1,4 +1,4 @@
-"""The plan that an aggregation follows: that of pairs of ranks, or that of ranks that share nodes."""
+"""The choice of an aggregation's plan: between pairs of ranks, or node-aware where ranks share nodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _LOG = logging.getLogger("hpcgnn")
 
 @dataclass(frozen=True, eq=False)
 class NodeWay:
-    """How rows get from rank to rank on a node. there, back: of both directions, each with its memory."""
+    """The routes of rows between the ranks of a node. there, back: of the forward and the backward direction, each with its
+    memory.
+    """
 
     node: World
     there: tuple[Route, NodeMemory]
     back: tuple[Route, NodeMemory]
 
     def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, NodeLinks]:
-        """Of a plan, whose nodes may be in another order, and of its reverse."""
+        """The links for a plan, whose nodes may be in another order, and for its reverse."""
         there, back = self.there, self.back
         return (
             NodeLinks.of(there[1], self.node, there[0], plan.receive),
@@ -42,13 +44,13 @@ class NodeWay:
 def plan_of(
     graph: LocalGraph, strategy: str, messages: Messages, *, weighted: bool = False, row_bytes: int = 1024
 ) -> tuple[AggregationPlan[Csr], NodeWay | None]:
-    """The plan of a strategy, in the file's order of nodes, and the way on a node where ranks share nodes and
-    ``messages.config.node_aware`` does not say otherwise. Collective.
+    """The plan of a strategy, in the file's order of nodes, and the route within a node. Collective.
 
-    row_bytes: of a message's row; ``weighted``: see :meth:`hpcgnn.graph.LocalGraph.plan`.
+    The route is None if no ranks share a node or ``messages.config.node_aware`` turns it off. row_bytes: size of a message's
+    row. weighted: see :meth:`hpcgnn.graph.LocalGraph.plan`.
 
     Raises:
-        HpcgnnError: on every rank, for ``node_aware="on"`` where nodes have not enough memory to share.
+        HpcgnnError: on every rank, with ``node_aware="on"``, if a node has too little shared memory.
     """
     if not messages.is_node_aware:
         return graph.plan(strategy, weighted=weighted), None
@@ -58,7 +60,7 @@ def plan_of(
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
     memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.there, built.back)]
     try:
-        for memory in memories:  # of rows in full precision
+        for memory in memories:  # room for rows in full precision
             memory.prepare(row_bytes * 32 // messages.config.bits)
     except HpcgnnError as problem:
         if messages.config.node_aware == "on":
@@ -76,7 +78,7 @@ def plan_of(
 
 
 def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sent: int) -> None:
-    """Say what it costs where parts were made for other nodes than those that ranks are on. Collective."""
+    """Warn, with the number of additional rows, if ranks are on other nodes than the partition was made for. Collective."""
     world, per_node = graph.world, graph.ranks_per_node
     if per_node in (1, world.size) or messages.warned_of_placement:
         return
@@ -97,13 +99,13 @@ def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sen
 
 
 def _weighted(graph: LocalGraph, plan: AggregationPlan[SparseMatrix]) -> AggregationPlan[Csr]:
-    """With the graph's edge weights; entries that only carry a row weigh 1. Collective."""
+    """The plan with the graph's edge weights; entries that only copy a row have weight 1. Collective."""
     weights = {id(matrix): _weights(graph, matrix.edges) for matrix in (plan.local, plan.send, plan.receive)}
     return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
 
 
 def _weights(graph: LocalGraph, edges: np.ndarray) -> torch.Tensor:
-    """(entries,) float32 weights of edges, -1 standing for none, asked from the ranks at which they end. Collective."""
+    """(entries,) float32 weights of edges, fetched from the ranks at which the edges end; -1 stands for no edge. Collective."""
     assert graph.edge_weight is not None
     last = graph.world.allgather(np.array([graph.indptr[-1]]))[:, 0]
     is_edge = edges >= 0

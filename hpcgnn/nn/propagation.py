@@ -15,7 +15,7 @@ from hpcgnn.nn.model_settings import HopSettings, LayerSettings
 
 
 class Propagation(GraphModel):
-    """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, and exchanges for ``hops`` hops."""
+    """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
 
@@ -29,9 +29,9 @@ class Propagation(GraphModel):
         self.hops = [self.new_aggregator() for _ in range(config.num_hops)]
 
     def before_softmax(self) -> list[Part]:
-        """As :meth:`GraphModel.before_softmax`."""
+        """See :meth:`GraphModel.before_softmax`."""
         return [self.dense[-1], self.hops[-1]]
 
     def transformed(self, x: Features) -> torch.Tensor:
-        """(n, C), each node by itself."""
+        """(n, C) result of the dense network, which treats each node by itself."""
         return self.through(x, self.dense, self.norms, self.dropouts)

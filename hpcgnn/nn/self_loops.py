@@ -12,10 +12,10 @@ from hpcgnn.plan import AggregationPlan
 def with_self_loops(
     plan: AggregationPlan[Csr], graph: LocalGraph, dtype: torch.dtype
 ) -> tuple[AggregationPlan[Csr], torch.Tensor]:
-    """The plan with exactly one self-loop per node in L, and the (n,) in-degrees (weight sums) that go with it.
+    """The plan with exactly one self-loop on each node in L, and the (n,) in-degrees (sums of weights) including these loops.
 
-    Like PyG's ``add_remaining_self_loops``: a loop that the graph has keeps its weight (of several, the last counts), the
-    others weigh 1.
+    As in PyG's ``add_remaining_self_loops``, a loop that the graph already has keeps its weight (of several loops, the last
+    counts), and new loops have weight 1.
     """
     local, num_nodes = plan.local, graph.num_nodes
     rows = local.entry_rows()

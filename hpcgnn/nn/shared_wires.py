@@ -1,5 +1,7 @@
-"""Rows of few bits that ranks of a node read as they came: codes are a fraction of the floats that they stand for, so that caches
-hold more of them, and nobody writes a matrix of floats for others.
+"""Quantized rows that the ranks of a node read directly from received messages.
+
+Codes take a fraction of the memory of the floats that they represent, so caches hold more of them, and no rank has to write a
+matrix of floats for the others.
 
 Shapes: v rows that arrive on a node, F columns.
 """
@@ -22,8 +24,9 @@ from hpcgnn.kernels.messages import spmm_rows
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the rows of all messages that have come to a node lie. bits: of all rows. begin, end: this rank's message among the
-    ``all_bytes`` of all. payload_at, params_at: (v,) int64 bytes."""
+    """The places of the rows of all messages that a node has received. bits: bit-width of all rows. begin, end: this rank's
+    message among the ``all_bytes`` of all messages. payload_at, params_at: (v,) int64 byte offsets.
+    """
 
     bits: int
     begin: int
@@ -34,15 +37,16 @@ class Places:
 
 
 class SharedWires:
-    """Of one direction of an aggregation. memory: of the node. far: (n, v) what is added up of the rows."""
+    """The received messages of one direction of an aggregation. memory: of the node. far: (n, v), the sums over received rows."""
 
     def __init__(self, memory: NodeMemory, node: World, far: Csr, backend: str) -> None:
         self._memory, self._node, self._far, self._backend = memory, node, far, backend
         self._places: WeakKeyDictionary[Codec, Places | None] = WeakKeyDictionary()
 
     def places(self, codec: Codec, width: int, dtype: torch.dtype) -> Places | None:
-        """Of messages of ``codec``; None where rows are better decoded first. Made once: collective on the node, and the same
-        answer on all its ranks."""
+        """The places for messages of ``codec``, or None if decoding rows first is better. Made once for each codec: collective
+        on the node, with the same answer on all its ranks.
+        """
         if not isinstance(codec, PackedCodec) or dtype != torch.float32:
             return None
         if codec not in self._places:
@@ -50,16 +54,16 @@ class SharedWires:
         return self._places[codec]
 
     def put(self, wire: torch.Tensor, places: Places) -> None:
-        """This rank's message, where all ranks of the node read it once they have met."""
+        """Copy this rank's message to the node's memory; all ranks of the node can read it after they have met."""
         self._memory.arrived.bytes(places.all_bytes)[places.begin : places.end] = wire.view(-1)
 
     def add(self, places: Places, z: torch.Tensor) -> None:
-        """``z`` (n, F) += ``far`` times all rows that have come to the node."""
+        """Add ``far`` times all rows that the node has received to ``z`` (n, F)."""
         wires, where = self._memory.arrived.bytes(places.all_bytes), (places.payload_at, places.params_at)
         spmm_rows(self._far, wires, *where, places.bits, z.shape[1], z, backend=self._backend, check=False)
 
     def _found(self, codec: PackedCodec, width: int) -> Places | None:
-        """Where all rows have the same bits."""
+        """The places, if all rows have the same bit-width and reading codes is faster; else None."""
         rows, layout = self._memory.arrived, codec.layouts[1]
         groups, num_bytes = layout.groups, layout.num_bytes
         bits = -1 if len(groups) > 1 else groups[0].bits if groups else 0
@@ -77,6 +81,8 @@ class SharedWires:
         return Places(largest, begin, begin + num_bytes, int(said[:, 1].sum()), told[:, 0].clone(), told[:, 1].clone())
 
     def _all_rows(self, mine: torch.Tensor) -> torch.Tensor:
-        """(v, 2) int64 of all ranks of the node. Collective on the node, between two aggregations' messages."""
+        """(v, 2) int64 of all ranks of the node. Collective on the node; call it only between the messages of two
+        aggregations.
+        """
         to_each = np.full(self._node.size, mine.shape[0])
         return self._node.alltoallv(mine.repeat(self._node.size, 1), to_each)[0]

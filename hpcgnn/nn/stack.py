@@ -32,21 +32,21 @@ class Stack(GraphModel):
 
     @abstractmethod
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """The layer of this depth."""
+        """Make the layer at this depth."""
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         return self.through(x, self.layers, self.norms, self.dropouts)
 
 
 class LinearStack(Stack):
-    """A stack of layers over a linear aggregator. layer: what it is a stack of."""
+    """A stack of layers over a linear aggregator. layer: the class of the layers."""
 
     layer: ClassVar[type[LinearLayer]]
     begins_with_exchange = True
 
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """The layer of this depth."""
+        """Make the layer at this depth."""
         is_input, keep = depth == 0, depth == 0 and frame.keep_input_aggregation
         needs_gradient = self.config.label_inputs or not is_input
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=frame.is_sparse and is_input)

@@ -1,4 +1,4 @@
-"""The speed of an arithmetic on a device: the least times of several ways to compute the same, measured in turns."""
+"""Measurement of the speed of an arithmetic on a device: the least times of several ways to compute the same, taken in turns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def least_seconds(
     rounds: int,
     is_clear: Callable[[dict[str, float]], bool] = lambda _: False,
 ) -> dict[str, float]:
-    """The least seconds of each call, in at most ``rounds`` turns after one that does not count: it also fills caches.
+    """The least seconds of each call, in at most ``rounds`` rounds after an uncounted one that also fills caches.
 
-    is_clear: whether the seconds so far decide the question, so that the turns that are left may be spared; asked from the third
-    turn on.
+    is_clear: returns whether the seconds so far decide the question, so that the remaining rounds can be skipped. It is called
+    from the third round on.
     """
     least = dict.fromkeys(calls, float("inf"))
     for turn in range(1 + rounds):

@@ -1,4 +1,4 @@
-"""The methods that a trainer needs of a model: native models have them, and distributed ones are given them."""
+"""The methods of a model that a trainer calls. Native models have them; distributed ones are wrapped to have them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcgnn.policy.channel import Channel
 
 
 class Trainable(Protocol):
-    """See :class:`hpcgnn.nn.GraphModel`."""
+    """The interface of a trainable model; see :class:`hpcgnn.nn.GraphModel`."""
 
     asked_compute: str
     int8: Int8 | None
@@ -31,7 +31,7 @@ class Trainable(Protocol):
 
     @property
     def compute(self) -> str:
-        """The arithmetic of its products."""
+        """The arithmetic of the model's products."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Trainable(Protocol):
         ...
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """As of a module, and so are the next two."""
+        """See :class:`torch.nn.Module`, also for the next four methods."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Trainable(Protocol):
         ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Take them from a checkpoint."""
+        """Load parameters and buffers from a checkpoint."""
         ...
 
     def train(self) -> Any:
@@ -64,30 +64,30 @@ class Trainable(Protocol):
         ...
 
     def begin_epoch(self, epoch: int) -> None:
-        """A training step begins."""
+        """Begin a training step."""
         ...
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
-        """The exchanges that policies decide about. degrees: (n,) int64 in-degrees."""
+        """The exchanges that policies control. degrees: (n,) int64 in-degrees."""
         ...
 
     def use_compute(self, compute: str) -> None:
-        """Another arithmetic of dense products from now on."""
+        """Use another arithmetic of dense products from now on."""
         ...
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """Those that may have a weight decay of their own."""
+        """The parameters that may have a weight decay of their own."""
         ...
 
     def description(self) -> dict[str, Any]:
-        """The facts that a checkpoint must share with the model."""
+        """The facts in which a checkpoint must agree with the model."""
         ...
 
 
 def as_trainable(model: torch.nn.Module) -> Trainable:
-    """A native model as it is, or what makes a distributed one like it. Collective."""
+    """A trainable model: a native model itself, or a wrapper of a distributed one. Collective."""
     if isinstance(model, GraphModel):
         return model
-    from hpcgnn.nn.pyg.trainable import TrainableModule  # PyG is optional, and made the model
+    from hpcgnn.nn.pyg.trainable import TrainableModule  # PyG is optional, and is installed if it made the model
 
     return TrainableModule(model)

@@ -16,11 +16,11 @@ class APPNP(Propagation):
     has_dense_parameters = True
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """The first layer's, as in the paper."""
+        """The parameters of the first layer, as in the paper."""
         return list(self.dense[0].parameters())
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         h = self.transformed(x)
         z = h
         for hop in self.hops:

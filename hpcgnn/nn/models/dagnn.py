@@ -13,18 +13,18 @@ from hpcgnn.nn.propagation import Propagation
 
 @register("dagnn")
 class DAGNN(Propagation):
-    """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weighs its hops."""
+    """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weights its hops by learned scores."""
 
     def __init__(self, config: ModelConfig, frame: Frame) -> None:
         super().__init__(config, frame)
         self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)
 
     def before_softmax(self) -> list[Part]:
-        """As :meth:`GraphModel.before_softmax`."""
+        """See :meth:`GraphModel.before_softmax`."""
         return [*super().before_softmax(), self.gate]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         h = self.transformed(x)
         total = self._weighed(h)
         for hop in self.hops:

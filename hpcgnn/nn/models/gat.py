@@ -16,13 +16,13 @@ from hpcgnn.nn.partial_attention import make_partial_plan
 
 @register("gat")
 class GAT(AttentionStack):
-    """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer`."""
+    """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer` with partial attention."""
 
     layer = GATLayer
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        """As :meth:`GraphModel.connected`."""
+        """See :meth:`GraphModel.connected`."""
         if config.attention != "partial":
             return super().connected(config, graph, strategy, **how)
         plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
@@ -30,11 +30,11 @@ class GAT(AttentionStack):
 
     @classmethod
     def uses_strategy(cls, config: ModelConfig) -> bool:
-        """As :meth:`GraphModel.uses_strategy`."""
+        """See :meth:`GraphModel.uses_strategy`."""
         return config.attention == "partial"
 
     def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """The layer of this depth."""
+        """Make the layer at this depth."""
         if frame.connection.partial is None:
             return super().new_layer(frame, depth, width, next_width)
         plan = self.new_partial_plan(frame.connection.partial)

@@ -1,4 +1,4 @@
-"""GCNII (Chen et al.): as many layers as one likes, each near the identity and with a share of the first one's result."""
+"""GCNII (Chen et al.): any number of layers, each close to the identity and with a share of the first layer's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcgnn.nn.linear import Features
 
 @register("gcnii")
 class GCNII(GraphModel):
-    """Dense layer, activation, ``layers`` times [dropout, GCNII layer, norm, activation], dropout, dense layer."""
+    """A dense layer and activation; ``layers`` times [dropout, GCNII layer, norm, activation]; dropout and a dense layer."""
 
     has_dense_parameters = True
 
@@ -33,15 +33,15 @@ class GCNII(GraphModel):
         self.last = Dense(width, frame.out_width, compute=frame.compute, backend=self.backend)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """As :meth:`GraphModel.dense_parameters`."""
+        """See :meth:`GraphModel.dense_parameters`."""
         return [*self.first.parameters(), *self.last.parameters()]
 
     def before_softmax(self) -> list[Part]:
-        """As :meth:`GraphModel.before_softmax`."""
+        """See :meth:`GraphModel.before_softmax`."""
         return [self.last]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         first = self.activated(self.first(x))
         y = first
         for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):

@@ -13,7 +13,7 @@ from hpcgnn.nn.stack import LinearStack
 
 @register("jknet")
 class JKNet(LinearStack):
-    """A stack of GCN layers whose results are joined for a dense last layer (PyG's ``jk="cat"``)."""
+    """A stack of GCN layers whose results are concatenated for a dense last layer (PyG's ``jk="cat"``)."""
 
     layer = GCNLayer
 
@@ -25,15 +25,15 @@ class JKNet(LinearStack):
         self.final = Dense(joined, frame.out_width, compute=self.compute, backend=self.backend)
 
     def widths(self, frame: Frame) -> list[int]:
-        """All layers are hidden ones."""
+        """See :meth:`GraphModel.widths`: all layers are hidden layers here."""
         return [frame.in_width, *[self.config.hidden] * self.config.layers]
 
     def before_softmax(self) -> list[Part]:
-        """As :meth:`GraphModel.before_softmax`."""
+        """See :meth:`GraphModel.before_softmax`."""
         return [self.final]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         results = [self.activated(self.layers[0](x), self.norms[0])]
         for layer, norm, drop in zip(self.layers[1:], self.norms[1:], self.dropouts, strict=True):
             results.append(self.activated(layer(drop(results[-1])), norm))

@@ -14,8 +14,8 @@ from hpcgnn.nn.linear import Features, matmul, operand
 class SGC(GraphModel):
     """``Â^hops x W + b``; PyG's ``SGConv``.
 
-    Propagation commutes with the weight, so what travels is as wide as the classes; or, with kept input aggregations, the
-    features, once.
+    Propagation commutes with the weight, so rows as wide as the number of classes travel; with kept input aggregations, the
+    features travel instead, but only once.
     """
 
     begins_with_exchange = True
@@ -27,11 +27,11 @@ class SGC(GraphModel):
         self.dense = Dense(frame.in_width, frame.out_width, compute=frame.compute, backend=self.backend)
 
     def before_softmax(self) -> list[Part]:
-        """As :meth:`GraphModel.before_softmax`."""
+        """See :meth:`GraphModel.before_softmax`."""
         return [self.dense, self.hops[-1]]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """As :meth:`GraphModel.scores`."""
+        """See :meth:`GraphModel.scores`."""
         if self.is_kept:
             assert isinstance(x, torch.Tensor)
             return self.dense(self._propagated(x))

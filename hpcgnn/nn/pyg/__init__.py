@@ -1,4 +1,4 @@
-"""The bridge from PyTorch Geometric: a user's own model on many ranks. Nothing outside this folder imports PyG's layers."""
+"""The bridge from PyTorch Geometric: users' own models on many ranks. No module outside this folder imports PyG's layers."""
 
 from hpcgnn.errors import HpcgnnError
 

@@ -1,8 +1,7 @@
-"""The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges that they
-aggregate over.
+"""The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges.
 
 Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
-``graph.edge_index``: 0..n-1 are owned, n..n+h-1 halo nodes.
+``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ _HALO = "halo"
 
 
 class Bridge:
-    """One graph's exchanges for the layers of one model.
+    """The exchanges of one graph for the layers of one model.
 
-    Edges are told apart by the tensors that hold them, not by their values: whether a plan is made is to be decided alike by
-    all ranks, also by those without an edge.
+    Sets of edges are distinguished by the tensors that hold them, not by their values: all ranks, including those without
+    edges, must decide alike whether a plan is made.
     """
 
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str = "auto") -> None:
-        self.int8: Int8 | None = None  # in place of float32, where that is faster
-        self.float32_layers: set[int] = set()  # in any case, by their numbers
+        self.int8: Int8 | None = None  # used instead of float32 where it is faster
+        self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.halo = make_halo(graph, messages=messages, backend=backend)
         self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._num_plans = 0
-        self._asked: tuple[torch.Tensor, np.ndarray] | None = None  # owned rows that others have in their halos
+        self._asked: tuple[torch.Tensor, np.ndarray] | None = None  # owned rows that are in other ranks' halos
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
         self._recurrence = Recurrence()
 
     def begin_pass(self) -> None:
-        """The model is called: what was there in the call before comes again."""
+        """Begin a call of the model: tensors of the previous call may come again."""
         self._recurrence.begin_pass()
 
-    # -- what layers ask for ------------------------------------------------------------------------------------------
+    # -- methods for layers -------------------------------------------------------------------------------------------
 
     def extended(self, layer: int, x: torch.Tensor, node_dim: int = 0) -> torch.Tensor:
-        """``x`` with the rows of the halo nodes behind its own along ``node_dim``. Collective."""
+        """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
         if x.is_floating_point():
             wide = self._of_layer(layer, _HALO, self.halo)(flat)
-        else:  # what no gradient goes through
+        else:  # tensors without a gradient
             wide = torch.cat((flat, self._fixed_rows(flat)))
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
 
@@ -76,10 +75,11 @@ class Bridge:
         *,
         mean: bool = False,
     ) -> Operator:
-        """The aggregator that sums, or averages, over ``edge_index`` and (e,) ``weight``: (n, F) ``dtype`` to (n, F). Collective.
+        """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F).
+        Collective.
 
-        Edges that stay get a plan: those of the graph, what :mod:`hpcgnn.nn.pyg.normalise` made of them, and any that were
-        there in the pass before. Others, and weights that learn, are aggregated over the halo.
+        Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.nn.pyg.normalise` made from them, and
+        any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
         """
         planned = self._aggregators.find(edge_index, weight, mean)
         if planned is None and self._stays(layer, edge_index, weight):
@@ -91,10 +91,12 @@ class Bridge:
         return self._of_layer(layer, *planned)
 
     def note_kind(self, edge_index: torch.Tensor, weight: torch.Tensor, kind: str) -> None:
-        """These edges stay; ``kind`` is :func:`make_aggregator`'s, where they are just those, or ``fixed``."""
+        """Note that these edges stay the same. ``kind`` is a kind of :func:`make_aggregator` if it uses exactly these edges,
+        else ``fixed``.
+        """
         self._kinds.keep(edge_index, weight, kind)
 
-    # -- which plan ---------------------------------------------------------------------------------------------------
+    # -- choice of the plan -------------------------------------------------------------------------------------------
 
     def is_graphs(self, edge_index: torch.Tensor) -> bool:
         """Return whether these are the graph's own edges."""
@@ -123,7 +125,7 @@ class Bridge:
         return aggregator_of_plan(self.graph, plan, left, **how)
 
     def _with_edges(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> LocalGraph:
-        """The graph with other edges, in the file's order."""
+        """The graph with other edges, in the file's order of nodes."""
         graph = self.graph
         nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
         positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
@@ -136,7 +138,7 @@ class Bridge:
         values = None if weight is None else host_values(weight)[order]
         return replace(graph, indptr=indptr, indices=source[order], edge_weight=values, matches_parts=False)
 
-    # -- over the halo ------------------------------------------------------------------------------------------------
+    # -- aggregation over the halo ------------------------------------------------------------------------------------
 
     def _over_halo(
         self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None, x: torch.Tensor, *, mean: bool
@@ -146,7 +148,7 @@ class Bridge:
         return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
 
     def _structure(self, edge_index: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """The (n, n + h) matrix of edges, and which edge each entry is."""
+        """The (n, n + h) matrix of the edges, and the number of the edge of each entry."""
         found = self._structures.find(edge_index, None)
         if found is None:
             found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended), check=True)
@@ -154,7 +156,7 @@ class Bridge:
         return found
 
     def _fixed_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """(h, F) rows of the halo nodes, without a gradient. Collective."""
+        """(h, F) rows of the halo nodes, for tensors without a gradient. Collective."""
         if self._asked is None:
             halo, offsets = self.graph.halo_positions, self.graph.node_offsets
             asked, counts = self.messages.world.alltoallv(halo, np.diff(np.searchsorted(halo, offsets)))
@@ -166,10 +168,10 @@ class Bridge:
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
-        """The aggregator for one layer: messages of its own, numbered in the order in which layers first exchange."""
+        """The aggregator for one layer, with messages of its own. Layers are numbered in the order of their first exchanges."""
         key = layer, name
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
-        if name != _HALO:  # what is made of rows behind it is the layer's own code
+        if name != _HALO:  # computations with halo rows are done by the layer's own code
             self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
         return self.exchanges[key]

@@ -1,7 +1,8 @@
 """PyG's layers on many ranks: their own code, with another ``propagate``.
 
-A linear layer's ``propagate`` is an aggregator (L, S and R, quantized and overlapped). Any other layer keeps its own, and is
-given the rows of halo nodes first: each node tensor that messages are made of becomes (extended rows, owned rows).
+In a linear layer, ``propagate`` becomes an aggregator (L, S and R, quantized and overlapped). Any other layer keeps its own
+``propagate``, which is given the rows of halo nodes: each node tensor from which messages are computed becomes a pair (extended
+rows, owned rows).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.bridge import Bridge
 from hpcgnn.nn.pyg.normalise import Normaliser
 
-# Layers whose message is x_j, or that times a weight of the edge; and the names of the two in their ``propagate``.
+# Layers whose message is x_j, or x_j times a weight of the edge, and the names of these two in their ``propagate``.
 LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
     APPNP: ("x", "edge_weight"),
     ChebConv: ("x", "norm"),
@@ -52,12 +53,12 @@ LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
     TAGConv: ("x", "edge_weight"),
 }
 _SUMS, _MEANS = ("add", "sum"), ("mean",)
-# What any layer's messages are made by, and the functions that say of what.
+# The methods that compute any layer's messages. Their arguments name the tensors from which messages are computed.
 _MADE_OF = {"propagate": ("message", "aggregate", "update"), "edge_updater": ("edge_update",)}
 
 
 def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normaliser, name: str) -> None:
-    """Make ``layer`` one that runs on many ranks, for ``bridge``'s graph. name: of the layer in its model."""
+    """Make ``layer`` run on many ranks, with the exchanges of ``bridge``. name: of the layer in its model."""
     if layer.flow != "source_to_target":
         raise HpcgnnError(
             f"{name} ({type(layer).__name__}) cannot be distributed: its flow is {layer.flow}, but a rank holds the edges "
@@ -77,7 +78,7 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
         )
     for name, functions in _MADE_OF.items():
         from_sources = _from_sources(layer, functions)
-        # PyG's hooks would do before ``propagate``, but those before ``edge_updater`` come when rows have been taken already.
+        # PyG's hooks before ``propagate`` would work, but those before ``edge_updater`` run after rows have been gathered.
         setattr(layer, name, partial(_with_halo, layer, number, bridge, getattr(layer, name), from_sources))
     for module in layer.modules():
         if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
@@ -85,14 +86,14 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
 
 
 def forget_caches(layer: MessagePassing) -> None:
-    """Drop the edges that a layer with ``cached=True`` has kept: they belong to the graph that it saw before."""
+    """Drop the edges that a layer with ``cached=True`` has kept, because they belong to the graph that it saw before."""
     for name in vars(layer):
         if name.startswith("_cached_"):
             setattr(layer, name, None)
 
 
 def _is_linear(layer: MessagePassing) -> bool:
-    """Return whether the layer is one of :data:`LINEAR`, with nothing that a subclass or an option made nonlinear."""
+    """Return whether the layer is one of :data:`LINEAR`, and no subclass or option made it nonlinear."""
     return (
         type(layer) in LINEAR
         and layer.aggr in (*_SUMS, *_MEANS)
@@ -114,7 +115,7 @@ def _propagate(
     size: Any = None,
     **given: Any,
 ) -> torch.Tensor:
-    """In place of a linear layer's ``propagate``."""
+    """Replaces ``propagate`` of a linear layer."""
     _check_edges(layer, edge_index)
     name, weight_name = names
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
@@ -142,7 +143,7 @@ def operator_of_own(
 
 
 def _from_sources(layer: MessagePassing, functions: tuple[str, ...]) -> set[str]:
-    """Names of the node tensors of which messages take the source's row (``x`` of ``x_j``)."""
+    """The names of the node tensors from which messages take the source's row (``x`` for an argument ``x_j``)."""
     names = {name for function in functions for name in inspect.signature(getattr(layer, function)).parameters}
     return {name.removesuffix("_j") for name in names - {"edge_index_j", "size_j"} if name.endswith("_j")}
 
@@ -157,9 +158,9 @@ def _with_halo(
     size: Any = None,
     **given: Any,
 ) -> Any:
-    """In place of any layer's ``propagate`` and ``edge_updater``: these, with rows of halo nodes behind those of sources."""
+    """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended."""
     _check_edges(layer, edge_index)
-    for name in sorted(from_sources & given.keys()):  # in the same order on all ranks, as each is an exchange
+    for name in sorted(from_sources & given.keys()):  # in the same order on all ranks, because each is an exchange
         if given[name] is not None:
             given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
     result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
@@ -167,8 +168,9 @@ def _with_halo(
 
 
 def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
-    """``result`` as something that depends on ``given``: what has no edge may not, and this rank's backward pass would then
-    leave out exchanges that the others wait for."""
+    """``result`` with a dependence on ``given``. The result of a rank without edges may have none, and its backward pass would
+    then leave out exchanges for which other ranks wait.
+    """
     values = [value for one in given.values() for value in (one if isinstance(one, tuple) else (one,))]
     for value in values:
         if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -179,7 +181,9 @@ def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
 def _padded_alike(
     original: Callable[..., Any], bridge: Bridge, x: torch.Tensor, index: Any = None, *others: Any, **named: Any
 ) -> torch.Tensor:
-    """In place of an aggregation that pads to the most in-edges of any node, and gives what depends on that: of all ranks."""
+    """Replaces an aggregation whose result depends on the largest in-degree, to which it pads: the largest one over all ranks
+    is used.
+    """
     mine = np.array([int(torch.bincount(index).max()) if index is not None and index.numel() else 0])
     most = int(bridge.messages.world.allreduce(mine, "max")[0])
     return original(x, index, *others, **(named | {"max_num_elements": most}))
@@ -200,13 +204,13 @@ def _check_edges(layer: MessagePassing, edge_index: Any) -> None:
         )
 
 
-# -- the functions that a layer's code calls ---------------------------------------------------------------------------
+# -- functions that a layer's code calls -------------------------------------------------------------------------------
 
 
 def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[..., Any]]) -> None:
-    """Give those of the layer's methods that call a function of these names copies that call another one.
+    """Replace methods of the layer that call functions of these names by copies that call other functions.
 
-    The class, and the module that it is from, stay as they are.
+    The class and its module stay unchanged.
     """
     for name, method in inspect.getmembers(layer, inspect.ismethod):
         function = method.__func__

@@ -1,4 +1,4 @@
-"""A model that was written for one machine, on all ranks."""
+"""Distribution of a model that was written for one machine to all ranks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def _check_model(model: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def _agree_on_weights(model: torch.nn.Module, world: World) -> None:
-    """Rank 0's parameters and buffers for all: programs seldom seed their generators alike. Collective."""
+    """Copy rank 0's parameters and buffers to all ranks, because programs often do not seed their generators
+    alike. Collective.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
         values = tensor.detach().flatten()
         world.broadcast_into(values)

@@ -1,4 +1,4 @@
-"""A copy of a PyG model whose layers exchange boundary rows: what :func:`hpcgnn.distribute` returns."""
+"""A copy of a PyG model whose layers exchange boundary rows: the result of :func:`hpcgnn.distribute`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Distribution:
 
     @property
     def compute(self) -> str:
-        """In which arithmetic products are done, apart from the user's own: ``float32``, or one of 8-bit integers."""
+        """The arithmetic of products, except for those of the user's own code: ``float32``, or one of 8-bit integers."""
         return FLOAT32 if self.bridge.int8 is None else self.asked_compute
 
     def use_compute(self, compute: str) -> None:
-        """Products are done in this arithmetic from now on."""
+        """Compute products in this arithmetic from now on."""
         self.bridge.int8 = self.int8 if compute in INTEGERS else None
 
     def dense(self, value: Any) -> Any:
-        """A sparse CSR tensor, as a graph's features may be, as a dense one: most of what a model does needs that."""
+        """A sparse CSR tensor, such as a graph's sparse features, as a dense tensor, which most layers need."""
         if not isinstance(value, torch.Tensor) or value.layout is not torch.sparse_csr:
             return value
         if self._made_dense is None or self._made_dense[0] is not value:
@@ -57,14 +57,14 @@ class Distribution:
         return self._made_dense[1]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a training step: dropout and messages draw for it from now on."""
+        """Begin a training step: dropout and messages use random numbers of this epoch from now on."""
         self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
 
     def begin_pass(self, *, training: bool) -> None:
-        """The model is called. In a training loop without a trainer each such pass is a step."""
+        """Begin a call of the model. In a training loop without a trainer, each training pass is a step."""
         self.messages.begin_pass(is_training=training)
         if training and not self.has_trainer:
             self.begin_epoch(self.keys.epoch + 1)
@@ -82,7 +82,7 @@ def on_ranks(
     compute: str = FLOAT32,
     int8: Int8Config | None = None,
 ) -> M:
-    """:func:`hpcgnn.distribute`, without a rehearsal. Collective."""
+    """Distribute a model as :func:`hpcgnn.distribute` does, but without a rehearsal. Collective."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)
     distribution = Distribution(graph, messages, strategy, backend)
@@ -108,7 +108,7 @@ def on_ranks(
 
 
 def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> Callable[..., Any]:
-    """``forward``, which tells the distribution when it is called."""
+    """``forward``, extended by a call of :meth:`Distribution.begin_pass`."""
 
     @functools.wraps(forward)
     def on_ranks_forward(*inputs: Any, **named: Any) -> Any:
@@ -120,7 +120,7 @@ def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distributi
 
 
 def is_distributed(model: torch.nn.Module) -> bool:
-    """Return whether it is one."""
+    """Return whether ``model`` is a result of :func:`hpcgnn.distribute`."""
     return hasattr(model, _ATTRIBUTE)
 
 
@@ -133,7 +133,7 @@ def distribution_of(model: torch.nn.Module) -> Distribution:
 
 
 def _key_dropouts(model: torch.nn.Module, keys: DropoutKeys, backend: str) -> None:
-    """In place of ``torch.nn.Dropout``, which has neither parameters nor buffers, dropouts keyed by original node id."""
+    """Replace ``torch.nn.Dropout`` modules, which have no parameters or buffers, by dropouts keyed by original node id."""
     number = 0
     for parent in model.modules():
         for name, child in list(parent.named_children()):
@@ -143,10 +143,10 @@ def _key_dropouts(model: torch.nn.Module, keys: DropoutKeys, backend: str) -> No
 
 
 class NodeDropout(KeyedDropout):
-    """:class:`torch.nn.Dropout` of this rank's nodes; of tensors of any other shape as torch does it."""
+    """:class:`torch.nn.Dropout` for the nodes of this rank. Tensors of other shapes are treated as torch does."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """(n, ...) to (n, ...)."""
+        """Apply dropout to (n, ...)."""
         if x.shape[:1] != self.keys.ids.shape or not x.is_floating_point():
             return torch.nn.functional.dropout(x, self.probability, self.training)
         return super().forward(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)  # type: ignore[union-attr]

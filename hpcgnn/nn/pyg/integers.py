@@ -1,8 +1,8 @@
-"""A distributed model's products and aggregations in 8-bit integers (:mod:`hpcgnn.nn.int8`).
+"""Products and aggregations of a distributed model in 8-bit integers (:mod:`hpcgnn.nn.int8`).
 
-Linear layers, torch's and PyG's, multiply in integers, and linear convolutions aggregate them. What other convolutions make of
-messages is their own code, and stays float32. Right before the softmax comes the last convolution, or a linear layer behind it,
-in the order in which the model's class names them.
+Linear layers, torch's and PyG's, multiply in integers, and linear convolutions aggregate in integers. Other convolutions
+compute with their own code, in float32. The layer before the softmax is the last convolution, or a linear layer after it, in
+the order in which the model's class names them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINEAR = (torch.nn.Linear, Linear)
 
 
 def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
-    """From now on; until :attr:`Bridge.int8` is None again."""
+    """Use integers until :attr:`Bridge.int8` is None again."""
     tops = _tops(model)
     kept = set() if int8.config.before_softmax or not tops else set(tops[-1].modules())
     bridge.int8 = int8
@@ -35,7 +35,7 @@ def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
 
 
 def _tops(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Convolutions, and linear layers outside of them, in the model's order."""
+    """Convolutions, and linear layers outside of convolutions, in the model's order."""
     found: list[torch.nn.Module] = []
     inside: set[torch.nn.Module] = set()
     for module in model.modules():
@@ -48,7 +48,7 @@ def _tops(model: torch.nn.Module) -> list[torch.nn.Module]:
 def _linear(
     layer: torch.nn.Module, original: Callable[[torch.Tensor], torch.Tensor], bridge: Bridge, x: torch.Tensor
 ) -> torch.Tensor:
-    """In place of a linear layer's ``forward``."""
+    """Replaces ``forward`` of a linear layer."""
     assert isinstance(layer, _LINEAR)
     if bridge.int8 is None or not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype != torch.float32:
         return original(x)

@@ -1,7 +1,8 @@
-"""Weights of edges that depend on degrees, halo nodes' too: PyG's ``gcn_norm`` and ChebConv's scaled Laplacian on many ranks.
+"""Edge weights that depend on degrees, also those of halo nodes: PyG's ``gcn_norm`` and ChebConv's scaled Laplacian on many
+ranks.
 
-What is made of the graph's own edges, or of tensors that were there in the pass before, is kept and is the same object from
-then on, so that it gets a plan (:meth:`hpcgnn.nn.pyg.bridge.Bridge.operator`).
+Results for the graph's own edges, or for tensors that were already used in the previous pass, are kept, and the same objects
+are returned from then on, so that they get a plan (:meth:`hpcgnn.nn.pyg.bridge.Bridge.operator`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Edges = tuple[torch.Tensor, torch.Tensor]
 
 
 class Normaliser:
-    """The functions that take the place of PyG's in the layers of one model."""
+    """The functions that replace PyG's in the layers of one model."""
 
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
@@ -28,7 +29,7 @@ class Normaliser:
         self._recurrence = Recurrence()
 
     def begin_pass(self) -> None:
-        """As :meth:`Bridge.begin_pass`."""
+        """See :meth:`Bridge.begin_pass`."""
         self._recurrence.begin_pass()
 
     def gcn_norm(
@@ -41,7 +42,7 @@ class Normaliser:
         flow: str = "source_to_target",
         dtype: torch.dtype | None = None,
     ) -> Edges:
-        """As in ``torch_geometric.nn.conv.gcn_conv``, of ids with halo nodes behind the owned ones. Collective."""
+        """``gcn_norm`` of ``torch_geometric.nn.conv.gcn_conv``, for ids in which halo nodes follow the owned ones. Collective."""
         key = ("gcn", improved, add_self_loops, dtype)
         kept = self._kept.find(edge_index, edge_weight, key)
         if kept is not None:
@@ -68,7 +69,9 @@ class Normaliser:
         dtype: torch.dtype | None = None,
         batch: torch.Tensor | None = None,
     ) -> Edges:
-        """As ``ChebConv.__norm__``: 2 L / lambda_max - I; lambda_max None: twice the largest entry of L. Collective."""
+        """``ChebConv.__norm__``: 2 L / lambda_max - I, where lambda_max None stands for twice the largest entry of L.
+        Collective.
+        """
         if batch is not None:
             raise HpcgnnError("ChebConv with batch, for several graphs at once, cannot be distributed")
         largest = None if lambda_max is None else float(lambda_max)
@@ -88,7 +91,7 @@ class Normaliser:
     def _laplacian(
         self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, kind: str | None, dtype: torch.dtype | None
     ) -> Edges:
-        """As ``torch_geometric.utils.get_laplacian``, whose degrees are those of sources."""
+        """``torch_geometric.utils.get_laplacian``, which uses the degrees of sources."""
         owned = self.bridge.graph.num_nodes
         edges, weight = remove_self_loops(edge_index, edge_weight)
         if weight is None:
@@ -106,9 +109,9 @@ class Normaliser:
         return looped, values
 
     def _out_degrees(self, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """(n + h,) sums of the weights of edges that start at a node, on whatever rank they end. Collective."""
+        """(n + h,) sums of the weights of each node's out-edges, on all ranks at which they end. Collective."""
         mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")[:, None]
-        to_owners = self.bridge.halo.reverse  # what comes of a copy is added where its original is
+        to_owners = self.bridge.halo.reverse  # adds the values of copies at their owners
         with torch.no_grad():
             if weight.requires_grad:
                 raise HpcgnnError(
@@ -116,7 +119,7 @@ class Normaliser:
                 )
             return self.bridge.extended(0, to_owners(mine))[:, 0]
 
-    # -- what was made before -----------------------------------------------------------------------------------------
+    # -- results of earlier passes ----------------------------------------------------------------------------------------
 
     def _keep(
         self, edge_index: torch.Tensor, weight: torch.Tensor | None, key: tuple[Any, ...], result: Edges, kind: str

@@ -1,7 +1,7 @@
-"""Norms that take statistics over all nodes: torch's and PyG's, over all ranks' nodes.
+"""Norms with statistics over nodes, of torch and PyG, computed over the nodes of all ranks.
 
-An instance becomes one of these classes in place, so that parameters and buffers stay, with their names. All forwards are
-collective, and so are their backward passes.
+An instance is changed to one of these classes in place, so that its parameters and buffers keep their names. All forward and
+backward passes are collective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcgnn.nn.norm import mean_over_ranks, moments_over_ranks
 
 
 class _OverRanks:
-    """A norm of all ranks' nodes."""
+    """A norm over the nodes of all ranks."""
 
     world: World
 
@@ -27,10 +27,10 @@ class _OverRanks:
 
 
 class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
-    """:class:`torch.nn.BatchNorm1d`, and what PyG's ``BatchNorm`` holds."""
+    """:class:`torch.nn.BatchNorm1d`, which PyG's ``BatchNorm`` contains."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, F) to (n, F)."""
+        """Normalise (n, F)."""
         if not self.training and self.running_mean is not None and self.running_var is not None:
             mean, variance = self.running_mean, self.running_var
         else:
@@ -53,10 +53,10 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
 
 
 class LayerNorm(_OverRanks, pyg.LayerNorm):
-    """PyG's ``LayerNorm``: of each node, or (``mode="graph"``) one mean and deviation of all nodes' values."""
+    """PyG's ``LayerNorm``: over each node, or (``mode="graph"``) with one mean and deviation over the values of all nodes."""
 
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """(n, F) to (n, F)."""
+        """Normalise (n, F)."""
         if self.mode == "node":
             return super().forward(x, batch, batch_size)
         _check_one_graph(self, batch)
@@ -71,7 +71,7 @@ class GraphNorm(_OverRanks, pyg.GraphNorm):
     """PyG's ``GraphNorm``."""
 
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """(n, F) to (n, F)."""
+        """Normalise (n, F)."""
         _check_one_graph(self, batch)
         mean = self.mean_of_nodes(x)
         y = x - mean * self.mean_scale
@@ -83,7 +83,7 @@ class PairNorm(_OverRanks, pyg.PairNorm):
     """PyG's ``PairNorm``."""
 
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """(n, F) to (n, F)."""
+        """Normalise (n, F)."""
         _check_one_graph(self, batch)
         mean = self.mean_of_nodes(x)
         x = x - mean
@@ -99,7 +99,7 @@ GLOBAL: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     pyg.GraphNorm: GraphNorm,
     pyg.PairNorm: PairNorm,
 }
-# Norms that take statistics over nodes, and are none of the above.
+# Norms with statistics over nodes that are none of the above.
 REFUSED = (
     pyg.InstanceNorm,
     pyg.GraphSizeNorm,
@@ -110,7 +110,7 @@ REFUSED = (
 
 
 def adapt(module: torch.nn.Module, world: World, name: str) -> None:
-    """Make ``module`` a norm of all ranks' nodes, where it is one of nodes at all. name: of the module in its model."""
+    """Change ``module`` to a norm over the nodes of all ranks, if it is a norm over nodes. name: of the module in its model."""
     if isinstance(module, REFUSED):
         known = ", ".join(sorted({kind.__name__ for kind in GLOBAL}))
         raise HpcgnnError(

@@ -1,4 +1,4 @@
-"""Records the intermediate results of a model, so that the call where it goes wrong can be named."""
+"""Records the intermediate results of a model, so that the first call with a wrong result can be named."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DROPOUTS = (
     torch.nn.functional.feature_alpha_dropout,
 )
 _DROPOUT_MODULES = (torch.nn.modules.dropout._DropoutNd, KeyedDropout)
-_OPAQUE = (MessagePassing, *norms.GLOBAL, *_DROPOUT_MODULES)  # what is in them is ours to make right
+_OPAQUE = (MessagePassing, *norms.GLOBAL, *_DROPOUT_MODULES)  # their inner calls are this package's responsibility
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(torch_geometric.__file__).parent))
 _OURS = str(Path(__file__).parent)
 
 
 @dataclass
 class Call:
-    """A call of a layer, or of a torch function outside of layers: its result, and the place of the call."""
+    """A call of a layer, or of a torch function outside of layers: its result, and its place in the code."""
 
     name: str
     where: str
@@ -40,11 +40,11 @@ class Call:
 
 
 class PartError(Exception):
-    """The error that a model raised, and its place."""
+    """An error that a model raised, with its place in the code."""
 
 
 class Recorder(TorchFunctionMode):
-    """Notes what is computed in its context. Dropouts do nothing meanwhile, nor later those of ``model``."""
+    """Records the calls made in its context. Meanwhile, dropouts do nothing; those of ``model`` do nothing afterwards, too."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class Recorder(TorchFunctionMode):
         self._hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop recording."""
         for hook in self._hooks:
             hook.remove()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by torch in place of each of its functions."""
+        """See torch's documentation of ``__torch_function__``: torch calls it instead of each of its functions."""
         if func in _DROPOUTS:
             return args[0] if args else (kwargs or {})["input"]
         name = getattr(func, "__name__", str(func)).strip("_")
@@ -96,7 +96,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _caller() -> str:
-    """The nearest line of code that is neither torch's nor PyG's nor ours."""
+    """The innermost line of code that belongs neither to torch nor to PyG nor to this package."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, _OURS)):
         frame = frame.f_back

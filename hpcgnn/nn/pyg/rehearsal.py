@@ -1,8 +1,8 @@
-"""Whether a model gives on several ranks what it gives on one: tried on a tiny graph, before any real one.
+"""A rehearsal of a model on a tiny graph, before it runs on a real one: several ranks must give the same results as one.
 
-The ranks are threads, so that a model that is refused leaves no other rank waiting, and is refused on one rank as on many.
-Outputs and gradients must agree, in float64. Where they do not, the first layer, or torch function outside of layers, whose
-results differ is the one to blame.
+The ranks are threads, so a refused model leaves no other rank waiting, and it is refused on one rank as well as on many.
+Outputs and gradients must agree in float64. If they do not, the message names the first layer, or torch function outside of
+layers, whose results differ.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from hpcgnn.nn.pyg.recorder import Call, PartError, Recorder
 
 RANKS, NODES, EDGES = 3, 26, 120
 _TOLERANCE = 1e-7
-_PASSES = 2  # edges that come again are aggregated otherwise
+_PASSES = 2  # edges that come again are aggregated by a plan
 _LOG = logging.getLogger("hpcgnn")
 _NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, so it may be wrong on several ranks: %s"
 
 
 @dataclass
 class Outcome:
-    """The outcome of a model: its result, its gradients by name, and the calls that it consists of."""
+    """The outcome of running a model: its result, its gradients by name, and its recorded calls."""
 
     result: torch.Tensor
     gradients: dict[str, torch.Tensor]
@@ -42,11 +42,12 @@ class Outcome:
 
 
 def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
-    """Raise HpcgnnError where ``model`` would not give on many ranks what it gives on one. Not collective, the same everywhere.
+    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one. Not collective, but the same on
+    all ranks.
 
-    It is called as ``model(x, edge_index)``, whatever its two arguments are called, with ``edge_weight`` where it takes that and
-    the graph has it. For one that asks
-    for more, or does not run on a tiny graph, there is a warning.
+    The model is called as ``model(x, edge_index)``, whatever the names of its two arguments, and with ``edge_weight`` if it
+    takes that and the graph has weights. If it needs more arguments, or does not run on a tiny graph, a warning says so
+    instead.
     """
     name, arguments = type(model).__name__, _arguments(model, graph)
     if arguments is None:
@@ -59,13 +60,13 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph) -> None:
                 wanted, again = (
                     _run(copy.deepcopy(plain), arguments, arguments.whole(), arguments.pull) for _ in range(2)
                 )
-            except Exception as error:  # whatever a user's model raises, wrong arguments of a kernel among it
+            except Exception as error:  # any error of the user's model, such as wrong arguments of a kernel
                 if isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError)):
                     raise
                 _warn(graph, name, error)
                 return
             if not _same(wanted[-1].result, again[-1].result):
-                continue  # it draws at random in a way of its own: nothing to compare with
+                continue  # the model draws random numbers of its own, so there is nothing to compare with
             for whole, *parts in zip(wanted, *_on_ranks(name, plain, arguments), strict=True):
                 _compare(name, whole, parts)
 
@@ -76,7 +77,7 @@ def _warn(graph: LocalGraph, name: str, reason: object) -> None:
 
 
 class Arguments:
-    """Made-up arguments for a tiny graph in :data:`RANKS` parts: directed, with loops, edges twice and a node without any."""
+    """Arguments for a tiny graph in :data:`RANKS` parts: directed, with self-loops, parallel edges and an isolated node."""
 
     def __init__(self, width: int, *, weighted: bool, names: tuple[str, str] = ("x", "edge_index")) -> None:
         self.names = names
@@ -90,16 +91,16 @@ class Arguments:
         self.offsets = np.array([0, 11, 22, NODES])
 
     def whole(self) -> dict[str, torch.Tensor]:
-        """For one machine."""
+        """The arguments for one machine."""
         return _named(self.x, torch.from_numpy(self.edges), self.weight)
 
     def call(self, model: torch.nn.Module, named: dict[str, torch.Tensor]) -> object:
-        """The outcome of ``model`` on :meth:`whole`, or on a part."""
+        """The outcome of ``model`` for the arguments of :meth:`whole`, or of a part."""
         mine, theirs = ("x", "edge_index"), self.names
         return model(**{theirs[mine.index(name)] if name in mine else name: value for name, value in named.items()})
 
     def part(self, world: ThreadWorld) -> tuple[LocalGraph, dict[str, torch.Tensor], torch.Tensor]:
-        """For one rank: its graph, the arguments, and its share of ``pull``."""
+        """The arguments for one rank: its graph, the tensors, and its rows of ``pull``."""
         first, last = self.offsets[world.rank : world.rank + 2].tolist()
         mine = (self.edges[1] >= first) & (self.edges[1] < last)
         lengths = np.bincount(self.edges[1][mine] - first, minlength=last - first)
@@ -135,7 +136,7 @@ def _arguments(model: torch.nn.Module, graph: LocalGraph) -> Arguments | None:
     if not {*names} <= parameters.keys():
         if len(needed) != 2 or list(parameters)[:2] != needed:
             return None
-        names = (needed[0], needed[1])  # whatever they are called
+        names = (needed[0], needed[1])  # whatever the names are
     if not {*needed} <= {*names, "edge_weight"}:
         return None
     weighted = "edge_weight" in needed or ("edge_weight" in parameters and graph.edge_weight is not None)
@@ -163,7 +164,7 @@ def _on_ranks(name: str, plain: torch.nn.Module, arguments: Arguments) -> list[l
 def _run(
     model: torch.nn.Module, arguments: Arguments, named: dict[str, torch.Tensor], pull: torch.Tensor
 ) -> list[Outcome]:
-    """Some passes: forward, and backward from the sum of the result's rows times ``pull`` (n,), without dropout."""
+    """Run some passes without dropout. Backward starts from the sum of the result's rows weighted by ``pull`` (n,)."""
     outcomes = []
     for _ in range(_PASSES):
         recorder = Recorder(model)
@@ -191,7 +192,7 @@ def _gradient(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(model: str, wanted: Outcome, found: list[Outcome]) -> None:
-    """Raise HpcgnnError, naming what is to blame, where ranks together do not give what one machine does."""
+    """Raise HpcgnnError, naming the layer or function responsible, if the ranks' results differ from those of one machine."""
     if not _same(wanted.result, torch.cat([outcome.result for outcome in found])):
         raise HpcgnnError(f"{model} cannot be distributed: {_blamed(wanted, found)}")
     largest = max(float(value.abs().max()) for value in wanted.gradients.values() if value.numel())
@@ -218,16 +219,16 @@ def _blamed(wanted: Outcome, found: list[Outcome]) -> str:
 
 
 def _agree(whole: torch.Tensor, parts: list[torch.Tensor]) -> bool:
-    """Return whether the parts, one after the other, are the whole; or each of them is, where there is one for all nodes."""
+    """Return whether the concatenated parts equal the whole, or, for a result of the whole graph, whether each part equals it."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
         return _same(whole, torch.cat(parts))
     if all(part.shape == whole.shape for part in parts):
         return all(_same(whole, part) for part in parts)
-    return True  # of something else than nodes or edges
+    return True  # the result belongs to other things than nodes or edges
 
 
 def _same(wanted: torch.Tensor, found: torch.Tensor, largest: float | None = None) -> bool:
-    """Equal to rounding, relative to the ``largest`` value, or that of ``wanted``."""
+    """Return whether two tensors are equal up to rounding, relative to ``largest``, or to the largest value of ``wanted``."""
     if wanted.shape != found.shape:
         return False
     if not wanted.is_floating_point():

@@ -1,4 +1,4 @@
-"""A distributed model as a trainer sees it: the same as :class:`hpcgnn.nn.GraphModel`."""
+"""A wrapper that gives a distributed model the interface of a :class:`hpcgnn.nn.GraphModel`, for trainers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
 
-_WARM_UPS = 2  # edges that were there in the pass before get a plan
+_WARM_UPS = 2  # edges that were used in the previous pass get a plan
 
 
 class TrainableModule:
-    """``model(features)`` is the distributed model's result for its graph's edges. Collective, and so is construction.
+    """``model(features)`` is the distributed model's result for the edges of its graph. Collective, and so is construction.
 
-    Passes are made first, so that all exchanges are known to policies.
+    Construction runs warm-up passes, so that all exchanges are known to policies.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -58,47 +58,47 @@ class TrainableModule:
         return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """As of a module."""
+        """See :class:`torch.nn.Module`."""
         return self.module.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """As of a module."""
+        """See :class:`torch.nn.Module`."""
         return self.module.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """As of a module."""
+        """See :class:`torch.nn.Module`."""
         return self.module.load_state_dict(state_dict)
 
     def train(self) -> None:
-        """As of a module."""
+        """See :class:`torch.nn.Module`."""
         self.module.train()
 
     def eval(self) -> None:
-        """As of a module."""
+        """See :class:`torch.nn.Module`."""
         self.module.eval()
 
     def begin_epoch(self, epoch: int) -> None:
-        """As :meth:`hpcgnn.nn.GraphModel.begin_epoch`."""
+        """See :meth:`hpcgnn.nn.GraphModel.begin_epoch`."""
         self._of.begin_epoch(epoch)
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
-        """As :meth:`hpcgnn.nn.GraphModel.channels`."""
+        """See :meth:`hpcgnn.nn.GraphModel.channels`."""
         return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
 
     @property
     def compute(self) -> str:
-        """Of linear layers; what other layers do is the user's own."""
+        """The arithmetic of linear layers; other layers compute with their own code."""
         return self._of.compute
 
     def use_compute(self, compute: str) -> None:
-        """As :meth:`hpcgnn.nn.GraphModel.use_compute`."""
+        """See :meth:`hpcgnn.nn.GraphModel.use_compute`."""
         self._of.use_compute(compute)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """As :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
+        """See :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
         return []
 
     def description(self) -> dict[str, Any]:
-        """As :meth:`hpcgnn.nn.GraphModel.description`."""
+        """See :meth:`hpcgnn.nn.GraphModel.description`."""
         shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
         return {"class": type(self.module).__name__, "shapes": shapes}
