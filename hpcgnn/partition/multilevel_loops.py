@@ -1,7 +1,8 @@
 """The inner loops of multilevel partitioning in memory: clustering, contraction, local search. Compiled by numba.
 
-A model is a graph of ``n`` nodes with a fixed part beside it for each part: CSR ``indptr`` (n+1,) int64, ``columns`` int32,
-``weights`` int32, in which a column ``n + p`` stands for what is already in part p. ``amounts`` (n, C) int64 is what balances.
+A model is a graph of ``n`` movable nodes, and a fixed node for each part. It is stored as CSR: ``indptr`` (n+1,) int64,
+``columns`` int32, ``weights`` int32; a column ``n + p`` stands for the nodes that are already in part p. ``amounts`` (n, C)
+int64 are the quantities to balance.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_WINDOW = 64  # of so many parts, in turn, the emptiest is looked for: a look at all is O(parts) a node
-_STAY = 1e-6  # for as many edges a node stays where it is
+# The emptiest of this many parts, taken in turn, is used: a search among all parts takes O(parts) for each node.
+_WINDOW = 64
+_STAY = 1e-6  # a node stays in its part unless the gain is larger than this, in edges
 
 
 @numba.njit(cache=True, nogil=True)
@@ -24,7 +26,7 @@ def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def fullness(load: np.ndarray, mean: np.ndarray) -> float:
-    """The largest of ``load / mean``, both (C,): 1.0 is an equal share."""
+    """The largest of ``load / mean``, both (C,); 1.0 is an equal share."""
     fullest = 0.0
     for c in range(mean.size):
         fullest = max(fullest, load[c] / mean[c])
@@ -43,10 +45,10 @@ def cluster(
     labels: np.ndarray,
     rounds: int,
 ) -> None:
-    """Label propagation: join each node to the cluster that it has most edges to and that stays within ``limit`` (C,).
+    """Label propagation: join each node to the cluster to which it has most edges and which stays within ``limit`` (C,).
 
-    ``labels`` (n,) int32 says on return which node's cluster each is in. Clusters never cross ``parts`` (n,) int32 where
-    that is not negative. Nodes are taken in ``order`` (n,).
+    labels: (n,) int32, overwritten with a node of each node's cluster. Clusters do not cross ``parts`` (n,) int32 where these
+    are not negative. Nodes are visited in ``order`` (n,).
     """
     n = indptr.size - 1
     size = amounts.copy()
@@ -82,7 +84,7 @@ def cluster(
 
 @numba.njit(cache=True, nogil=True)
 def number_clusters(labels: np.ndarray) -> int:
-    """Rename ``labels`` (n,) to 0, 1, ... in the order of their first nodes; return how many there are."""
+    """Renumber ``labels`` (n,) to 0, 1, ... in the order of their first nodes, and return the number of clusters."""
     names = np.full(labels.size, -1, dtype=np.int32)
     count = 0
     for v in range(labels.size):
@@ -105,7 +107,9 @@ def contract(
     coarse_columns: np.ndarray,
     coarse_weights: np.ndarray,
 ) -> None:
-    """The model of ``count`` clusters; modifies the last three, the latter two with room for as many entries as there were."""
+    """The model of ``count`` clusters. Modifies the last three arguments; the last two must have room for as many entries as
+    the model had.
+    """
     n = indptr.size - 1
     begins = np.zeros(count + 1, dtype=np.int64)
     for v in range(n):
@@ -176,10 +180,12 @@ def improve(
     price: float,
     rounds: int,
 ) -> None:
-    """Place or move each node where Fennel's objective is best; modifies ``parts`` (n,) int32, -1 for none, and ``load`` (P, C).
+    """Place or move each node where Fennel's objective is best. Modifies ``parts`` (n,) int32, -1 for none, and ``load`` (P,
+    C).
 
-    The objective of a part: edges to it, less ``price * shares[v] * sqrt(fullness)`` (``shares`` (n,) float32: the node's
-    share of what balances, 1 on average). A part must have room: ``capacity`` (C,); where none has, the emptiest is taken.
+    The objective of a part is the number of edges to it, less ``price * shares[v] * sqrt(fullness)``. shares: (n,) float32
+    share of each node in the quantities to balance, 1 on average. capacity: (C,) largest load of a part; if no part has room,
+    the emptiest is taken.
     """
     n, num_parts = indptr.size - 1, load.shape[0]
     affinity, targets = np.zeros(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
@@ -231,7 +237,9 @@ def count_model(
     votes: np.ndarray,
     degrees: np.ndarray,
 ) -> None:
-    """Entries of each row of the model of nodes ``first ..``; see :func:`fill_model`. Modifies ``degrees`` (n,) int64, zeros."""
+    """Number of entries in each row of the model of the nodes from ``first`` on; see :func:`fill_model`. Modifies ``degrees``
+    (n,) int64, which must be zero.
+    """
     n = indptr.size - 1
     for v in range(n):
         for i in range(indptr[v], indptr[v + 1]):
@@ -259,10 +267,12 @@ def fill_model(
     columns: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """The model of nodes ``first ..`` with in-edges ``sources`` from ``indptr`` (n+1), from 0: edges among them, and to parts.
+    """The model of the nodes from ``first`` on: edges among them, and edges to parts. sources: of their in-edges. indptr:
+    (n+1), from 0.
 
-    Where the graph is not ``symmetric``, edges among them count in both directions, and a node has an edge to the part that
-    ``votes`` (N, 2) int32 names (and then forgets), as heavy as the votes. ``cursor`` (n,) says where each row begins.
+    If the graph is not ``symmetric``, edges among the nodes count in both directions, and a node also has an edge to the part
+    named by ``votes`` (N, 2) int32, as heavy as the number of votes, which are then cleared. cursor: (n,) beginning of each
+    row.
     """
     n = indptr.size - 1
     for v in range(n):
@@ -290,7 +300,9 @@ def fill_model(
 
 @numba.njit(cache=True, nogil=True)
 def vote(first: int, indptr: np.ndarray, sources: np.ndarray, parts: np.ndarray, votes: np.ndarray) -> None:
-    """Tell each source outside nodes ``first ..`` where its edge goes: the majority of parts survives (Boyer and Moore)."""
+    """Record for each source outside this range of nodes the part to which its edge goes; the majority of parts survives (Boyer
+    and Moore).
+    """
     n = indptr.size - 1
     for v in range(n):
         part = parts[first + v]

@@ -1,7 +1,8 @@
-"""METIS through its C API, found in pymetis' extension module or as a system library.
+"""METIS through its C interface, from pymetis' extension module or from a system library.
 
-``pymetis.part_graph`` takes one weight a node and offers no volume objective for several, so METIS is called directly:
-pymetis' wheels embed METIS and export its C functions. Where they do not, a system ``libmetis.so.5`` serves.
+``pymetis.part_graph`` accepts only one weight for each node, and has no objective ``volume`` with several weights. So METIS is
+called directly: pymetis' wheels contain METIS and export its C functions. If pymetis does not, a system ``libmetis.so.5`` is
+used.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ SYSTEM_NAMES = ("libmetis.so.5", "libmetis.so", "libmetis.dylib")
 
 
 def index_dtype(library: ctypes.CDLL) -> np.dtype:
-    """The ``idx_t`` that a library with METIS in it was built with: its default options are that many bytes of 0xff."""
+    """The ``idx_t`` with which a library that contains METIS was built. Its default options consist of that many
+    bytes of 0xff.
+    """
     options = np.zeros(4 * _NUM_OPTIONS, dtype=np.int32)
     library.METIS_SetDefaultOptions(options.ctypes.data_as(ctypes.c_void_p))
     return np.dtype(np.int64 if np.count_nonzero(options) > _NUM_OPTIONS else np.int32)
 
 
 class Metis:
-    """A loaded METIS library; ``index`` is its integer dtype."""
+    """A loaded METIS library. index: its integer dtype."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -48,10 +51,10 @@ class Metis:
     ) -> np.ndarray:
         """Parts (N,) of a symmetric graph without self-loops.
 
-        ``graph`` is ``(indptr (N+1), indices (nnz))`` and ``weights`` (N, constraints), best of dtype :attr:`index`. No
-        part should weigh more than ``tolerance`` times the mean. Always k-way: recursive bisection cuts about as much,
-        but its imbalance grows with every bisection (1.2 and more at 16 parts with two constraints), and it has no
-        objective ``volume``.
+        graph: ``(indptr (N+1), indices (nnz))``. weights: (N, constraints). Arrays of dtype :attr:`index` need no copy. No part
+        should weigh more than ``tolerance`` times the mean. The k-way method is always used: recursive bisection cuts about as
+        many edges, but its imbalance grows with every bisection (to 1.2 and more at 16 parts with two constraints), and it has
+        no objective ``volume``.
         """
         indptr, indices = (np.ascontiguousarray(array, dtype=self.index) for array in graph)
         weights = np.ascontiguousarray(weights, dtype=self.index)
@@ -73,9 +76,10 @@ class Metis:
 
 
 def load_metis(largest: int) -> Metis | None:
-    """The METIS with the narrowest integers that hold ``largest``, else with the widest there are; None without any.
+    """The METIS library with the narrowest integers that hold ``largest``, else the one with the widest integers; None if there
+    is none.
 
-    METIS needs several times the graph's size, so 32-bit integers where they suffice save half of the memory.
+    METIS needs several times the memory of the graph, so 32-bit integers save half of it if they suffice.
     """
     builds = []
     for path in _candidates():

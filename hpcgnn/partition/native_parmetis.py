@@ -1,10 +1,10 @@
-"""``ParMETIS_V3_PartKway`` by ctypes, as ParMETIS and PT-Scotch both provide it.
+"""``ParMETIS_V3_PartKway`` through ctypes, as both ParMETIS and PT-Scotch provide it.
 
-The binding is ours because there is none to depend on: ``pyparmetis`` is not on PyPI. ParMETIS' licence covers research
-and not-for-profit use, so it is taken when the machine has it and never required; PT-Scotch is free software.
+This package has its own binding, because ``pyparmetis`` is not on PyPI. ParMETIS' licence covers research and not-for-profit
+use, so ParMETIS is used if the machine has it, but never required. PT-Scotch is free software.
 
-Both are linked with one MPI library. A copy for another MPI than mpi4py's would crash in its first call, so that is
-found out before: there must not be a second ``libmpi`` in the process once its smallest library is loaded.
+Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's would crash in its first call.
+This is detected before: after the smallest of its libraries is loaded, there must not be a second ``libmpi`` in the process.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.native_metis import index_dtype
 
 PARMETIS_NAMES = ("libparmetis.so.4.0", "libparmetis.so", "libparmetis.dylib")
-# In dependency order: Debian's PT-Scotch libraries do not all name what they need.
+# In the order of dependencies, because Debian's PT-Scotch libraries do not name all libraries that they need.
 SCOTCH_NAMES = ("libptscotcherr", "libscotch", "libptscotch", "libptscotchparmetisv3")
 SCOTCH_SUFFIXES = ("-7.0.so", ".so")
 SCOTCH_64_BIT_FOLDERS = ("/usr/lib/*/scotch-int64", "/usr/lib/scotch-int64", "/usr/lib64/scotch-int64")
 
 
 class Unusable(Exception):
-    """Why a library cannot be used here, to follow 'PT-Scotch ' or 'ParMETIS ' in a sentence."""
+    """The reason why a library cannot be used here, as words that follow "PT-Scotch" or "ParMETIS" in a sentence."""
 
 
 class NotFound(Unusable):
-    """No such library on this machine."""
+    """The library is not on this machine."""
 
 
 @dataclass
 class PartKway:
-    """A loaded ``ParMETIS_V3_PartKway``; ``index`` is its integer dtype, ``max_constraints`` the weights a node can have."""
+    """A loaded ``ParMETIS_V3_PartKway``. index: its integer dtype. max_constraints: the most weights that a node can have."""
 
     name: str
     library: ctypes.CDLL
@@ -59,11 +59,11 @@ class PartKway:
     ) -> np.ndarray:
         """Parts (n,) of this rank's slab of a symmetric graph without self-loops. Collective.
 
-        Rank r has nodes ``[bounds[r], bounds[r+1])``, at least one; ``graph`` is ``(indptr (n+1) from 0, indices)`` with
-        global indices, ``weights`` (n, constraints).
+        Rank r has the nodes ``[bounds[r], bounds[r+1])``, at least one. graph: ``(indptr (n+1) from 0, indices)`` with global
+        indices. weights: (n, constraints).
         """
         arrays = [np.ascontiguousarray(array, dtype=self.index) for array in (bounds, *graph, weights)]
-        arrays[2] = arrays[2] if arrays[2].size else np.zeros(1, dtype=self.index)  # a null pointer is rejected
+        arrays[2] = arrays[2] if arrays[2].size else np.zeros(1, dtype=self.index)  # null pointers are rejected
         constraints = weights.shape[1]
         shares = np.full(num_parts * constraints, 1.0 / num_parts, dtype=np.float32)
         limits = np.full(constraints, tolerance, dtype=np.float32)
@@ -89,7 +89,11 @@ class PartKway:
 
 
 def load_parmetis() -> PartKway:
-    """ParMETIS; raises :class:`Unusable`."""
+    """Load ParMETIS.
+
+    Raises:
+        Unusable: where it is missing, or belongs to another MPI.
+    """
     library = _load_for_this_mpi(PARMETIS_NAMES)
     if not (hasattr(library, "ParMETIS_V3_PartKway") and hasattr(library, "METIS_SetDefaultOptions")):
         raise Unusable("was found, but without ParMETIS_V3_PartKway in it")
@@ -97,11 +101,13 @@ def load_parmetis() -> PartKway:
 
 
 def load_ptscotch(*, wide: bool) -> PartKway:
-    """PT-Scotch, its build with 64-bit integers if ``wide``; raises :class:`Unusable`.
+    """Load PT-Scotch; its build with 64-bit integers if ``wide``. One process can use only one of the two builds, because both
+    define the same names.
 
-    One process can use one of the two builds: they define the same names.
+    Raises:
+        Unusable: where it is missing, or belongs to another MPI.
     """
-    # More threads change the result from run to run; the ranks are the parallelism. A user's own setting stays.
+    # More threads would change the result from run to run, and ranks already work in parallel. A user's own setting is kept.
     os.environ.setdefault("SCOTCH_PTHREAD_NUMBER", "1")
     folders = [folder for pattern in SCOTCH_64_BIT_FOLDERS for folder in sorted(glob.glob(pattern))] if wide else [""]
     for folder in folders:
@@ -113,13 +119,13 @@ def load_ptscotch(*, wide: bool) -> PartKway:
             except (OSError, NotFound):
                 continue
             width = libraries[1].SCOTCH_numSizeof()
-            # Its ParMETIS interface reads one weight a node, whatever it is told.
+            # PT-Scotch's ParMETIS interface reads only one weight for each node.
             return PartKway("PT-Scotch", libraries[-1], np.dtype(f"i{width}"), max_constraints=1, seeder=libraries[1])
     raise NotFound("is not installed with 64-bit integers" if wide else "is not installed")
 
 
 def _communicator(world: World) -> ctypes.c_void_p | ctypes.c_int:
-    """The communicator as C takes it: a pointer in Open MPI, an int in MPICH."""
+    """The communicator as a C argument: a pointer in Open MPI, an int in MPICH."""
     handle = world.mpi_handle
     if handle is None:
         raise HpcgnnError("ParMETIS and PT-Scotch need ranks of MPI: try --method metis")
@@ -128,20 +134,20 @@ def _communicator(world: World) -> ctypes.c_void_p | ctypes.c_int:
 
 
 def _load_for_this_mpi(names: tuple[str, ...] | list[str]) -> ctypes.CDLL:
-    """Load the first of ``names`` that exists, without making its symbols visible to others."""
+    """Load the first of ``names`` that exists, without making its symbols visible to other libraries."""
     for name in names:
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
-        if len(_mpi_libraries()) > 1:  # a library tried before this one may have brought it, which settles both
+        if len(_mpi_libraries()) > 1:  # an earlier library may have loaded it, which rules out both
             raise Unusable("is installed for another MPI library than mpi4py's")
         return library
     raise NotFound("is not installed")
 
 
 def _mpi_libraries() -> set[str]:
-    """The MPI libraries mapped into this process; empty where /proc does not tell."""
+    """The MPI libraries mapped into this process; empty if /proc does not show them."""
     try:
         with open("/proc/self/maps") as maps:
             return set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read()))

@@ -1,4 +1,4 @@
-"""What the user chooses about a partition."""
+"""The options of a partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcgnn.plan import STRATEGIES
 
 QUANTITIES = ("nodes", "edges", "train")
 OBJECTIVES = ("cut", "volume", "rows")
-# The objectives that each method's own search minimises; "rows" moves nodes after any method.
+# The objectives that each method's own search minimises. The objective "rows" moves nodes after any method.
 MINIMISED = {
     "kaminpar": ("cut",),
     "parmetis": ("cut",),
@@ -28,12 +28,15 @@ METHODS = ("auto", *MINIMISED)
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """``balance`` names what should be spread evenly: any of nodes, edges, train. ``plan`` is the strategy whose plan is
-    stored beside the parts, or ``none``.
+    """The options of ``hpcgnn partition``.
 
-    ``objective`` ``rows`` moves nodes after the partitioner so that the minimum vertex covers shrink. Parts ``k * K`` to
-    ``(k + 1) * K - 1``, with K = ``ranks_per_node``, are to share a node. ``jobs`` processes write the file, 0: one for
-    each core that this process may use. Raises :class:`HpcgnnError`.
+    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train. objective: the quantity to
+    minimise; ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose
+    plan is stored with the parts, or ``none``. ranks_per_node: K; parts ``k * K`` to ``(k + 1) * K - 1`` are to share a node.
+    jobs: number of processes that write the file; 0 stands for one for each core that this process may use.
+
+    Raises:
+        HpcgnnError: for an option with a value that is not allowed.
     """
 
     num_parts: int
@@ -48,7 +51,7 @@ class PartitionOptions:
 
     @property
     def processes(self) -> int:
-        """``jobs``, or the cores that this process may use."""
+        """``jobs``, or the number of cores that this process may use."""
         return self.jobs or len(os.sched_getaffinity(0))
 
     def __post_init__(self) -> None:
@@ -81,7 +84,7 @@ class PartitionOptions:
     def _check_types(self) -> None:
         for name in ("num_parts", "seed", "ranks_per_node", "jobs"):
             check_whole(name, getattr(self, name), least=-(2**63))
-            object.__setattr__(self, name, int(getattr(self, name)))  # numpy's are no numbers for JSON
+            object.__setattr__(self, name, int(getattr(self, name)))  # JSON cannot represent NumPy's integers
         for name in ("method", "objective", "plan"):
             check_type(name, getattr(self, name), str)
         check_type("balance", self.balance, tuple, list)

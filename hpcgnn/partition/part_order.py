@@ -1,8 +1,8 @@
-"""Writing the arrays of ``graph.h5`` in part order.
+"""Writing of the arrays of ``graph.h5`` in part order.
 
-Nodes are ordered by (part, original id). So the nodes that a chunk of a rank's slab has in one part are neighbours in the
-new order as well: each chunk of any array falls into one run a part, and every run is one contiguous write. Rows need
-not pass through other ranks, no rank holds more than a few chunks, and the file is the same for any number of ranks.
+Nodes are ordered by (part, original id). So the nodes of a chunk that are in the same part stay consecutive in the new order:
+each chunk of an array consists of one run for each part, and each run is one contiguous write. Rows need not pass through other
+ranks, no rank holds more than a few chunks, and the file is the same for any number of ranks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ _RUN_BYTES = 64 << 10
 
 
 def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the ``amounts`` (n,) of this rank's nodes begin when all are laid out by (part, node). Collective.
+    """The places of the rows of this rank's nodes, when all rows are laid out by (part, node). Collective.
 
-    Returns the starts (n,) int64 and the parts' offsets (P+1,) int64.
+    amounts: (n,) number of rows of each node.
+
+    Returns:
+        The first place of each node, (n,) int64, and the offsets of parts, (P+1,) int64.
     """
     order = np.argsort(parts, kind="stable")
     before = np.concatenate(([0], np.cumsum(amounts[order])))
@@ -45,9 +48,10 @@ def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int)
 
 
 class Crew:
-    """Threads that write chunks, at most ``jobs`` at a time; ``finished(first, last)`` is called in order, of rows of all arrays.
+    """Threads that write chunks, at most ``jobs`` at a time. ``finished(first, last)`` is called in the order of the chunks,
+    which are numbered through all arrays.
 
-    numpy and the operating system let go of the interpreter's lock while they sort, copy and write.
+    numpy and the operating system release the interpreter's lock while they sort, copy and write.
     """
 
     def __init__(self, jobs: int, finished: Callable[[int, int], None]) -> None:
@@ -63,7 +67,7 @@ class Crew:
             self._pool.shutdown(cancel_futures=True)
 
     def do(self, work: Callable[[], None], first: int, last: int) -> None:
-        """Have ``work`` done, which writes rows ``[first, last)``; raises what earlier work raised."""
+        """Start ``work``, which writes the rows ``[first, last)``; errors of earlier work are raised here."""
         if self._pool is None:
             work()
             self._finished(first, last)
@@ -73,7 +77,7 @@ class Crew:
         self._running.append((self._pool.submit(work), first, last))
 
     def drain(self) -> None:
-        """Wait until all is done."""
+        """Wait until all started work is done."""
         while self._running:
             self._wait()
 
@@ -87,8 +91,8 @@ class Crew:
 class Reordering:
     """Copies this rank's slab of ``reader`` to its places in ``writer``.
 
-    All rows that it writes have a number, array by array: ``begin`` are there already, ``reach(n)`` is told that the first n
-    are. jobs: threads; 1 where there are several ranks.
+    The rows that it writes are numbered through all arrays. begin: number of rows that an earlier run has already written.
+    reach: called with the number of rows written so far. jobs: number of threads; 1 if there are several ranks.
     """
 
     world: World
@@ -103,7 +107,7 @@ class Reordering:
     reach: Callable[[int], None] = lambda rows: None
 
     def run(self) -> None:
-        """Write everything. Collective; ``advance`` counts nodes, :meth:`steps` times."""
+        """Write all arrays. Collective. ``advance`` counts each node :meth:`steps` times."""
         positions, offsets = spread(
             self.world, self.parts, np.ones(self.slab.num_nodes, dtype=np.int64), self.num_parts
         )
@@ -122,7 +126,7 @@ class Reordering:
 
     @staticmethod
     def steps(reader: SlabReader) -> int:
-        """How many times each node is counted."""
+        """Number of times that each node is counted by ``advance``."""
         return len(_dense_names(reader)) + 2 + (reader.meta.x_nnz is not None)
 
     def _finished(self, first: int, last: int) -> None:
@@ -130,7 +134,7 @@ class Reordering:
         self.advance(last - first)
 
     def _left(self, place: int) -> int:
-        """The first row of array number ``place`` that is not there."""
+        """The first row of array number ``place`` that is still to be written."""
         return min(max(self.begin - place * self.slab.num_nodes, 0), self.slab.num_nodes)
 
     def _rows(self, name: str, positions: np.ndarray, crew: Crew, place: int) -> None:
@@ -140,7 +144,7 @@ class Reordering:
             crew.do(partial(self._write_rows, name, positions, begin, end), before + begin, before + end)
 
     def _chunks(self, row_bytes: int, left: int) -> Iterator[tuple[int, int]]:
-        """Ranges of the slab from ``left`` on, large enough that the runs of a chunk are worth a write each."""
+        """Ranges of the slab from ``left`` on, so large that each run of a chunk is worth a write of its own."""
         chunk_bytes = min(max(CHUNK_BYTES, self.num_parts * _RUN_BYTES), _LARGEST_CHUNK_BYTES) // self.jobs
         step = max(chunk_bytes // max(row_bytes, 1), 1)
         for begin in range(left, self.slab.num_nodes, step):
@@ -164,7 +168,7 @@ class Reordering:
         for chunk in in_step(self.world, chunks, "read the edges"):
             sources = directory.lookup(chunk.sources)
             with together(self.world, "write the parts"):
-                if chunk.last > chunk.first:  # else other ranks have more
+                if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
                     work = partial(self._write_edges, chunk, sources, positions, starts)
                     crew.do(work, before + chunk.first, before + chunk.last)
         with together(self.world, "write the parts"):
@@ -222,7 +226,7 @@ class Reordering:
         runs: list[tuple[int, int]],
         places: tuple[np.ndarray, np.ndarray],
     ) -> None:
-        """Write reordered CSR rows: ``nodes`` are their indices in the slab, ``places`` the slab's (positions, starts)."""
+        """Write reordered CSR rows. nodes: their indices in the slab. places: ``(positions, starts)`` of the slab."""
         positions, starts = places
         ends = starts[nodes] + np.diff(indptr)
         for first, last in runs:
@@ -233,7 +237,7 @@ class Reordering:
 
 
 def _dense_names(reader: SlabReader) -> list[str]:
-    """Arrays with one row a node."""
+    """The names of arrays with one row for each node."""
     meta = reader.meta
     names = ["nodes/x"] if meta.x_nnz is None and meta.num_features else []
     names += [] if meta.task == NO_TASK else ["nodes/y"]
@@ -241,7 +245,7 @@ def _dense_names(reader: SlabReader) -> list[str]:
 
 
 def _runs(parts: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The stable order by part, and the ranges of it that are in one part."""
+    """The stable order by part, and its ranges of nodes that are in the same part."""
     order = np.argsort(parts, kind="stable")
     changes = np.flatnonzero(np.diff(parts[order])) + 1
     edges = [0, *changes.tolist(), parts.size] if parts.size else []
@@ -249,12 +253,12 @@ def _runs(parts: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
 
 
 def _gathered(indptr: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """``indptr`` from 0 of CSR rows taken in ``order``."""
+    """``indptr`` from 0, of CSR rows gathered in ``order``."""
     return np.concatenate(([0], np.cumsum(np.diff(indptr)[order])))
 
 
 def _gather_rows(indptr: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``(indptr from 0, entries)`` of CSR rows taken in ``order``; ``entries`` count from the first of these rows."""
+    """``(indptr from 0, entries)`` of CSR rows gathered in ``order``; ``entries`` count from the first entry of these rows."""
     lengths, gathered = np.diff(indptr)[order], _gathered(indptr, order)
     shift = indptr[:-1][order] - indptr[0] - gathered[:-1]
     return gathered, np.arange(gathered[-1]) + np.repeat(shift, lengths)

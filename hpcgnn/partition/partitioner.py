@@ -1,4 +1,4 @@
-"""From ``graph.h5`` to ``parts.h5``: choose a method, assign nodes to parts, write the graph in part order, measure."""
+"""Partitioning of a ``graph.h5``: choose a method, assign nodes to parts, write ``parts.h5`` in part order, and measure it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def partition(
 ) -> PartitionReport:
     """Divide the graph into ``options.num_parts`` parts and write ``parts.h5`` with its plan. Collective.
 
-    ``progress(description, total)`` opens a bar for each step and yields ``advance(n)``. Raises :class:`HpcgnnError` on
-    every rank, leaving nothing under the final name, if a file cannot be read or written or the method cannot be used.
+    progress: ``progress(description, total)`` opens a progress bar for each step and yields ``advance(n)``.
+
+    Raises:
+        HpcgnnError: on every rank, if a file cannot be read or written, or the method cannot be used. Nothing is then left
+            under the final name.
     """
     check_world(world)
     check_path("graph_path", graph_path)
@@ -95,7 +98,7 @@ def partition(
 
 
 def _key(reader: GraphFile, options: PartitionOptions) -> dict[str, object]:
-    """What must be the same for a run to continue another."""
+    """The values that must be the same for a run to continue another one."""
     asked = asdict(options)
     for name in ("force", "jobs"):
         asked.pop(name, None)
@@ -105,7 +108,7 @@ def _key(reader: GraphFile, options: PartitionOptions) -> dict[str, object]:
 def _assignment(
     world: World, work: Work, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress
 ) -> tuple[np.ndarray, Problem, str, str]:
-    """:func:`_assign`, or what a run that was stopped has left of it. Collective."""
+    """The result of :func:`_assign`, or the assignment that an interrupted run has stored. Collective."""
     left = work.assignment(world, slab)
     if left is not None:
         parts, facts = left
@@ -122,7 +125,7 @@ def _assignment(
 def _assign(
     world: World, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress, folder: Path
 ) -> tuple[np.ndarray, Problem, str, str]:
-    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective. folder: for what is large."""
+    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective. folder: for large temporary files."""
     balance = Balance.of(world, reader, slab, options.balance)
     problem = Problem(world, reader, slab, balance, options, advance=_ignore)
     method, reason = choose(problem)
@@ -149,7 +152,7 @@ def _assign(
 def _write(
     world: World, problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress
 ) -> None:
-    """Create the parts file on rank 0 and fill it from all ranks, or go on with what there is of it. Collective."""
+    """Create the parts file on rank 0 and fill it from all ranks, or complete the file of an interrupted run. Collective."""
     reader, num_parts = problem.reader, problem.options.num_parts
     schema = parts_schema(reader.meta, num_parts)
     stage = world.broadcast(work.stage(schema))
@@ -177,11 +180,13 @@ def _write(
 
 
 def _seal(world: World, path: Path) -> None:
-    """Add the checksums: each rank makes those of its share of the parts, from what all ranks have written. Collective."""
+    """Add the checksums. Each rank computes those of its share of the parts, from the data that all ranks have written.
+    Collective.
+    """
     with together(world, f"read {path}"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
         table = sealing.slab_checksums(written, mine)
-    # Zeros but for the rank that made one: sums, of bits as they are.
+    # Each checksum is nonzero on one rank only, so the sum over ranks has its bits.
     table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
     with together(world, f"write the checksums of {path}"):
         if world.rank == 0:
@@ -190,9 +195,9 @@ def _seal(world: World, path: Path) -> None:
 
 
 def _add_plan(world: World, work: Work, reader: GraphFile, options: PartitionOptions, progress: Progress) -> None:
-    """Make the plan, each rank or process some parts of it, and store it. Collective.
+    """Compute the plan and store it; each rank or process plans some of the parts. Collective.
 
-    Memory O(edges of the largest part) for each of them.
+    Each of them takes O(edges of the largest part) memory.
     """
     strategy, mine = options.plan, range(world.rank, options.num_parts, world.size)
     if strategy == "none":
@@ -213,7 +218,7 @@ def _is_planned(work: Work, strategy: str, part: int) -> bool:
 
 
 def _jobs(world: World, reader: SlabReader, options: PartitionOptions) -> int:
-    """How many processes, or threads, this rank keeps busy: several ranks are that many already."""
+    """Number of processes, or threads, of this rank; 1 if there are several ranks, which already work in parallel."""
     return 1 if world.size > 1 else options.jobs or fitting_jobs(reader.meta.num_edges, options.num_parts)
 
 
@@ -229,12 +234,12 @@ class _Clock:
         self._laps[step], self._last = now - self._last, now
 
     def seconds(self) -> dict[str, float]:
-        """Of each step, and in ``total``."""
+        """The seconds of each step, and their sum as ``total``."""
         return self._laps | {"total": self._last - self._started}
 
 
 def _ignore(_: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that nothing displays."""
 
 
 @contextlib.contextmanager

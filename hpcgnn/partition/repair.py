@@ -1,7 +1,7 @@
-"""Moves nodes out of parts that are too heavy in some quantity, at the least cost in cut edges.
+"""Moves nodes out of parts that are too heavy in some quantity, at the lowest cost in cut edges.
 
-For partitioners that balance one weight a node, or that overshoot. Several quantities are a packing problem: where nodes
-are few and heavy, parts may stay over the limit.
+It is for partitioners that balance only one weight, or that exceed the tolerance. With several quantities this is a packing
+problem, so if nodes are few and heavy, parts may stay over their limits.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ _POLISHING_ROUNDS = 8
 
 
 def limits_of(totals: np.ndarray, num_parts: int, tolerance: float) -> np.ndarray:
-    """(C,) int64: ``tolerance`` times the mean of each quantity, or the mean rounded up where that is more."""
+    """(C,) int64: ``tolerance`` times the mean of each quantity, or the mean rounded up if that is more."""
     return np.maximum(np.floor(tolerance * totals / num_parts), np.ceil(totals / num_parts)).astype(np.int64)
 
 
 def loads_of(parts: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
-    """(P, C) int64: what each part weighs; ``weights`` is (N, C)."""
+    """(P, C) int64: the weight of each part. weights: (N, C)."""
     loads = np.zeros((num_parts, weights.shape[1]), dtype=np.int64)
     _add_up(parts, weights, loads)
     return loads
 
 
 def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> np.ndarray:
-    """The loads (P, C) after moving nodes until no part weighs more than ``limits`` (C,), as far as that is found.
+    """Move nodes until no part weighs more than ``limits`` (C,), as far as possible, and return the loads (P, C).
 
-    ``rows()`` starts over ``(first node, indptr from 0, neighbours)`` of all nodes; ``parts`` (N,) int32 is modified,
-    ``weights`` is (N, C) int64. A round reads the neighbours once: each node of a part over its limit looks for the part
-    with room and the most of its neighbours; then the nodes that lose the fewest cut edges for the weight they take away
-    move, one after the other. If there is no such part, or it has filled up meanwhile, the node goes to the next part with
-    room. Where that ends, a node may go where it does less harm than it does now. The same input gives the same parts.
-    Memory is 20 bytes a node beside the input.
+    rows: a function that starts an iteration over ``(first node, indptr from 0, neighbours)`` of all nodes. parts: (N,) int32,
+    modified. weights: (N, C) int64.
+
+    A round reads the neighbours once. Each node of an overloaded part looks for the part with room that has most of its
+    neighbours. Then nodes move one after the other, those first that cost the fewest cut edges for the weight that they remove.
+    If there is no such part, or it has filled up meanwhile, the node goes to the next part with room. When such moves no longer
+    help, a node may also move to a part that becomes overloaded by less than its own part was. The same input gives the same
+    parts. Memory is 20 bytes for each node beside the input.
     """
     loads = loads_of(parts, weights, num_parts)
     excess = _excess(loads, limits)
@@ -58,10 +60,10 @@ def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np
 
 
 def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
-    """Move nodes to the part with the most of their neighbours where that has room; modifies ``parts``.
+    """Move nodes to the part with most of their neighbours, if that part has room; modifies ``parts``.
 
-    Label propagation in the order of the nodes, a few times over: no part gets heavier than ``limits``, and no move adds
-    a cut edge. Arguments are those of :func:`balance_parts`.
+    This is label propagation in the order of the nodes, repeated a few times. No part exceeds ``limits``, and no move adds a
+    cut edge. Arguments are those of :func:`balance_parts`.
     """
     loads = loads_of(parts, weights, num_parts)
     affinity = np.zeros(num_parts, dtype=np.int64)
@@ -74,7 +76,7 @@ def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarra
 
 
 def _excess(loads: np.ndarray, limits: np.ndarray) -> float:
-    """How far the parts are over the limits, each quantity in units of its limit."""
+    """The sum over parts and quantities of the load above the limit, in units of the limit."""
     return float((np.maximum(loads - limits, 0) / np.maximum(limits, 1)).sum())
 
 
@@ -87,7 +89,7 @@ def _add_up(parts: np.ndarray, weights: np.ndarray, loads: np.ndarray) -> None:
 
 @numba.njit(cache=True)
 def _relief(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
-    """How much less a part would be over its limits without a node, less what it is hurt elsewhere."""
+    """The decrease of a part's load above its limits if a node leaves it."""
     relief = 0.0
     for c in range(limits.size):
         if load[c] > limits[c]:
@@ -97,7 +99,7 @@ def _relief(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
 
 @numba.njit(cache=True)
 def _burden(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
-    """How much more a part would be over its limits with a node."""
+    """The increase of a part's load above its limits if a node joins it."""
     burden = 0.0
     for c in range(limits.size):
         burden += max(0, min(weight[c], load[c] + weight[c] - limits[c])) / max(limits[c], 1)
@@ -106,7 +108,7 @@ def _burden(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
 
 @numba.njit(cache=True)
 def _next_with_room(weight: np.ndarray, loads: np.ndarray, limits: np.ndarray, start: int) -> int:
-    """The first part from ``start`` on, cyclically, that has room for a node, else the one that it burdens least."""
+    """The first part from ``start`` on, cyclically, that has room for a node, else the part whose excess would grow least."""
     best, least = -1, np.inf
     for k in range(loads.shape[0]):
         part = (start + k) % loads.shape[0]
@@ -131,7 +133,9 @@ def _propose(
     targets: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Where each node of these rows would go, P for anywhere, and cut edges lost per weight; modifies the last two."""
+    """Propose a part for each node of these rows that is in an overloaded part. Modifies the last two arguments: ``targets``,
+    where P stands for any part, and ``scores``, the cut edges gained for each unit of relief.
+    """
     for row in range(indptr.size - 1):
         node = first + row
         own = parts[node]
@@ -163,9 +167,9 @@ def _move(
     limits: np.ndarray,
     swapping: bool,
 ) -> None:
-    """Move the nodes of ``order`` while their part is over a limit and the next is not; modifies parts and loads.
+    """Move the nodes of ``order`` as long as their part is over a limit and the next is not; modifies parts and loads.
 
-    ``swapping``: also where that goes over a limit by less, which makes room for something else.
+    swapping: also allow moves to a part that then exceeds a limit by less, which makes room for other nodes.
     """
     nearby = 0
     for node in order:
@@ -195,7 +199,9 @@ def _follow_neighbours(
     limits: np.ndarray,
     affinity: np.ndarray,
 ) -> int:
-    """Nodes moved: each to the part with most of its neighbours that has room; modifies parts and loads."""
+    """Move each node to the part with most of its neighbours that has room; return the number of moved nodes. Modifies parts
+    and loads.
+    """
     moved = 0
     for row in range(indptr.size - 1):
         node = first + row

@@ -1,12 +1,12 @@
 """Moves of nodes between parts so that hybrid plans send fewer rows, after any partitioner (``--objective rows``).
 
-Partitioners minimise cut edges, or the (source, other part) pairs of METIS' ``volume``. What a hybrid plan sends is the
-total of minimum vertex covers, one for each pair of parts (``hpcgnn.plan.cover``). From the current covers, the change that
-a node's move makes is estimated in the time of a look at its neighbours' rows: rows that only its edges need go, and at its
-new place it needs a row for each part in which not every neighbour has one for its part. The estimate keeps all other rows
-as they are and so is never below what the best plan sends. Nodes of the boundary are visited in random order, and moves
-that cost rows are made by chance, less and less often (annealing). After each batch of passes the covers are counted and
-chosen anew by matchings (``rows_cover``); the best partition of all batches is kept, or the one given.
+Partitioners minimise cut edges, or the (source, other part) pairs of METIS' ``volume``. A hybrid plan sends as many rows as the
+minimum vertex covers of all pairs of parts have in total (``hpcgnn.plan.cover``). The change by a node's move is estimated from
+the current covers, by a look at the rows of its neighbours: rows that only its edges need are saved, and in its new part it
+needs a row for each part in which not every neighbour has a row for that part. The estimate leaves all other rows unchanged, so
+it is never below the best plan. Nodes of the boundary are visited in random order. Moves that cost rows are made with a
+probability that falls over time (simulated annealing). After each batch of passes, the covers are counted and chosen again by
+matchings (``rows_cover``). The result is the best partition after any batch, or the given one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _RUN = 16
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much work: ``passes`` over the boundary, ``batch`` of them before each exact count, and the ``temperature`` in
-    rows of the first pass, which falls to 0 in the last."""
+    """The amount of work. passes: over the boundary. batch: number of passes before each exact count. temperature: in rows, of
+    the first pass; it falls to 0 in the last pass.
+    """
 
     passes: int = 9
     batch: int = 3
@@ -37,19 +38,21 @@ class Schedule:
 
     @classmethod
     def of(cls, num_parts: int) -> Schedule:
-        """Twice as many passes from 32 parts: that is little to what METIS takes for its ``volume`` then."""
+        """The schedule for a number of parts. From 32 parts on there are twice as many passes, which still take less time than
+        METIS needs for its ``volume``.
+        """
         return cls(passes=9 if num_parts < 32 else 18)
 
 
-# What annealing starts with costs rows. Where it does not earn them back, as from parts that were good already:
+# Annealing first costs rows. If it does not regain them, for instance because the parts were good already, this schedule is
+# used:
 _DOWNHILL = Schedule(passes=4, batch=2, temperature=0.0)
 
 
 @dataclass(frozen=True)
 class RowsResult:
-    """``parts`` (N,) int32 and what hybrid plans send in all, before and after; ``batches``: after each batch of passes.
-
-    ``complete`` is whether all passes were made, that is, the time allowed did not matter.
+    """The result of a refinement. parts: (N,) int32. rows_before, rows_after: rows that hybrid plans send in total. batches:
+    these rows after each batch of passes. complete: whether all passes were made, so that the time limit had no effect.
     """
 
     parts: np.ndarray
@@ -60,14 +63,14 @@ class RowsResult:
 
     @property
     def note(self) -> str:
-        """What came of it, in one sentence."""
+        """The result in one sentence."""
         share = 100 * (1 - self.rows_after / max(self.rows_before, 1))
         text = f"the hybrid plan sends {self.rows_after:,} rows, {self.rows_before:,} before the refinement ({share:.1f} % fewer)"
         return text if self.complete else f"{text}, which the time allowed cut short"
 
 
 def _ignore(_: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that nothing displays."""
 
 
 def minimise_rows(
@@ -84,19 +87,22 @@ def minimise_rows(
     advance: Advance = _ignore,
     on_batch: OnBatch | None = None,
 ) -> RowsResult:
-    """Move nodes so that the minimum vertex covers of all pairs of parts shrink; never more rows than before.
+    """Move nodes so that the minimum vertex covers of all pairs of parts shrink. The result never has more rows than before.
+
+    It runs in one thread, and takes O(edges + parts) memory: about 40 bytes for each direction of an edge.
 
     Args:
-        indptr, indices: in-edges by destination, (N+1,) from 0 and (E,); directed or not, self-loops and repeated edges
-            allowed. parts: (N,) integers below ``num_parts``.
-        weights: (N, C) int64, what is balanced. limits: what a part may weigh, to be broadcast to (P, C). Only moves to
-            parts that stay within theirs are made, so that a part over its limit never grows.
-        seconds: an allowance, looked at between passes, that also makes annealing faster. Without one the result depends
-            on nothing but the other arguments; with one that runs out, on the clock. Loading compiled loops is not in it.
-        advance: called with the visits, ``schedule.passes * N`` in all. on_batch: with the parts (a copy) and the exact
-            rows after each batch.
-
-    Memory O(edges + parts): about 40 bytes for each direction of an edge. One thread.
+        indptr, indices: in-edges by destination, (N+1,) from 0 and (E,); directed or not; self-loops and parallel edges are
+            allowed.
+        parts: (N,) integers below ``num_parts``.
+        weights: (N, C) int64 quantities to balance.
+        limits: the largest weights of a part, to be broadcast to (P, C). Only moves to parts that stay within their limits are
+            made, so that a part over its limit never grows.
+        seconds: a time limit, checked between passes; a short one also makes annealing cool faster. Without a limit the result
+            depends on the other arguments only; if the limit is reached, it depends on the clock. The time for loading compiled
+            loops is not included.
+        advance: called with numbers of visited nodes, ``schedule.passes * N`` in total.
+        on_batch: called after each batch with a copy of the parts and the exact number of rows.
     """
     parts, limits = _checked(indptr, indices, parts, num_parts, weights, limits)
     weights = np.ascontiguousarray(weights, dtype=np.int64)
@@ -111,27 +117,29 @@ def minimise_rows(
 
 
 def _load_loops() -> None:
-    """Compile the loops or load them compiled, by a graph of two nodes: no time that is allowed goes by meanwhile."""
+    """Load the loops, or compile them, by a run on a graph of two nodes, so that this takes none of the time limit."""
     two, ones = np.arange(2, dtype=np.int32), np.ones((2, 1), dtype=np.int64)
     search = _Search(np.array([0, 0, 1]), two[:1], two, 2, ones, 2 * np.ones((2, 1), dtype=np.int64), 0)
     search.anneal(_DOWNHILL, np.inf, _ignore, None)
 
 
 def limits_of(parts: np.ndarray, num_parts: int, weights: np.ndarray, tolerance: float) -> np.ndarray:
-    """(C,) int64: ``tolerance`` times the mean weight (N, C) of a part, or what the heaviest weighs if that is more."""
+    """(C,) int64: ``tolerance`` times the mean weight of a part, or the weight of the heaviest part if that is more. weights:
+    (N, C).
+    """
     load = _load(parts, num_parts, weights)
     return np.maximum(load.max(axis=0), (tolerance * load.sum(axis=0) / num_parts).astype(np.int64))
 
 
 def _load(parts: np.ndarray, num_parts: int, weights: np.ndarray) -> np.ndarray:
-    """(P, C) int64."""
+    """(P, C) int64 weights of the parts."""
     load = np.zeros((num_parts, weights.shape[1]), dtype=np.int64)
     np.add.at(load, parts, weights)
     return load
 
 
 class _Search:
-    """Where the search is, and the best that it has seen."""
+    """The present partition of the search, and the best one so far."""
 
     def __init__(
         self,
@@ -153,13 +161,13 @@ class _Search:
         self.best = parts
         self._start_from(parts)
         self.rows_before = self.best_rows = self.rows
-        self._pass_seconds = 2 * self._count_seconds  # until one was made
+        self._pass_seconds = 2 * self._count_seconds  # an estimate until the first pass
 
     def anneal(self, schedule: Schedule, deadline: float, advance: Advance, on_batch: OnBatch | None) -> bool:
-        """Passes from the best partition so far; whether there was time for all of them.
+        """Make passes from the best partition so far, and return whether there was time for all of them.
 
-        The temperature is in proportion to how many are left. Where time is short, as far as the last pass tells, fewer
-        are left, and it starts lower.
+        The temperature is proportional to the number of remaining passes. If the last pass shows that time will not suffice,
+        there are fewer passes, and the temperature starts lower.
         """
         if self.rows != self.best_rows:
             self._start_from(self.best)
@@ -175,7 +183,9 @@ class _Search:
         return True
 
     def _affordable(self, deadline: float, batch: int) -> float:
-        """Passes, with a count after each batch, before the deadline; as much as one more count takes is kept in reserve."""
+        """The number of passes that fit before the deadline, each with its share of the count after a batch. Time for one more
+        count is kept in reserve.
+        """
         time_left = deadline - time.perf_counter() - 2 * self._count_seconds
         return time_left / max(self._pass_seconds + self._count_seconds / batch, 1e-9)
 
@@ -201,7 +211,7 @@ class _Search:
         self._pass_seconds = time.perf_counter() - started
 
     def _count(self, on_batch: OnBatch | None) -> None:
-        """Count the rows exactly where they are not, and go on from a cover of that size."""
+        """Count the rows exactly, unless they are counted already, and continue with a cover of that size."""
         if self._counted:
             return
         self._take_cover()
@@ -225,7 +235,9 @@ class _Search:
 
 
 def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Runs of nodes in random order: neighbours often have near numbers, and are then in the processor's caches."""
+    """Runs of consecutive nodes in random order, because neighbours often have close numbers, and are then in the processor's
+    caches.
+    """
     runs = -(-nodes.size // _RUN)
     at = (random.permutation(runs)[:, None] * _RUN + np.arange(_RUN)).ravel()
     return nodes[at[at < nodes.size]]

@@ -1,12 +1,12 @@
-"""The rows that hybrid plans send, counted exactly: minimum vertex covers of all pairs of parts by one matching.
+"""The exact number of rows that hybrid plans send: minimum vertex covers of all pairs of parts, by one matching.
 
-A node has a *role* as a source and one as a destination. Every edge joins the first role of its source with the second of
-its destination, so that roles form an undirected graph. Where an edge's ends lie in different parts, one of them must have
-a row for the other's part: the source sends itself there (*post*), or the destination gets a sum from there (*pre*). A
-*place* is a role and another part in which it has neighbours; which places have rows is a vertex cover of a graph whose
-edges are the cut edges. That graph is bipartite (on one side are roles whose part's number is below the other's), so the
-smallest cover is as large as a maximum matching. In a graph that holds both directions of every edge the rows from b to a
-mirror those from a to b: one role does for both, and counts twice.
+A node has a *role* as a source and another one as a destination. Every edge joins the first role of its source with the second
+role of its destination, so roles form an undirected graph. If the ends of an edge are in different parts, one of them needs a
+row for the other's part: the source sends its own row there (*post*), or the destination receives a sum from there (*pre*). A
+*place* is a role together with another part in which it has neighbours. The places with rows form a vertex cover of a graph
+whose edges are the cut edges. This graph is bipartite (one side has the roles whose part's number is the lower one), so its
+minimum cover is as large as its maximum matching. If a graph has both directions of every edge, the rows from part b to part a
+mirror those from a to b, so one role for each node suffices, and its rows count twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hpcgnn.errors import HpcgnnError
 
 
 class Roles(NamedTuple):
-    """The graph of roles, without self-loops and repeated edges; role ``r`` of node v is ``v + r * nodes``.
+    """The graph of roles, without self-loops and parallel edges. Role ``r`` of node v has the number ``v + r * nodes``.
 
-    ``begin`` (M+1,) int64 delimits each role's neighbours in ``other`` (m,) int32, ascending; ``twin`` (m,) int32 or int64
-    is the position of the same edge at its other end. M is ``nodes`` times ``roles``, which is 1 or 2.
+    begin: (M+1,) int64 offsets of each role's neighbours in ``other`` (m,) int32, which ascend. twin: (m,) int32 or int64
+    position of the same edge at its other end. M is ``nodes`` times ``roles``, which is 1 or 2.
     """
 
     begin: np.ndarray
@@ -36,7 +36,9 @@ class Roles(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """Places ``begin[i]`` to ``begin[i + 1]`` are role i's: ``part`` (places,) int32, and whether there is a ``row``, bool."""
+    """A vertex cover. Role i has the places ``begin[i]`` to ``begin[i + 1]``. part: (places,) int32. row: (places,) bool,
+    whether the place has a row.
+    """
 
     begin: np.ndarray
     part: np.ndarray
@@ -44,7 +46,7 @@ class Cover(NamedTuple):
 
 
 def roles_of(indptr: np.ndarray, indices: np.ndarray) -> Roles:
-    """The roles of the graph with these in-edges: ``indptr`` (N+1,) from 0, ``indices`` (E,) sources of each destination."""
+    """The roles of a graph. indptr: (N+1,) from 0. indices: (E,) sources of the in-edges of each node."""
     nodes = indptr.size - 1
     if 2 * max(nodes, indices.size) >= 1 << 31:
         raise HpcgnnError(
@@ -63,7 +65,7 @@ def roles_of(indptr: np.ndarray, indices: np.ndarray) -> Roles:
 
 
 def _simple(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
-    """Without self-loops and repeated edges; rows ascending."""
+    """The graph without self-loops and parallel edges, with ascending rows."""
     nodes = indptr.size - 1
     kept = indices != np.repeat(np.arange(nodes, dtype=indices.dtype), np.diff(indptr))
     begin = np.concatenate(([0], np.cumsum(kept)))[indptr].astype(np.int32)
@@ -75,7 +77,9 @@ def _simple(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
 
 @numba.njit(cache=True)
 def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(m,) int32. Roles are visited in order, and neighbours ascend: each visit is the next neighbour of the other end."""
+    """(m,) int32 positions of each edge at its other end. Roles are visited in order and neighbours ascend, so each visit is
+    the next neighbour of the other end.
+    """
     twin = np.empty(other.size, np.int32)
     cursor = begin[:-1].copy()
     for i in range(begin.size - 1):
@@ -86,9 +90,9 @@ def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def minimum_cover(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[Cover, int]:
-    """Which places have rows in a plan that sends the fewest, and how many rows that plan sends.
+    """A minimum vertex cover, and the number of rows that a plan with this cover sends.
 
-    ``part`` (M,) int32 is each role's. Memory O(edges); time O(edges) and the matching, of Hopcroft and Karp.
+    part: (M,) int32 part of each role. Takes O(edges) memory, and the time of the matching by Hopcroft and Karp.
     """
     begin, of_part, place_of_edge = _places(graph, part, num_parts)
     number, left, right = _sides(begin, of_part, part)
@@ -127,7 +131,9 @@ def _places(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[np.ndarray,
 
 @numba.njit(cache=True)
 def _sides(begin: np.ndarray, of_part: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """``(number of each place on its side, places on the left, on the right)``; left: the role's part is the lower one."""
+    """``(number of each place on its side, number of places on the left, and on the right)``. A place is on the left if the
+    role's part has the lower number.
+    """
     number = np.empty(of_part.size, np.int32)
     left = right = 0
     for i in range(begin.size - 1):
@@ -145,7 +151,7 @@ def _sides(begin: np.ndarray, of_part: np.ndarray, part: np.ndarray) -> tuple[np
 def _cut_graph(
     graph: Roles, part: np.ndarray, place_of_edge: np.ndarray, number: np.ndarray, left: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the cut edges by their left place."""
+    """The cut edges as CSR, by their left places."""
     indptr = np.zeros(left + 1, np.int32)
     for i in range(graph.begin.size - 1):
         for e in range(graph.begin[i], graph.begin[i + 1]):
@@ -175,7 +181,9 @@ def _koenig(
     part: np.ndarray,
     number: np.ndarray,
 ) -> np.ndarray:
-    """(places,) bool, the cover: left places that alternating paths from unmatched ones do not reach, right ones they do."""
+    """(places,) bool minimum cover by Kőnig's theorem: the left places that alternating paths from unmatched left places do not
+    reach, and the right places that they reach.
+    """
     back = np.full(right, -1, np.int32)
     reached_left = partner < 0
     stack = np.empty(partner.size, np.int32)
@@ -194,7 +202,7 @@ def _koenig(
             other = indices[k]
             if not reached_right[other]:
                 reached_right[other] = True
-                matched = back[other]  # there is one: else the path would augment a maximum matching
+                matched = back[other]  # it is matched, because otherwise the path would augment a maximum matching
                 if not reached_left[matched]:
                     reached_left[matched] = True
                     stack[top] = matched

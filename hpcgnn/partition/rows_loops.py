@@ -1,8 +1,8 @@
-"""The inner loops that move nodes so that plans send fewer rows, compiled by numba; arrays are modified in place.
+"""The inner loops that move nodes so that plans send fewer rows, compiled by numba. They modify arrays in place.
 
-``part`` (M,) int32 is each role's part (``rows_cover.Roles``), ``load`` (P, C) int64 what each part weighs. All the while
-the rows are a vertex cover of the cut edges, and none of them is redundant: each has a *need*, the number of its edges whose
-other end has no row for this one's part. How many rows there are is therefore never less than the best plan sends.
+part: (M,) int32 part of each role (``rows_cover.Roles``). load: (P, C) int64 weight of each part. The rows are always a vertex
+cover of the cut edges, and none of them is redundant: each has a *need*, the number of its edges whose other end has no row for
+the part of this end. So the number of rows is never below that of the best plan.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _PRICE_OF_AN_EDGE = 0.001
 
 
 class Rows(NamedTuple):
-    """The rows of role i at ``begin[i]`` and on, ``held[i]`` of them: the ``part`` that each is for, and its ``need``.
+    """The rows of all roles. Those of role i are the ``held[i]`` rows from ``begin[i]`` on; each has the ``part`` to which it
+    is sent, and its ``need``.
 
-    begin: (M+1,) int64, with room for as many rows as the role has neighbours, at most one a part. Others: int32.
+    begin: (M+1,) int64, with room for one row for each neighbour, but at most one for each part. The other arrays are int32.
     """
 
     begin: np.ndarray
@@ -30,20 +31,22 @@ class Rows(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work space; between calls all but ``found``, ``start`` and ``bucket`` are zero. (P,) int64 but for ``bucket``."""
+    """Work space. Between calls, all arrays but ``found``, ``start`` and ``bucket`` are zero. All are (P,) int64, except
+    ``bucket``.
+    """
 
     bucket: np.ndarray  # (largest degree,) int32
-    found: np.ndarray  # parts of a role's neighbours
-    number: np.ndarray  # neighbours in each part
+    found: np.ndarray  # parts of the neighbours of a role
+    number: np.ndarray  # number of neighbours in each part
     start: np.ndarray
-    agreeing: np.ndarray  # neighbours of a group with a row for each part
-    free: np.ndarray  # of a node in each part: groups of neighbours for which no row is needed
-    edges: np.ndarray  # of a node: its neighbours in each part
+    agreeing: np.ndarray  # number of neighbours of a group with a row for each part
+    free: np.ndarray  # number of groups of a node's neighbours that need no row if the node is in each part
+    edges: np.ndarray  # number of a node's neighbours in each part
     candidates: np.ndarray
 
 
 def room_for_rows(graph: Roles, num_parts: int) -> Rows:
-    """Without any rows; memory O(edges)."""
+    """Space for rows, of which there are none yet. Takes O(edges) memory."""
     room = np.minimum(np.diff(graph.begin), num_parts)
     begin = np.concatenate(([0], np.cumsum(room)))
     part, need = (np.empty(int(begin[-1]), dtype=np.int32) for _ in range(2))
@@ -51,14 +54,14 @@ def room_for_rows(graph: Roles, num_parts: int) -> Rows:
 
 
 def work_space(graph: Roles, num_parts: int) -> Work:
-    """For :func:`move_nodes`; memory O(parts + largest degree)."""
+    """The work space of :func:`move_nodes`. Takes O(parts + largest degree) memory."""
     largest = int(np.diff(graph.begin).max(initial=0))
     return Work(np.zeros(largest, dtype=np.int32), *(np.zeros(num_parts, dtype=np.int64) for _ in range(7)))
 
 
 @numba.njit(cache=True, inline="always")
 def _find(rows: Rows, role: int, part: int) -> int:
-    """Where ``role`` has its row for ``part``, or -1."""
+    """The index of the row of ``role`` for ``part``, or -1."""
     first = rows.begin[role]
     for at in range(first, first + rows.held[role]):
         if rows.part[at] == part:
@@ -68,7 +71,7 @@ def _find(rows: Rows, role: int, part: int) -> int:
 
 @numba.njit(cache=True)
 def take_cover(graph: Roles, part: np.ndarray, cover: Cover, rows: Rows) -> None:
-    """Make ``rows`` those of the cover."""
+    """Replace ``rows`` by those of the cover."""
     for i in range(graph.begin.size - 1):
         count = 0
         for place in range(cover.begin[i], cover.begin[i + 1]):
@@ -88,7 +91,7 @@ def take_cover(graph: Roles, part: np.ndarray, cover: Cover, rows: Rows) -> None
 
 @numba.njit(cache=True)
 def _drop(graph: Roles, part: np.ndarray, rows: Rows, role: int, at: int) -> None:
-    """Remove a row that no edge needs: all its edges have rows at their other ends, which are needed the more."""
+    """Remove a row that no edge needs. The rows at the other ends of its edges are then needed by one more edge each."""
     theirs, last = rows.part[at], rows.begin[role] + rows.held[role] - 1
     rows.part[at], rows.need[at] = rows.part[last], rows.need[last]
     rows.held[role] -= 1
@@ -102,7 +105,7 @@ def _drop(graph: Roles, part: np.ndarray, rows: Rows, role: int, at: int) -> Non
 
 @numba.njit(cache=True)
 def _take_out(graph: Roles, part: np.ndarray, rows: Rows, role: int) -> None:
-    """Remove the rows of ``role``, and those of its neighbours that nothing else needs."""
+    """Remove the rows of ``role``, and those rows of its neighbours that no other edge needs."""
     mine = part[role]
     for e in range(graph.begin[role], graph.begin[role + 1]):
         other = graph.other[e]
@@ -116,7 +119,7 @@ def _take_out(graph: Roles, part: np.ndarray, rows: Rows, role: int) -> None:
 
 @numba.njit(cache=True)
 def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -> None:
-    """Give ``role``, which has none, a row for each part in which a neighbour has none for its part."""
+    """Give ``role``, which has no rows, a row for each part in which some neighbour has no row for the part of ``role``."""
     mine, count = part[role], 0
     for e in range(graph.begin[role], graph.begin[role + 1]):
         other = graph.other[e]
@@ -140,7 +143,9 @@ def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -
 
 @numba.njit(cache=True)
 def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
-    """Sort the neighbours into ``bucket`` by part; returns how many parts were ``found``. A group ends at its ``start``."""
+    """Sort the neighbours into ``bucket`` by part, and return the number of parts ``found``. Afterwards, ``start`` of a part is
+    the end of its group.
+    """
     count, begin, end = 0, graph.begin[role], graph.begin[role + 1]
     for e in range(begin, end):
         theirs = part[graph.other[e]]
@@ -161,10 +166,11 @@ def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
 
 @numba.njit(cache=True)
 def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, work: Work) -> int:
-    """Look at neighbours in one part. Returns how many rows they lose when the node leaves its part ``mine``.
+    """Examine the neighbours in one part, and return the number of their rows that become redundant when the node leaves its
+    part ``mine``.
 
-    In ``agreeing`` are then as many as ``size`` for the parts for which all have rows. ``covered``: the rows in question
-    are not theirs, as the node has one for their part, or is in it.
+    Afterwards, ``agreeing`` equals ``size`` for the parts for which all of these neighbours have rows. covered: these
+    neighbours need no row for ``mine``, because the node has a row for their part or is in it.
     """
     lost, alive = 0, 1
     for m in range(size):
@@ -184,7 +190,7 @@ def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, wo
 
 @numba.njit(cache=True)
 def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: int, work: Work) -> tuple[int, int, int]:
-    """``(rows that go when the role leaves its part, parts of its neighbours, candidates known)``.
+    """``(rows saved when the role leaves its part, number of parts of its neighbours, number of candidates)``.
 
     Adds to ``free`` and ``edges`` of the candidates.
     """
@@ -197,7 +203,7 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
         if work.free[theirs] == 0:
             work.candidates[known] = theirs
             known += 1
-        work.free[theirs] += 1  # there, they are neighbours within a part
+        work.free[theirs] += 1  # in that part, they would be neighbours within a part
         work.edges[theirs] += size
         covered = theirs == mine or _find(rows, role, theirs) >= 0
         gone += _weigh_group(rows, mine, covered, first, size, work)
@@ -218,7 +224,7 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
 @numba.njit(cache=True)
 def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int) -> bool:
     fits = True
-    for c in range(weight.size):  # what it weighs nothing of may well be over its limit
+    for c in range(weight.size):  # a quantity that the node does not have may be over its limit
         fits = fits and (weight[c] == 0 or load[target, c] + weight[c] <= limits[target, c])
     return fits
 
@@ -234,10 +240,11 @@ def _best_target(
     limits: np.ndarray,
     work: Work,
 ) -> tuple[int, float]:
-    """``(part, gain)``: where the node's move saves the most rows and weighs not too much, or -1.
+    """``(part, gain)`` of the move of a node that saves most rows and stays within the limits; the part is -1 if there is none.
 
-    Of equal savings, that with the fewest cut edges: an edge counts for a thousandth of a row. With the rows of all others
-    as they are, a moved node needs one for each part where not all its neighbours have one for its part.
+    Among equal savings, the move with the fewest cut edges is taken: an edge counts as a thousandth of a row. With the rows of
+    all other nodes unchanged, a moved node needs a row for each part in which not all of its neighbours have a row for its
+    part.
     """
     mine, gone, needed, known = part[node], 0, 0, 0
     for r in range(graph.roles):
@@ -279,7 +286,7 @@ def boundary(graph: Roles, part: np.ndarray) -> np.ndarray:
 
 @numba.njit(cache=True)
 def _log_uniform(seed: int, node: int) -> float:
-    """The logarithm of a number in (0, 1], drawn by ``seed`` and ``node`` (splitmix64)."""
+    """The logarithm of a random number in (0, 1], a function of ``seed`` and ``node`` (splitmix64)."""
     z = np.uint64(seed) + np.uint64(node + 1) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -301,12 +308,14 @@ def move_nodes(
     resting: np.ndarray,
     work: Work,
 ) -> int:
-    """Visit the nodes in ``order`` and move each to its best part if that saves rows, or by chance if it does not.
+    """Visit the nodes in ``order``, and move each to its best part if that saves rows, or with some probability if it costs
+    rows. Return the number of moves.
 
-    A move that costs ``c`` rows is made with probability ``exp(-c / temperature)``, never at temperature 0. ``weights`` is
-    (N, C) int64, ``limits`` (P, C) int64 the most that a part may weigh. ``resting`` (N,) bool are nodes to leave out once:
-    those whose best move was to cost a row or more. Returns how many nodes moved. Time O(sum over the
-    boundary's edges of the other end's rows), space that of ``work``.
+    A move that costs ``c`` rows is made with the probability ``exp(-c / temperature)``, and never at temperature 0. Takes O(sum
+    over the boundary's edges of the number of rows at the other end) time, and the memory of ``work``.
+
+    weights: (N, C) int64. limits: (P, C) int64 largest weights of the parts. resting: (N,) bool, nodes to skip once, because
+    their best move would have cost a row or more.
     """
     moved = 0
     for node in order:

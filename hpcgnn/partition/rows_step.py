@@ -1,4 +1,4 @@
-"""The refinement of ``--objective rows`` as a step of partitioning: rank 0 reads the edges and moves nodes of all slabs."""
+"""The refinement of ``--objective rows`` as a step of partitioning: rank 0 reads the edges, and moves nodes of all slabs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from hpcgnn.partition.methods import TOLERANCE, Problem
 from hpcgnn.partition.rows import RowsResult, Schedule, limits_of, minimise_rows
 from hpcgnn.partition.slabs import Advance, edge_chunks
 
-# Less is not worth the clock: on small graphs, where partitioners take no time, the result then depends on the seed only.
+# The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed
+# only.
 _LEAST_SECONDS = 1.0
 
 
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
-    """``(better parts of this rank's nodes (n,) int32, a sentence on what came of it)``. Collective.
+    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective.
 
-    It takes no longer than ``seconds``, what the partitioner took, or a second if that is more. No part gets heavier than
-    the tolerance allows or, in a quantity that was spread worse, than the heaviest was. Rank 0 holds all edges, about 40
-    bytes for each direction; the others wait.
+    It takes at most ``seconds``, the time of the partitioner, or one second if that is more. No part exceeds the tolerance or,
+    in a quantity that was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction,
+    while the other ranks wait.
     """
     world = problem.world
     everything = np.zeros(world.size, dtype=np.int64)
@@ -33,7 +34,7 @@ def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Ad
 
 
 def refine_steps(num_nodes: int, num_parts: int) -> int:
-    """What :func:`refine_rows` advances in all."""
+    """The number of steps by which :func:`refine_rows` advances in total."""
     return Schedule.of(num_parts).passes * num_nodes
 
 
@@ -45,7 +46,8 @@ def _refine(problem: Problem, parts: np.ndarray, seconds: float, advance: Advanc
     for chunk in edge_chunks(reader, 0, nodes):
         indices[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
     weights = problem.balance.weights(reader, 0, indptr)
-    if "edges" in problem.balance.names:  # also without the one for each node: both are looked at
+    # The weights count each node as one more edge; the number of edges alone is balanced as well.
+    if "edges" in problem.balance.names:
         weights = np.column_stack((weights, np.diff(indptr)))
     limits = limits_of(parts, num_parts, weights, TOLERANCE)
     return minimise_rows(

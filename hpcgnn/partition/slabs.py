@@ -1,6 +1,6 @@
-"""Each rank's slab of ``graph.h5``, read in chunks of bounded size, and the symmetric graph that partitioners take.
+"""Each rank's slab of ``graph.h5``, read in chunks of bounded size, and the symmetric graph for partitioners.
 
-A slab is a range of original node ids with their in-edges. No rank reads, or holds, more than its slab.
+A slab is a range of original node ids with their in-edges. No rank reads or holds more than its slab.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class EdgeChunk:
-    """In-edges of nodes ``[first, last)``: ``indptr`` (n+1) int64 not rebased to 0, ``sources`` (m,) int64."""
+    """In-edges of the nodes ``[first, last)``. indptr: (n+1) int64, not rebased to 0. sources: (m,) int64."""
 
     first: int
     last: int
@@ -34,7 +34,7 @@ class EdgeChunk:
 
 
 def edge_chunks(reader: SlabReader, first: int, last: int) -> Iterator[EdgeChunk]:
-    """The in-edges of nodes ``[first, last)``, about ``CHUNK_EDGES`` at a time (a row is never split)."""
+    """The in-edges of the nodes ``[first, last)``, about ``CHUNK_EDGES`` at a time; a row is never split."""
     for block in range(first, last, CHUNK_NODES):
         block_end = min(block + CHUNK_NODES, last)
         indptr = reader.indptr(block, block_end)
@@ -48,7 +48,9 @@ def edge_chunks(reader: SlabReader, first: int, last: int) -> Iterator[EdgeChunk
 
 
 def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[EdgeChunk]:
-    """The same number of chunks on every rank, empty ones where a rank has no more; reading errors are agreed. Collective."""
+    """The same number of chunks on every rank, with empty chunks on ranks that have no more; errors of reading are raised on
+    all ranks. Collective.
+    """
     nothing = EdgeChunk(0, 0, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     while True:
         with together(world, doing):
@@ -60,7 +62,7 @@ def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[E
 
 @dataclass(frozen=True)
 class Slab:
-    """Nodes ``[first, last)`` of this rank; ``bounds`` (size+1) int64 holds every rank's, ``indptr`` is not rebased to 0."""
+    """The nodes ``[first, last)`` of this rank. bounds: (size+1) int64 first node of every rank. indptr: not rebased to 0."""
 
     bounds: np.ndarray
     first: int
@@ -69,12 +71,14 @@ class Slab:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of this slab."""
+        """Number of nodes of this slab."""
         return self.last - self.first
 
     @classmethod
     def of(cls, world: World, reader: SlabReader) -> Slab:
-        """This rank's slab: about an equal share of nodes plus in-edges, and a node at least if there are enough. Collective."""
+        """This rank's slab, with about an equal share of nodes plus in-edges, and at least one node if there are enough.
+        Collective.
+        """
         with together(world, "read the graph"):
             bounds = _balanced_bounds(reader, world.size)
             first, last = int(bounds[world.rank]), int(bounds[world.rank + 1])
@@ -82,12 +86,12 @@ class Slab:
         return cls(bounds, first, last, indptr)
 
     def owners(self, nodes: np.ndarray) -> np.ndarray:
-        """The rank whose slab holds each node."""
+        """(m,) the rank whose slab holds each node."""
         return np.searchsorted(self.bounds, nodes, side="right") - 1
 
 
 def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
-    """First node of each slab, found by bisecting ``indptr`` in the file."""
+    """The first node of each slab, found by bisection of ``indptr`` in the file."""
     nodes, edges = reader.meta.num_nodes, reader.meta.num_edges
     bounds = np.zeros(size + 1, dtype=np.int64)
     for rank in range(1, size):
@@ -108,13 +112,13 @@ def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
 
 
 class Directory:
-    """One int64 value for every node, held by the rank whose slab it is in."""
+    """One int64 value for each node, held by the rank whose slab has the node."""
 
     def __init__(self, world: World, slab: Slab, values: np.ndarray) -> None:
         self._world, self._slab, self._values = world, slab, values
 
     def lookup(self, nodes: np.ndarray) -> np.ndarray:
-        """The values of ``nodes`` (m,), wherever they are held. Collective; ``m`` may differ between ranks."""
+        """The values of ``nodes`` (m,), whichever ranks hold them. Collective; ``m`` may differ between ranks."""
         if self._world.size == 1:
             return self._values[nodes]
         wanted, inverse = np.unique(nodes, return_inverse=True)
@@ -126,10 +130,10 @@ class Directory:
 def symmetric_neighbours(
     world: World, reader: SlabReader, slab: Slab, dtype: np.dtype, advance: Advance
 ) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's rows of the graph joined with its transpose, without self-loops and duplicates. Collective.
+    """This rank's rows of the union of the graph and its transpose, without self-loops and parallel edges. Collective.
 
-    Returns ``indptr`` (n+1) int64 from 0 and sorted global ``indices`` of ``dtype``. The edges are read twice, first to
-    count and then to fill, so that nothing but the result and one chunk is in memory. ``advance`` counts nodes, twice.
+    Returns ``indptr`` (n+1) int64 from 0, and sorted global ``indices`` of ``dtype``. The edges are read twice, to count and
+    then to store them, so that only the result and one chunk are in memory. ``advance`` counts each node twice.
     """
     degrees = np.zeros(slab.num_nodes, dtype=np.int64)
     for chunk, rows, _ in _both_directions(world, reader, slab):
@@ -142,14 +146,14 @@ def symmetric_neighbours(
         loops.place(rows, columns, cursor, indices)
         advance(chunk.last - chunk.first)
     loops.sort_unique_rows(indptr, indices)
-    indices.resize(int(indptr[-1]), refcheck=False)  # gives the rest back to the system
+    indices.resize(int(indptr[-1]), refcheck=False)  # returns the remaining memory to the system
     return indptr, indices
 
 
 def _both_directions(
     world: World, reader: SlabReader, slab: Slab
 ) -> Iterator[tuple[EdgeChunk, np.ndarray, np.ndarray]]:
-    """``(chunk, rows from 0, global columns)`` of both directions of every edge with an end in this slab. Collective."""
+    """``(chunk, rows from 0, global columns)`` of both directions of every edge that has an end in this slab. Collective."""
     for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
         destinations = chunk.destinations()
         straight = chunk.sources != destinations
@@ -164,5 +168,5 @@ def _both_directions(
 
 
 def _no_nodes(chunk: EdgeChunk) -> EdgeChunk:
-    """An empty chunk: what arrives from other ranks is not this rank's progress."""
+    """An empty chunk, because edges that come from other ranks do not count as progress of this rank."""
     return EdgeChunk(chunk.last, chunk.last, chunk.indptr[-1:], chunk.sources[:0])

@@ -16,11 +16,12 @@ LDG_PASSES = 5
 
 
 def stream(reader: SlabReader, balance: Balance, num_parts: int, tolerance: float, advance: Advance) -> np.ndarray:
-    """Parts (N,) int32 by linear deterministic greedy (Stanton and Kliot 2012), streamed again to improve (Nishimura 2013).
+    """Parts (N,) int32 by linear deterministic greedy (Stanton and Kliot 2012), with further passes to improve them (Nishimura
+    2013).
 
-    Nodes come in the order of the file with their in-neighbours, so a directed graph is judged by its in-edges. Every
-    quantity of ``balance`` has a capacity of ``tolerance`` times its mean; the fullest one counts. ``advance`` counts
-    nodes, ``LDG_PASSES`` times.
+    Nodes are read in the order of the file with their in-neighbours, so only in-edges of a directed graph count. Every quantity
+    of ``balance`` has a capacity of ``tolerance`` times its mean, and the fullest quantity decides. ``advance`` counts each
+    node ``LDG_PASSES`` times.
     """
     nodes = reader.meta.num_nodes
     parts = np.full(nodes, -1, dtype=np.int32)
@@ -36,15 +37,15 @@ def stream(reader: SlabReader, balance: Balance, num_parts: int, tolerance: floa
 
 
 def assign_blocks(first: int, last: int, num_nodes: int, num_parts: int) -> np.ndarray:
-    """Parts (last - first,) int32 of nodes ``[first, last)`` when part p takes ids from ``ceil(p * N / P)`` on."""
+    """Parts (last - first,) int32 of the nodes ``[first, last)``, where part p has the ids from ``ceil(p * N / P)`` on."""
     ids = np.arange(first, last, dtype=np.int64)
     whole, rest = divmod(num_parts, max(num_nodes, 1))
     return (ids * whole + ids * rest // max(num_nodes, 1)).astype(np.int32)  # ids * parts could overflow
 
 
 def assign_randomly(first: int, last: int, num_parts: int, seed: int) -> np.ndarray:
-    """Parts (last - first,) int32 of nodes ``[first, last)``, a function of (seed, id, P) alone."""
-    from hpcgnn.kernels.keyed import splitmix64  # only here, as kernels need torch
+    """Parts (last - first,) int32 of the nodes ``[first, last)``, a function of (seed, id, P) alone."""
+    from hpcgnn.kernels.keyed import splitmix64  # imported here, because the kernels import torch
 
     ids = np.arange(first, last, dtype=np.uint64)
     hashed = splitmix64(splitmix64(ids) ^ splitmix64(np.uint64(seed + 1)))

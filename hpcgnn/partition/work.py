@@ -1,10 +1,10 @@
-"""What a partition that is killed leaves behind, so that the next call with the same arguments continues.
+"""The stored work of a partition that was killed, from which the next call with the same arguments continues.
 
-.parts.h5.work/             beside parts.h5, and gone when that is there
-    lock, key.json          whose it is: the graph, the options, the version; and the uuid of parts.h5
-    assignment, assignment.json    int32 of each node, and its checksum
-    parts.h5                as it is written; sealed: it is whole but for the plan; adding: the plan is being added
-    written.R.S             how far rank R of S has come with writing
+.parts.h5.work/             beside parts.h5; removed once that file is complete
+    lock, key.json          the owner: the graph, the options, the version; and the uuid of parts.h5
+    assignment, assignment.json    int32 part of each node, and its checksum
+    parts.h5                the file under construction; sealed: only the plan is missing; adding: the plan is being added
+    written.R.S             the number of rows that rank R of S has written
     STRATEGY.P.piece        the plan of part P (:mod:`hpcgnn.data.plan_pieces`)
 """
 
@@ -43,7 +43,9 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Work:
-    """The folder, and whether it is another run's that is to be continued; ``uuid`` is that of the file to write."""
+    """The folder of stored work. uuid: of the file to write. continues: whether the folder holds work of an earlier run with
+    the same arguments.
+    """
 
     folder: Path
     uuid: str
@@ -51,7 +53,7 @@ class Work:
 
     @property
     def parts(self) -> Path:
-        """The parts file that has no final name yet."""
+        """The parts file, before it gets its final name."""
         return self.folder / "parts.h5"
 
     def has(self, mark: str) -> bool:
@@ -59,11 +61,11 @@ class Work:
         return (self.folder / mark).exists()
 
     def mark(self, name: str) -> None:
-        """Say that something is so from now on."""
+        """Make a mark, which :meth:`has` finds from now on."""
         (self.folder / name).touch()
 
     def keep_assignment(self, world: World, slab: Slab, parts: np.ndarray, facts: dict[str, Any]) -> None:
-        """Keep ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
+        """Store ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
         path = self.folder / "assignment"
         with together(world, f"write {path}"):
             if world.rank == 0:
@@ -76,7 +78,7 @@ class Work:
                 _replace(path.with_suffix(".json"), facts | {"checksum": _checksum(path)})
 
     def assignment(self, world: World, slab: Slab) -> tuple[np.ndarray, dict[str, Any]] | None:
-        """What :meth:`keep_assignment` kept, if it is whole. Collective."""
+        """The parts and facts that :meth:`keep_assignment` stored, or None if they are incomplete. Collective."""
         facts, path = None, self.folder / "assignment"
         if world.rank == 0 and self.continues:
             facts = _read(path.with_suffix(".json"))
@@ -90,9 +92,10 @@ class Work:
         return parts, facts
 
     def stage(self, schema: h5.Schema) -> str:
-        """How much there is of the parts file: ``WRITTEN`` but for the plan, ``BEGUN``, or ``NOTHING`` of use.
+        """The state of the parts file: ``WRITTEN`` except for the plan, ``BEGUN``, or ``NOTHING`` if there is nothing that can
+        be used.
 
-        It is of no use where the plan was being added: HDF5 may have been between two writes.
+        A file to which the plan was being added cannot be used, because HDF5 may have been interrupted between two writes.
         """
         if not self.continues or self.has("adding"):
             return NOTHING
@@ -106,11 +109,11 @@ class Work:
         return BEGUN
 
     def written(self, world: World) -> Written:
-        """How far this rank has come."""
+        """The progress of this rank in writing the parts file."""
         return Written(self.folder / f"written.{world.rank}.{world.size}", self.parts)
 
     def forget_writing(self) -> None:
-        """Have the parts file written anew."""
+        """Discard the parts file, so that it is written from the start."""
         for path in (
             *self.folder.glob("written.*"),
             *(self.folder / name for name in ("parts.h5", "sealed", "adding")),
@@ -119,7 +122,7 @@ class Work:
 
 
 class Written:
-    """How many rows of all that it writes a rank has written for certain: on disk, not on the way there."""
+    """The number of rows, of all that a rank writes, that are certainly on the disk."""
 
     def __init__(self, path: Path, parts: Path) -> None:
         self._path, self._parts, self._noted = path, parts, time.monotonic()
@@ -128,7 +131,7 @@ class Written:
             self.rows = int(path.read_text())
 
     def reach(self, rows: int) -> None:
-        """Say that the first ``rows`` are written; kept every few seconds."""
+        """Note that the first ``rows`` are written. The note is stored every few seconds."""
         if time.monotonic() - self._noted < _NOTE_EVERY_SECONDS:
             return
         with naming(self._parts):
@@ -148,10 +151,10 @@ class Written:
 def kept(
     world: World, path: str | Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
 ) -> Iterator[Work]:
-    """Yield the folder in which to make ``path``; on success :attr:`Work.parts` becomes ``path``. Collective.
+    """Yield the folder in which to make ``path``; on success, :attr:`Work.parts` is renamed to ``path``. Collective.
 
-    A run that fails removes the folder, unless the assignment took more than a minute; one that is killed or interrupted
-    leaves it. With ``force`` or another ``key`` nothing that was left is used.
+    If a run fails, it removes the folder, unless the assignment took more than a minute. If it is killed or interrupted, the
+    folder stays. With ``force`` or another ``key``, stored work is not used.
     """
     found = ("", "", False)
     with contextlib.ExitStack() as stack:
@@ -175,7 +178,7 @@ def kept(
 def _claim(
     stack: contextlib.ExitStack, path: Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
 ) -> tuple[str, str, bool]:
-    """``(folder, uuid, whether it continues)``; the folder is this process's until ``stack`` ends."""
+    """``(folder, uuid, whether it has work to continue)``. The folder belongs to this process until ``stack`` ends."""
     target = whole_file.check(path, inputs=inputs)
     whole_file.remove_left(target.parent)
     folder = target.with_name(f".{target.name}.work")
@@ -185,7 +188,7 @@ def _claim(
         whole_file.remove_folder(folder)
     whole_file.check(path, force=force, inputs=inputs)
     is_new = not os.path.lexists(folder)
-    # another process may start in this moment: the lock tells which one writes
+    # Another process may start at the same moment; the lock decides which of them writes.
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     _check_owner(folder, path)
@@ -208,7 +211,9 @@ def _claim(
 
 
 def _has_named(folder: Path, target: Path) -> bool:
-    """Whether the folder is that of a run that ended after it had given its file the final name: nobody goes on with it."""
+    """Return whether the folder belongs to a run that ended after it had given its file the final name, so that there is
+    nothing to continue.
+    """
     try:
         with PartsFile(target) as parts:
             return bool(parts.uuid == (_read(folder / "key.json") or {}).get("uuid"))
@@ -217,7 +222,7 @@ def _has_named(folder: Path, target: Path) -> bool:
 
 
 def _check_owner(folder: Path, path: Path) -> None:
-    """Raise HpcgnnError for a link, and where somebody else has put a folder of this name into one that everybody may write."""
+    """Raise HpcgnnError if the folder is a link, or belongs to another user in a folder that everybody may write."""
     found, around = folder.lstat(), folder.parent.stat()
     is_anothers = around.st_mode & stat.S_IWOTH and found.st_uid not in (os.geteuid(), around.st_uid)
     if is_anothers or not stat.S_ISDIR(found.st_mode):
@@ -228,7 +233,9 @@ def _check_owner(folder: Path, path: Path) -> None:
 
 
 def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
-    """The kernel takes the lock away when its process ends. Some network file systems have no locks: then there is none."""
+    """Lock the folder. The kernel releases the lock when the process ends. Some network file systems have no locks; then there
+    is none.
+    """
     file = (folder / "lock").open("a")
     stack.callback(_release, file)
     try:
@@ -240,7 +247,7 @@ def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
 
 
 def _release(lock: IO[str]) -> None:
-    """Where the system refuses to close the file, nothing is lost: nothing was written to it."""
+    """Close the file; an error is ignored, because nothing was written to it."""
     with contextlib.suppress(OSError):
         lock.close()
 
@@ -254,7 +261,7 @@ def _is_whole(path: Path, num_bytes: int, checksum: object) -> bool:
 
 
 def _seconds(work: Work) -> float:
-    """Seconds that it took to compute the stored assignment; 0 where none is stored."""
+    """The seconds that the stored assignment took; 0 if none is stored."""
     return float((_read(work.folder / "assignment.json") or {}).get("seconds", 0.0))
 
 
@@ -265,7 +272,7 @@ def _checksum(path: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None where there is none, or a damaged one."""
+    """A JSON object, or None if it is missing or damaged."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
