@@ -1,4 +1,4 @@
-"""Builds the native kernels; all else about the package is in setup.cfg, which cannot declare an optional library."""
+"""Builds the native kernels. All other metadata of the package is in setup.cfg, which cannot declare an optional library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from build import build, sources  # a build backend does not put this folder on 
 
 
 class BuildNative(build_ext):
-    """Compiles native/ to a plain shared library, and lets the installation succeed without it."""
+    """Compiles native/ to a plain shared library; the installation succeeds even if this fails."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """Leave the Python version out of the file's name: the library has a C ABI and does not link Python."""
@@ -49,41 +49,41 @@ class BuildNative(build_ext):
 
 
 class AnyPython(bdist_wheel):
-    """One wheel for all versions of Python: the native library has a C ABI and links neither Python nor MPI."""
+    """Makes one wheel for all versions of Python: the native library has a C ABI and links neither Python nor MPI."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """As the command's, without a version of Python."""
+        """The tag of the wheel, without a version of Python."""
         return "py3", "none", super().get_tag()[2]
 
 
 class WithCommit(build_py):
-    """Copies the package, and names the commit beside it."""
+    """Copies the package, and writes the commit beside it."""
 
     def run(self) -> None:
-        """As the command's; an editable installation asks git itself."""
+        """Copy the package; an editable installation asks git for the commit instead."""
         super().run()
         if not self.editable_mode:
             write_commit(Path(self.build_lib))
 
 
 class SourceWithCommit(sdist):
-    """Packs the sources, and names the commit among them."""
+    """Packs the source distribution, with the commit in it."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """As the command's."""
+        """Copy the files, and write the commit."""
         super().make_release_tree(base_dir, files)
         write_commit(Path(base_dir))
 
 
 def write_commit(tree: Path) -> None:
-    """Write the commit of this checkout, or of the source distribution that this is, into ``tree``."""
+    """Write the commit of this checkout, or of this source distribution, into ``tree``."""
     found = runpy.run_path(str(folder / "hpcgnn" / "version.py"))["commit"]()
     if found:
         (tree / "hpcgnn" / "commit.txt").write_text(f"{found}\n")
 
 
 def made_of() -> str:
-    """What a build depends on: a digest of the sources, and the compiler."""
+    """The inputs of a build: a digest of the sources, and the compiler."""
     digest = hashlib.sha256()
     for path in sources():
         digest.update(f"{path.name}\n".encode() + path.read_bytes())
@@ -96,12 +96,12 @@ def made_of() -> str:
 
 
 def is_fresh(library: Path) -> bool:
-    """Whether it is there and what would be built now."""
+    """Return whether the library exists and is the one that would be built now."""
     return library.exists() and STAMP.exists() and STAMP.read_text() == made_of()
 
 
 folder = Path(__file__).parent.resolve()
-STAMP = folder / "build" / "native-kernels.txt"  # of the library in this folder
+STAMP = folder / "build" / "native-kernels.txt"  # describes the library in this folder
 native = Extension(
     "hpcgnn.kernels._native",
     sources=[str(path.relative_to(folder)) for path in sources() if path.suffix == ".cpp"],

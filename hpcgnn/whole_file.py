@@ -174,8 +174,9 @@ def _host() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether the process exists, this user's or another's, and is no zombie: zombies of a job whose launcher was killed may
-    stay for long."""
+    """Return whether the process exists, this user's or another's, and is no zombie: zombies of a job whose launcher was killed
+    may stay for long.
+    """
     try:
         os.kill(process, 0)
     except PermissionError:

@@ -44,10 +44,11 @@ ISAS: dict[str, dict[str, tuple[int, list[str]]]] = {
 
 @dataclass(frozen=True)
 class ExtraKernels:
-    """Kernels that need more of the CPU than their instruction set, which isa.cpp asks it for.
+    """Kernels that need more instructions than their instruction set has; isa.cpp checks the CPU for them.
 
     source: their file. flags: of the compiler. tells: the macro by which isa.cpp knows that they were compiled. needs: a
-    program; where compiler (GCC before 10, say) or assembler are too old for it, the kernels are left out.
+    program that uses the instructions; if the compiler (such as GCC before 10) or the assembler is too old for it, the kernels
+    are left out.
     """
 
     source: str
@@ -88,7 +89,7 @@ MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
 def sources() -> list[Path]:
-    """Everything that the library is made from."""
+    """All files from which the library is built."""
     return [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h")), Path(__file__)]
 
 
@@ -113,7 +114,8 @@ def build(
     unknown = set(only) - set(known)
     if unknown:
         raise KeyError(f"{machine} has no instruction set {', '.join(sorted(unknown))}: it has {', '.join(known)}")
-    # The worst one first: of code that several objects have (the standard library's), the linker takes the first.
+    # The simplest instruction set first: of code that several objects contain (such as the standard library's), the linker
+    # takes the first.
     isas = {name: flags for name, flags in known.items() if name in (only or known)}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         told = [f'-DHPCGNN_COMPILED="{" ".join(isas)}"']
@@ -136,7 +138,7 @@ def build(
 
 
 def _interface(source: Path) -> Path:
-    """Write a function that returns the text of hpcgnn.h: Python reads there what the library's functions take."""
+    """Write a function that returns the text of hpcgnn.h, from which Python reads the arguments of the library's functions."""
     header = HERE / "hpcgnn.h"
     text = f'R"interface({header.read_text()})interface"'
     source.write_text(f'#include "{header}"\nconst char* hpcgnn_interface() {{\n    return {text};\n}}\n')
@@ -144,7 +146,7 @@ def _interface(source: Path) -> Path:
 
 
 def _compiles(command: list[str], flags: list[str], program: str, folder: Path) -> bool:
-    """Whether compiler and assembler know what extra kernels are made of."""
+    """Return whether the compiler and the assembler know the instructions of extra kernels."""
     source = folder / "needs.cpp"
     source.write_text(program)
     trial = [*command, *flags, "-c", str(source), "-o", str(folder / "needs.o")]

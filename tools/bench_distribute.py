@@ -1,9 +1,9 @@
-"""What `hpcgnn.distribute` adds to a layer call on one rank, against the native model with the same layers.
+"""The time that `hpcgnn.distribute` adds to the call of a layer on one rank, compared with the native model of the same layers.
 
-    python tools/bench_distribute.py PARTS.h5 [--rounds 200]      PARTS.h5: of one part
+    python tools/bench_distribute.py PARTS.h5 [--rounds 200]
 
-Both run GCN's and SAGE's layers forward and backward, by turns. Prints medians, and the difference for each call of a layer:
-PyG's own bookkeeping is in it.
+PARTS.h5 must have one part. Both models run the layers of GCN and SAGE forward and backward, in turns. The output is the
+medians, and their difference for each call of a layer, which includes PyG's own bookkeeping.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stack(torch.nn.Module):
 
 
 def main() -> None:
-    """Measure by turns."""
+    """Measure both models in turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts")
     parser.add_argument("--rounds", type=int, default=200)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def call(model: torch.nn.Module, gradients: bool, *inputs: torch.Tensor) -> None:
-    """One pass."""
+    """Run one forward and backward pass."""
     with torch.set_grad_enabled(gradients):
         scores = model(*inputs)
     if gradients:
@@ -71,7 +71,7 @@ def call(model: torch.nn.Module, gradients: bool, *inputs: torch.Tensor) -> None
 
 
 def medians(runs: list[Callable[[], None]], rounds: int) -> list[str]:
-    """Milliseconds of each, and the median of what the second takes longer, for each layer."""
+    """The median milliseconds of each model, and the median of the second one's additional time for each layer."""
     seconds: list[list[float]] = [[], []]
     for number in range(rounds + 5):
         for run, found in zip(runs, seconds, strict=True):

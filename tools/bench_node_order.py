@@ -1,9 +1,9 @@
-"""What each node order gives for local aggregation, forward and transposed: one JSON object a line, a line a case.
+"""The speed of local aggregation in each node order, forward and transposed. Prints one JSON object on a line for each case.
 
     python tools/bench_node_order.py rmat:scale=17,degree=28 npz:cnr-2000.npz --parts 8 --width 256
 
-Cases of each graph: as it is and with random ids, whole and as the METIS part with the most edges inside. Speedups are
-over the order in the file; the thread count is torch's (OMP_NUM_THREADS).
+The cases of each graph are: with the file's ids and with random ids, the whole graph and the part with the most inner edges of
+a METIS partition. Speedups are relative to the order in the file. The number of threads is torch's (OMP_NUM_THREADS).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(source: str) -> sp.csr_matrix:
 
 
 def part(matrix: sp.csr_matrix, parts: int) -> sp.csr_matrix:
-    """The part of METIS with the most edges inside, its nodes by id as in ``parts.h5``."""
+    """The METIS part with the most inner edges, with its nodes by id as in ``parts.h5``."""
     symmetric = sp.csr_matrix((matrix + matrix.T) > 0)
     symmetric.setdiag(False)
     symmetric.eliminate_zeros()
@@ -47,7 +47,7 @@ def part(matrix: sp.csr_matrix, parts: int) -> sp.csr_matrix:
 
 
 def cases(matrix: sp.csr_matrix, parts: int) -> Iterator[tuple[str, sp.csr_matrix]]:
-    """What is measured for one graph."""
+    """Yield the cases of one graph."""
     shuffle = np.random.default_rng(0).permutation(matrix.shape[0])
     for ids, one in (("given", matrix), ("random", matrix[shuffle][:, shuffle].tocsr())):
         yield f"{ids} ids, whole", one
@@ -55,7 +55,7 @@ def cases(matrix: sp.csr_matrix, parts: int) -> Iterator[tuple[str, sp.csr_matri
 
 
 def measure(matrix: sp.csr_matrix, width: int) -> dict[str, object]:
-    """Median milliseconds of each order, by turns, and what ``auto`` makes of it."""
+    """The median milliseconds of each order, measured in turns, and the order that ``auto`` chooses."""
     local = Csr(matrix.indptr, matrix.indices, matrix.shape[1])
     found: dict[str, dict[str, float]] = {}
     products = {"none": (local, local.transpose())}

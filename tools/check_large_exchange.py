@@ -1,10 +1,10 @@
-"""Moves more than 2 GiB from one rank in one exchange and looks at what arrives: too much memory for every test run.
+"""Moves more than 2 GiB from one rank in one exchange and checks the received rows. This needs too much memory for the tests.
 
-usage: hpcgnn launch -n 3 python tools/check_large_exchange.py [GIB]      prints one JSON object; exit code 1: wrong
+usage: hpcgnn launch -n 3 python tools/check_large_exchange.py [GIB]      prints one JSON object; exit code 1: wrong rows
 
-Rank 0 sends almost all to rank 1, and a few rows to rank 2 that lie behind it: past 2 GiB in its buffer. Rank 2 sends a few
-rows to rank 1, which lie past 2 GiB in what that receives. First as float32 rows of 1 KiB, then in packed blocks. It takes
-about three times GIB (default 2.2) of memory in all.
+Rank 0 sends almost all rows to rank 1, and a few rows to rank 2 that lie behind them, past 2 GiB in its buffer. Rank 2 sends a
+few rows to rank 1, which lie past 2 GiB in its receive buffer. The exchange runs with float32 rows of 1 KiB, and then with
+packed blocks. It takes about three times GIB (default 2.2) of memory in total.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ WIDTH, FEW = 256, 1000
 
 
 def rows_between(world: World, gib: float) -> np.ndarray:
-    """(P, P) rows from each rank to each."""
+    """(P, P) number of rows from each rank to each rank."""
     rows = np.zeros((world.size, world.size), np.int64)
     rows[0, 1], rows[0, 2], rows[2, 1] = int(gib * 2**30) // (WIDTH * 4), FEW, FEW
     return rows
 
 
 def fill(out: torch.Tensor, first: int, sender: int) -> None:
-    """Rows ``first``, ... of a sender: each is its number in its sender's buffer, in a float's exact range, in all columns."""
+    """Fill the rows from ``first`` on of a sender: all columns of a row hold its number in the sender's buffer, modulo the
+    integers that a float holds exactly.
+    """
     numbers = torch.arange(first, first + out.shape[0])
     out.copy_((numbers % 65_537 + 65_537.0 * sender)[:, None].expand_as(out))
 
@@ -61,7 +63,7 @@ def moved_right(world: World, rows: np.ndarray, packed: bool) -> bool:
 
 
 def main() -> None:
-    """Run both; never returns."""
+    """Run both exchanges, and exit."""
     world = MpiWorld(timeout_seconds=600)
     if world.size != 3:
         sys.exit("needs 3 ranks")

@@ -1,10 +1,10 @@
-"""The cost model's exchanges against SimGrid's flow-level simulation of the same messages on a fat tree.
+"""Compares the cost model's exchanges with SimGrid's flow-level simulation of the same messages on a fat tree.
 
 usage: check_network_model.py [--quick]        (needs libsimgrid-dev and a C++ compiler: make deps-debian)
 
-Compiles simgrid_exchange.cpp, runs both on uniform messages, on skewed sparse ones, and on the rows that plans of an R-MAT graph
-send, and writes docs/network-model.json and .md. Exits with 1 where they differ by 15 % or more.
---quick: 16 ranks, nothing written.
+It compiles simgrid_exchange.cpp, runs both on uniform messages, on skewed sparse messages, and on the rows that plans of an
+R-MAT graph send, and writes docs/network-model.json and .md. It exits with 1 if they differ by 15 % or more. With --quick it
+uses 16 ranks and writes nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from hpcgnn.processor import processor
 TOOLS = Path(__file__).resolve().parent
 BUILD, DOCS = TOOLS.parent / "build" / "simgrid", TOOLS.parent / "docs"
 LIMIT = 0.15
-# Of each link: half of a latency; SimGrid's own corrections for TCP are off, so that both get the same problem.
+# Settings of each link: half of a latency. SimGrid's own corrections for TCP are off, so that both solve the same problem.
 LINK_LATENCY_SECONDS, MEMORY_LATENCY_SECONDS = 1e-6, 0.4e-6
 LINK_BANDWIDTH, MEMORY_BANDWIDTH = 24.6e9, 10e9
 OPTIONS = {
     "network/model": "CM02",
     "network/optim": "Full",
-    "maxmin/precision": "1e-3",  # bytes/s; what rounding leaves of a link at the default is taken for a share
+    # bytes/s; at the default, the rounding error that is left of a link would count as a share
+    "maxmin/precision": "1e-3",
     "network/latency-factor": "1",
     "network/bandwidth-factor": "1",
     "network/weight-S": "0",
@@ -49,8 +50,9 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """pattern: uniform, skewed or plan. num_bytes: of a message, in the mean. peers: of a rank where the pattern is skewed.
-    oversubscription: nodes of a switch over its uplinks."""
+    """One comparison. pattern: uniform, skewed or plan. num_bytes: mean size of a message. peers: of a rank, for skewed
+    messages. oversubscription: nodes of a switch divided by its uplinks.
+    """
 
     ranks: int
     ranks_per_node: int
@@ -60,7 +62,7 @@ class Case:
     peers: int = 8
 
     def shape(self) -> tuple[int, int, int]:
-        """Switches, nodes of each, and uplinks of each."""
+        """The number of switches, of nodes at each switch, and of uplinks of each switch."""
         nodes = self.ranks // self.ranks_per_node
         per_switch = 1 << ((nodes.bit_length() - 1) // 2)
         return nodes // per_switch, per_switch, max(1, per_switch // self.oversubscription)
@@ -79,7 +81,7 @@ QUICK = [case for case in FULL if case.ranks == 16]
 
 
 def main() -> None:
-    """Compare and write."""
+    """Run the comparisons and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
@@ -96,12 +98,12 @@ def main() -> None:
 
 
 def worst_of(found: list[dict[str, Any]]) -> float:
-    """The largest difference of all, by either way of the model."""
+    """The largest difference of all cases, between any two of the results."""
     return max(abs(one[way]) for one in found for way in ("difference", "grouped_difference"))
 
 
 def compiled(folder: Path) -> Path:
-    """The simulation's program, made in ``folder``."""
+    """Compile the simulation's program into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "simgrid_exchange"
     command = ["g++", "-O2", "-std=c++17", "-o", program, TOOLS / "simgrid_exchange.cpp", "-lsimgrid"]
@@ -110,7 +112,7 @@ def compiled(folder: Path) -> Path:
 
 
 def compared(program: Path, case: Case) -> dict[str, Any]:
-    """What both say of a case."""
+    """The results of the model and of SimGrid for a case."""
     sent = traffic(case)
     started = time.perf_counter()
     simulated = simulate(program, case, sent)
@@ -133,7 +135,7 @@ def compared(program: Path, case: Case) -> dict[str, Any]:
 
 
 def network(case: Case) -> Network:
-    """What SimGrid is given, in the model's words. Messages cost no time of a processor in either."""
+    """The network of the simulation, as the cost model describes it. Messages take no processor time in either."""
     _, per_switch, uplinks = case.shape()
     return Network(
         name="SimGrid",
@@ -149,7 +151,7 @@ def network(case: Case) -> Network:
 
 
 def simulate(program: Path, case: Case, sent: sparse.csr_array) -> np.ndarray:
-    """(P,) seconds of each rank, as SimGrid says."""
+    """(P,) seconds of each rank in the simulation."""
     switches, per_switch, uplinks = case.shape()
     lines = [
         f"{case.ranks_per_node} {per_switch} {switches} {uplinks} {LINK_BANDWIDTH} {LINK_LATENCY_SECONDS} "
@@ -172,7 +174,7 @@ def _messages(sent: sparse.csr_array) -> Iterator[str]:
 
 
 def traffic(case: Case) -> sparse.csr_array:
-    """(P, P) int64 bytes from rank to rank."""
+    """(P, P) int64 bytes from each rank to each rank."""
     if case.pattern == "uniform":
         sender, receiver = np.nonzero(~np.eye(case.ranks, dtype=bool))
         weights = np.ones(len(sender))
@@ -193,7 +195,7 @@ def traffic(case: Case) -> sparse.csr_array:
 
 
 def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Senders, receivers and rows of the hybrid plan of an R-MAT graph in so many parts."""
+    """Senders, receivers and numbers of rows of the hybrid plan of an R-MAT graph in this many parts."""
     with tempfile.TemporaryDirectory() as folder:
         graph, out = Path(folder) / "graph.h5", Path(folder) / "parts.h5"
         source = "rmat:scale=13,degree=8,features=4,classes=4"
@@ -209,7 +211,7 @@ def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write(found: list[dict[str, Any]]) -> None:
-    """The document."""
+    """Write the document."""
     worst = worst_of(found)
     columns = {
         "ranks": "{ranks}",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a virtual environment with hpcgnn in it, editable, and with exactly one MPI. `make env` calls it.
+# Builds a virtual environment with an editable installation of hpcgnn and exactly one MPI. `make env` calls it.
 set -euo pipefail
 
 usage() {
@@ -52,7 +52,7 @@ install_package() {
     pip install -q "$torch"
     echo "installing hpcgnn$extras and what it needs"
     pip install -q -c "$root/constraints.txt" setuptools wheel
-    # Editable, so that an edited file is what runs; not isolated, so that the build needs no second download.
+    # Editable, so that edited files take effect; not isolated, so that the build needs no second download.
     pip install -q -c "$root/constraints.txt" --no-build-isolation -e "$root$extras"
 }
 
@@ -62,7 +62,7 @@ two_ranks_start() {
 }
 
 install_mpi() {
-    # mpi4py prefers an mpich inside its environment, and the system's launcher cannot start that one: keep exactly one.
+    # mpi4py prefers an mpich inside its environment, which the system's launcher cannot start: keep exactly one MPI.
     pip uninstall -q -y mpich 2>/dev/null || true
     if [[ $mpi != mpich ]] && two_ranks_start >/dev/null 2>&1; then
         return

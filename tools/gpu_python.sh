@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes an interpreter that has torch with CUDA ready for hpcgnn, without an environment of its own. `make test-gpu` calls it.
+# Prepares an interpreter that has torch with CUDA for hpcgnn, without a new environment. `make test-gpu` calls it.
 set -euo pipefail
 
 usage() {
@@ -24,7 +24,7 @@ fail() {
     exit 1
 }
 
-# Modules and the names of their packages, where these differ: what hpcgnn and its tests import, and what these need.
+# The modules that hpcgnn and its tests import, and their dependencies, with the names of their packages where these differ.
 needed=(numpy scipy numba h5py click rich markdown_it=markdown-it-py mdurl pygments=Pygments msgspec tomli_w xxhash mpi4py
     pytest iniconfig pluggy packaging xdist=pytest-xdist execnet hypothesis sortedcontainers)
 fetched=(msgspec tomli_w xxhash mpi4py mpich pytest iniconfig pluggy packaging Pygments pytest-xdist execnet hypothesis
@@ -45,7 +45,7 @@ while getopts :hp:w:d:f: option; do
 done
 shift $((OPTIND - 1))
 
-# NAME==VERSION of constraints.txt.
+# Prints NAME==VERSION from constraints.txt.
 pinned() {
     grep -i "^${1//_/[-_]}==" "$root/constraints.txt" || fail "constraints.txt has no version of $1"
 }
@@ -61,7 +61,7 @@ fetch_wheels() {
         --python-version "$fetch" "${flags[@]}" -d "$wheels" "${pins[@]}"
 }
 
-# The packages of those needed modules that the interpreter does not find, one a line.
+# Prints the packages of the needed modules that the interpreter does not find, one on each line.
 missing() {
     PYTHONPATH=$directory "$python" - "${needed[@]}" <<'TEXT'
 import importlib.util, sys
@@ -90,7 +90,7 @@ two_ranks_start() {
     PYTHONPATH=$directory:$root timeout 60 "$python" -m hpcgnn launch -n 2 -t 1 -- "$python" -c "$program" </dev/null >/dev/null 2>&1
 }
 
-# PyPI's mpich, where ranks do not start otherwise. pip's --target leaves out a package's lib/, so it is unpacked here.
+# Unpacks PyPI's mpich if ranks cannot be started otherwise, because pip's --target leaves out a package's lib/.
 unpack_mpi() {
     local wheel mpi=$directory/mpi
     wheel=$(compgen -G "$wheels/mpich-*.whl" | head -n 1) || return 0

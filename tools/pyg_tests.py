@@ -1,12 +1,12 @@
-"""PyG's own tests of its layers, against distributed layers on one rank.
+"""Runs PyG's own tests of its layers with distributed layers on one rank.
 
-usage: pyg_tests.py FOLDER [PYTEST FLAGS ...]      FOLDER: test/nn of a checkout of pytorch_geometric, or what is in it
+usage: pyg_tests.py FOLDER [PYTEST FLAGS ...]      FOLDER: test/nn of a checkout of pytorch_geometric, or a folder or file in it
 
-While they run, a layer or norm that a test calls with dense edges of one set of nodes is distributed first, called
-twice, as edges that come again are aggregated otherwise, and its second result is what the test gets and judges; the
-plain layer is called as well, for what it remembers. All other calls (sparse adjacency matrices, two sets of nodes,
-batches) are the plain layer's; the table says how many there were. Compare with a run of --plain: a PyG that is newer
-than its tests fails some without any of this.
+While the tests run, each layer or norm that a test calls with edges of one set of nodes is distributed first. It is called
+twice, because edges that come again are aggregated by a plan, and the test gets the second result. The plain layer is called as
+well, because tests look at the state that it keeps. All other calls (sparse adjacency matrices, two sets of nodes, batches) use
+the plain layer; the table has their number. Compare the results with a run with --plain: a version of PyG that is newer than
+its tests fails some of them anyway.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLAIN_CALL = torch.nn.Module.__call__
 
 
 class Distributed:
-    """Takes the place of ``__call__`` of :data:`ADAPTED` while tests run, and counts."""
+    """Replaces ``__call__`` of :data:`ADAPTED` while tests run, and counts the calls."""
 
     def __init__(self) -> None:
         self.judged: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Distributed:
         self._inside = threading.local()
 
     def call(self, layer: torch.nn.Module, *args: Any, **named: Any) -> Any:
-        """The distributed layer's result, or the plain one's where there is none."""
+        """The result of the distributed layer, or of the plain one if the call cannot be distributed."""
         if getattr(self._inside, "yes", False):
             return PLAIN_CALL(layer, *args, **named)
         self._inside.yes = True
@@ -64,7 +64,7 @@ class Distributed:
         try:
             twin = on_ranks(layer, graph_of(layer, args, named), Messages(world(), MessageConfig()))
             for _ in range(2):
-                torch.set_rng_state(state)  # the very draws of dropout
+                torch.set_rng_state(state)  # dropout then draws the same numbers
                 found = PLAIN_CALL(twin, *args, **named)
         except (NotOurs, HpcgnnError) as reason:
             self.plain[name, str(reason)] += 1
@@ -76,16 +76,20 @@ class Distributed:
 
 
 class NotOurs(Exception):
-    """A call that is not about one graph whose nodes ranks could share out."""
+    """The call does not concern a single graph whose nodes could be divided among ranks."""
 
 
 def world() -> ThreadWorld:
-    """One rank."""
+    """A world of one rank."""
     return one_rank()
 
 
 def graph_of(layer: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> LocalGraph:
-    """The graph that the arguments are about; raises NotOurs if there is none."""
+    """The graph to which the arguments belong.
+
+    Raises:
+        NotOurs: if there is no such graph.
+    """
     given = inspect.signature(layer.forward).bind(*args, **named).arguments
     x, edges = given.get("x"), given.get("edge_index")
     if edges is None and not isinstance(layer, MessagePassing):
@@ -120,19 +124,19 @@ def graph_of(layer: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any
 
 
 class Report:
-    """A pytest plugin: swaps the call in, and shows the table."""
+    """A pytest plugin that replaces the call, and prints the table."""
 
     def __init__(self, distributed: Distributed) -> None:
         self._distributed = distributed
 
     def pytest_runtest_setup(self) -> None:
-        """Before each test, also where one has put back what it found."""
+        """Replace the call before each test, because a test may have restored the original."""
         distributed = self._distributed
         for kind in ADAPTED:
             kind.__call__ = lambda layer, *args, **named: distributed.call(layer, *args, **named)  # type: ignore
 
     def pytest_terminal_summary(self) -> None:
-        """The table."""
+        """Print the table."""
         table = Table("layer", "calls that tests judged distributed", "plain calls, and why")
         plain = self._distributed.plain
         for name in sorted({*self._distributed.judged, *(layer for layer, _ in plain)}):
@@ -142,7 +146,7 @@ class Report:
 
 
 def main() -> int:
-    """Run pytest."""
+    """Run pytest with the plugin."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--plain", action="store_true", help="without any of this")

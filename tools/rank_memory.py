@@ -1,9 +1,9 @@
-"""What a rank holds before it has a part: private memory, step by step through what `hpcgnn train` imports.
+"""The memory of a rank before it has a part: private memory after each step of the imports of `hpcgnn train`.
 
 usage: hpcgnn launch -n 2 -t 1 -- python tools/rank_memory.py
 
-Private memory is what no other process maps. All ranks meet after each step, so that pages of libraries, which they share, count
-for none of them; with a single rank they would. Rank 0 prints its own as a table.
+Private memory is memory that no other process has mapped. All ranks meet after each step, so that pages of libraries, which
+ranks share, do not count; with a single rank they would. Rank 0 prints its own memory as a table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = {
 
 
 def main() -> None:
-    """Import and print."""
+    """Import the modules and print the table."""
     world, before, rows = MPI.COMM_WORLD, 0, []
     for name, modules in STEPS.items():
         for module in modules:

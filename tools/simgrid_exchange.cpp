@@ -1,11 +1,11 @@
-// An exchange of messages between all ranks, as SimGrid's flow-level model sees it on a fat tree.
+// Simulates an exchange of messages between all ranks by SimGrid's flow-level model of a fat tree.
 //
 // usage: simgrid_exchange < problem, text:
 //   ranks_per_node nodes_per_switch switches uplinks   link_bandwidth link_latency memory_bandwidth memory_latency
 //   (bytes/s, s) messages, then sender receiver bytes of each, by sender
-// Prints the seconds until the last message of each rank, a line each.
+// Prints, for each rank, a line with the seconds until its last message.
 //
-// A node is a zone of ranks, each with a link of its own; SimGrid's own fat tree (routing d-mod-k) connects the nodes.
+// A node is a zone of ranks, each with its own link; SimGrid's fat tree (routing d-mod-k) connects the nodes.
 
 #include <algorithm>
 #include <cstdio>
@@ -58,8 +58,8 @@ static std::pair<NetPoint*, NetPoint*> make_node(sg4::NetZone* tree, const std::
     return {node->get_netpoint(), gateway};
 }
 
-// What one rank does. Through mailboxes, as SimGrid looks through all messages whenever one ends that was started
-// without (3.32).
+// The messages of one rank. They use mailboxes, because without them SimGrid (3.32) looks through all messages whenever
+// one of them ends.
 static void exchange(int rank, size_t begin, size_t end, size_t incoming) {
     static int payload = 0;
     std::vector<sg4::CommPtr> messages;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Slurm on this machine alone, for trying the job templates: munged, slurmctld and slurmd, configured in one folder.
+# Starts a real Slurm on this machine alone, to try the job templates: munged, slurmctld and slurmd, configured in one folder.
 set -euo pipefail
 
 usage() {
@@ -20,7 +20,7 @@ fail() {
     exit 1
 }
 
-# So many GPUs for Slurm to give out: it wants devices behind them, and asks nothing of those.
+# The number of GPUs that Slurm can assign. It needs a device file for each, but never uses the devices.
 write_gpus() {
     mkdir -p "$directory/gpus"
     for ((i = 0; i < gpus; i++)); do
@@ -29,7 +29,7 @@ write_gpus() {
     done >"$directory/gres.conf"
 }
 
-# A free port of 127.0.0.1; several Slurms can then run beside each other.
+# Finds a free port of 127.0.0.1, so that several Slurms can run at the same time.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }

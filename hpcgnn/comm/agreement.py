@@ -1,4 +1,4 @@
-"""How ranks agree that something went wrong: all raise the same error, or none does."""
+"""The agreement of ranks on errors: either all ranks raise the same error, or none does."""
 
 from __future__ import annotations
 

@@ -150,8 +150,9 @@ class Exchange:
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
     def holds_rows_of(self, epochs: int, *, in_flight: bool = False) -> bool:
-        """Whether this rank holds rows for every mailbox that were sent at most ``epochs`` epochs ago. in_flight: rows that are
-        still on their way count as well."""
+        """Return whether this rank holds rows for every mailbox that were sent at most ``epochs`` epochs ago. in_flight: rows
+        that are still on their way count as well.
+        """
         now, boxes = self.messages.present.epoch, self.mailboxes()
         messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
         return all(message is not None and now - message.epoch <= epochs for message in messages)

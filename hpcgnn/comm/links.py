@@ -58,7 +58,9 @@ def choose_links(
 def _is_faster(
     world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
 ) -> bool:
-    """Whether the neighbourhood collective takes less time on the slowest rank; the same answer on all ranks. Collective."""
+    """Return whether the neighbourhood collective takes less time on the slowest rank; the same answer on all ranks.
+    Collective.
+    """
     world.check_counts(send_counts, receive_counts, "a trial exchange")
     send, received = (
         Segments(Buffer.of(torch.zeros(int(counts.sum()), row_bytes, dtype=torch.uint8)), counts)

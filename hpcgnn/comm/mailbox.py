@@ -55,7 +55,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Keeping:
-    """How received rows are kept.
+    """The treatment of received rows that are kept.
 
     smooths_features, smooths_gradients: use a moving average of stale rows, ``decay * average + (1 - decay) * rows`` (PipeGCN's
     smoothing). compares: compute the drift of each message from the one before (PipeQS Eq. 6). corrects: correct stale rows by

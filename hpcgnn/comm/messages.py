@@ -79,8 +79,8 @@ class Messages:
 
     @property
     def is_node_aware(self) -> bool:
-        """Whether the ranks of a node share the rows that they exchange with other nodes. They do so unless the settings say
-        ``off``, if some ranks share a node, there are several nodes, and all ranks compute on the host. The first access is
+        """Return whether the ranks of a node share the rows that they exchange with other nodes. They do so unless the settings
+        say ``off``, if some ranks share a node, there are several nodes, and all ranks compute on the host. The first access is
         collective.
 
         Raises:
@@ -133,7 +133,9 @@ class Messages:
 
     @property
     def is_delta(self) -> bool:
-        """Whether the present pass sends differences. Evaluations do not, because delta coding's rows must not change in them."""
+        """Return whether the present pass sends differences. Evaluations do not, because delta coding's rows must not change in
+        them.
+        """
         return self.present.is_training and self.config.message_coding == "delta"
 
     # -- messages under way -------------------------------------------------------------------------------------------

@@ -166,7 +166,9 @@ class Direct:
         self.pieces = [Piece(made, *both) for both in zip(there, back, strict=True)]
 
     def Test(self) -> bool:
-        """Whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls MPI."""
+        """Return whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls
+        MPI.
+        """
         self._device.use()
         self._channel.advance()
         return self.land()
@@ -216,7 +218,7 @@ class Staged:
         self._made = made
 
     def Test(self) -> bool:
-        """Whether all pieces have arrived, and the last copy up was started. The thread that calls this starts the copies."""
+        """Return whether all pieces have arrived, and the last copy up was started. The calling thread starts the copies."""
         self._device.use()
         self._channel.advance()
         return self.land()

@@ -52,7 +52,9 @@ def _gaps(file: h5py.File, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_walkable(heap: bytes) -> bool:
-    """Whether the sizes of a heap's objects lead from one to the next up to its end. ``heap`` may have more bytes after it."""
+    """Return whether the sizes of a heap's objects lead from one to the next up to its end. ``heap`` may have more bytes after
+    it.
+    """
     end = int.from_bytes(heap[8:16], "little")
     if end < _LEAST_BYTES or end > len(heap):
         return False

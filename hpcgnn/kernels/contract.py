@@ -195,7 +195,9 @@ class Int8Kernels(Protocol):
         ...
 
     def gathers_bytes(self) -> bool:
-        """Whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with float32."""
+        """Return whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with
+        float32.
+        """
         ...
 
     def quantize_rows(

@@ -64,7 +64,9 @@ def dot_products(backend: str = "auto", where: torch.device | str = "cpu") -> bo
 
 
 def gathers_bytes(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
-    """Whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as measured."""
+    """Return whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as
+    measured.
+    """
     return choose(INT8, backend, x=torch.empty(0, device=where)).gathers_bytes()
 
 

@@ -262,7 +262,9 @@ def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = LIMITS
 
 
 def aggregates(csr: Csr, width: int) -> bool:
-    """Whether a matrix has so many entries for each row of x, and x is so large and wide, that quantizing x first is faster."""
+    """Return whether a matrix has so many entries for each row of x, and x is so large and wide, that quantizing x first is
+    faster.
+    """
     return csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols and _are_large(csr.num_cols, width)
 
 

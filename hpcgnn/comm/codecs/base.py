@@ -62,7 +62,9 @@ class Codec(Protocol):
 
     @property
     def takes_codes(self) -> bool:
-        """Whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent unchanged."""
+        """Return whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent
+        unchanged.
+        """
         ...
 
     @property

@@ -94,8 +94,9 @@ def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether the file exists; False also if the name is too long, a folder may not be read, or the user in ``~user`` does not
-    exist."""
+    """Return whether the file exists; False also if the name is too long, a folder may not be read, or the user in ``~user``
+    does not exist.
+    """
     try:
         return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):

@@ -16,7 +16,8 @@ dot_products = has_dot_products
 
 
 def gathers_bytes() -> bool:
-    """Whether summing gathered rows is faster with 8-bit integers: it is with registers of 64 bytes, by the study `products`.
+    """Return whether summing gathered rows is faster with 8-bit integers: it is with registers of 64 bytes, by the study
+    `products`.
 
     With shorter registers, the conversion of bytes to floats costs as much time as the smaller rows save.
     """

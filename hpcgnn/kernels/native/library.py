@@ -119,15 +119,18 @@ def isa() -> str:
 
 
 def multiplies_bf16() -> bool:
-    """Whether there are kernels that multiply bfloat16: the instruction set in use is AVX-512, and the CPU has AVX512_BF16."""
+    """Return whether there are kernels that multiply bfloat16: the instruction set in use is AVX-512, and the CPU has
+    AVX512_BF16.
+    """
     library = load()
     return library is not None and isa() == "avx512" and bool(library.call("hpcgnn_multiplies_bf16"))
 
 
 @functools.cache
 def has_dot_products() -> bool:
-    """Whether the CPU has instructions that add the products of four 8-bit integers, and the instruction set in use has kernels
-    with them. ``HPCGNN_DOT_PRODUCTS=off`` makes it False, to run as on CPUs without these instructions."""
+    """Return whether there are kernels that add the products of four 8-bit integers by one instruction, for the CPU and the
+    instruction set in use. ``HPCGNN_DOT_PRODUCTS=off`` makes it False, to run as on CPUs without these instructions.
+    """
     library = load()
     if library is None or os.environ.get("HPCGNN_DOT_PRODUCTS", "on") == "off":
         return False

@@ -74,7 +74,9 @@ def _tf32() -> Iterator[None]:
 
 
 def _adds_in_float32(x: torch.Tensor) -> bool:
-    """Whether torch returns products of bfloat16 as float32 sums on the device of ``x``: on CUDA it does from torch 2.8 on."""
+    """Return whether torch returns products of bfloat16 as float32 sums on the device of ``x``: on CUDA it does from torch 2.8
+    on.
+    """
     return x.is_cuda and torch.version.hip is None and "dtype" in torch.ops.aten.mm.overloads()
 
 

@@ -44,7 +44,8 @@ _SEGMENTS_AT_ONCE = 8  # segments whose sums each thread reads at once
 
 
 def dot_products() -> bool:
-    """Whether the current GPU has special instructions that multiply 8-bit integers, and Triton compiles ``tl.dot`` to them.
+    """Return whether the current GPU has special instructions that multiply 8-bit integers, and Triton compiles ``tl.dot`` to
+    them.
 
     This holds for NVIDIA's GPUs from compute capability 8.0 on (older ones have such instructions, but Triton compiles no
     ``tl.dot`` for them), and for AMD's matrix cores from MI100 (gfx908) and RDNA 3 (gfx11) on. It does not hold without a GPU.
