@@ -1,4 +1,4 @@
-"""``hpcgnn check``: whether a file still is what was written."""
+"""``hpcgnn check``: verification of a file or a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcgnn.cli.kinds_of_files import check_run, facts_of
 from hpcgnn.data import whole_check
 from hpcgnn.errors import HpcgnnError
 
-_KINDS = {"checkpoint": "a checkpoint", "messages": "what a rank keeps beside a checkpoint"}
+_KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
 
 
 @click.command(epilog="\b\nExamples\n  hpcgnn check parts.h5\n  hpcgnn check run/checkpoints/last.pt --json")
@@ -23,11 +23,13 @@ _KINDS = {"checkpoint": "a checkpoint", "messages": "what a rank keeps beside a 
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def check(file: Path, quiet: bool, as_json: bool) -> None:
-    """Look at every value and every checksum of FILE, and say what it holds.
+    """Verify every value and every checksum of FILE, and print its contents in short.
 
-    FILE is graph.h5, parts.h5 with its plans, predictions, a checkpoint, or the folder of a run. What is damaged is named in one
-    sentence with its array and its part, and the exit code is 1. Nothing is changed. One process reads all of the file, a
-    piece at a time: start it without mpirun, on each node where nodes have copies of their own.
+    FILE is graph.h5, parts.h5 with its plans, a predictions file, a checkpoint, or a run folder. If something is damaged, the
+    error names the array and the part, and the exit code is 1. No file is changed.
+
+    One process reads the whole file in slabs, so start it without mpirun. If each node has its own copy of the file, run it on
+    each node.
     """
     facts = _folder(file) if file.is_dir() else _file(file, quiet=quiet or as_json)
     facts = {"file": str(file)} | facts
@@ -57,7 +59,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    """Of a run: its text files by their types, and all its checkpoints."""
+    """Verify the text files of a run against their declared types, and all its checkpoints."""
     from hpcgnn.train import checkpoint
 
     check_run(path)
@@ -72,7 +74,7 @@ def _folder(path: Path) -> dict[str, Any]:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """Look at the text files that are there; yields their names."""
+    """Verify the text files that exist, and yield their names."""
     from hpcgnn.policy.clock import Decision
     from hpcgnn.train import file_names, run_folder
     from hpcgnn.train.rank_report import Ranks
@@ -83,7 +85,7 @@ def _texts(path: Path) -> Iterator[str]:
 
     def ranks(file: Path) -> None:
         if not typed.read_json(file, Ranks).is_whole:
-            raise HpcgnnError(f"{file} is damaged: its lists are not of one length")
+            raise HpcgnnError(f"{file} is damaged: its lists do not have the same length")
 
     looks = {
         file_names.CONFIG: lambda file: check_file(read_file(file), str(file)),
@@ -99,7 +101,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, object]]:
-    """As people read them."""
+    """The rows of the table."""
     rows: list[tuple[str, object]] = []
     for name, value in facts.items():
         if name == "bytes":
@@ -116,7 +118,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, object]]:
 
 def _about_checksums(facts: dict[str, Any]) -> str:
     if not facts["checksums"]:
-        return "none in such a file: its values were looked at, its bytes cannot be compared"
+        return "none in a file of this version; its values were verified, but changed bytes may remain unnoticed"
     if without := facts.get("plans_without_checksums"):
-        return f"right; none of plan {', '.join(without)}, whose values were looked at"
-    return "all right"
+        return f"correct; plan {', '.join(without)} has none, so only its values were verified"
+    return "all correct"

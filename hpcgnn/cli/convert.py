@@ -1,4 +1,4 @@
-"""``hpcgnn convert``: any source to ``graph.h5``."""
+"""``hpcgnn convert``: conversion of a graph from any source to ``graph.h5``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
 
 from hpcgnn.cli import console
 
-_HELP = """Convert SOURCE to the graph file OUTPUT.
+_HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 
 \b
-SOURCE is one of
+SOURCE is one of the following; parts in brackets are optional
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
   ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
-  dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file of dgl.save_graphs
+  dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file written by dgl.save_graphs
   graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
-  edgelist:FILE[?nodes=N]             text: src dst [weight]; also arclist:FILE
-  binedges:FILE[?dtype=int64&nodes=N] pairs of little-endian int32, uint32 or int64
+  edgelist:FILE[?nodes=N]             text lines: src dst [weight]; also arclist:FILE
+  binedges:FILE[?dtype=int64&nodes=N] binary pairs of little-endian int32, uint32 or int64
   parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]
   bvgraph:FILE                        WebGraph: NAME.graph beside NAME.properties
   metis:FILE   mtx:FILE[?nodes=N]      METIS .graph, MatrixMarket
@@ -35,7 +35,8 @@ Examples
   hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
   hpcgnn convert edgelist:web.txt.gz web.h5 --undirected --features degree:64
 
-A published split is kept unless --split is given, features unless --features is.
+The source's own split and features are kept unless --split or --features is given. Files of any size can be converted: edges are
+sorted on disk, in bounded memory.
 """
 
 
@@ -43,21 +44,26 @@ A published split is kept unless --split is given, features unless --features is
 @click.argument("source")
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option(
-    "--split", metavar="RULE", help="random:0.6,0.2,0.2[,SEED], or per-class:20,30[,SEED] (test is the rest)."
+    "--split",
+    metavar="RULE",
+    help="Rule that divides the nodes into training, validation and test nodes: random:TRAIN,VAL,TEST[,SEED] with shares such as "
+    "random:0.6,0.2,0.2, or per-class:TRAIN,VAL[,SEED] with a number of nodes of each class such as per-class:20,30; the other "
+    "labelled nodes are test nodes. SEED is 0 by default.",
 )
 @click.option(
     "--features",
     metavar="RULE",
-    help="degree:D (one-hot of in-degree, the last column for D-1 and more), onehot (of the id), random:D[,SEED], or dense: "
-    "the source's own, sparse ones written out with their zeros.",
+    help="Rule that makes the node features: degree:D (one-hot in-degree in D columns, the last one for in-degrees of D-1 and "
+    "more), onehot (one-hot node id), random:D[,SEED] (D columns with mean 0 and variance 1), or dense (the source's own "
+    "features, with the zeros of sparse ones written out).",
 )
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
-@click.option("--undirected", is_flag=True, help="Add the reverse of every edge, and merge equal edges.")
-@click.option("--self-loops", is_flag=True, help="Add (v, v) to every node that has none.")
-@click.option("--drop-duplicates", is_flag=True, help="Merge equal edges; their weights are added.")
-@click.option("--force", is_flag=True, help="Overwrite OUTPUT.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@click.option("--undirected", is_flag=True, help="Add the reverse of every edge, and merge duplicate edges.")
+@click.option("--self-loops", is_flag=True, help="Add the edge (v, v) to every node v that has none.")
+@click.option("--drop-duplicates", is_flag=True, help="Merge duplicate edges and add up their weights.")
+@click.option("--force", is_flag=True, help="Overwrite OUTPUT if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@click.option("--quiet", is_flag=True, help="Print neither a progress bar nor a table.")
 def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: Any) -> None:
     """Convert a graph; the help text is above."""
     # Imported here, so that `hpcgnn --help` does not wait for numba and scipy.

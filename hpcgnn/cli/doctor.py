@@ -1,4 +1,4 @@
-"""``hpcgnn doctor``: whether this installation fits this cluster, and the changes to make."""
+"""``hpcgnn doctor``: checks of this installation on this cluster, with suggested changes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ from hpcgnn.errors import HpcgnnError
 if TYPE_CHECKING:
     from hpcgnn.doctor.finding import Report
 
-_QUIET_SECONDS = 5.0  # then a note says where it is, and again after each such time
+_QUIET_SECONDS = 5.0  # interval of the notes that name the check under way
 _STYLES = {"ok": "none", "worth changing": "yellow", "broken": "bold red"}
 
 
 @click.command(epilog="\b\nExamples\n  hpcgnn doctor\n  mpirun -n 4 hpcgnn doctor --folder /scratch/me")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("."), metavar="FOLDER",
-              help="Where all ranks write a file of some MiB, read and remove it.  [default: the current folder]")  # fmt: skip
-@click.option("--no-launch", is_flag=True, help="Without mpirun, look at this process alone and start no ranks.")
+              help="Folder in which all ranks write, read and remove a file of a few MiB; give the folder of your parts and "
+                   "runs.  [default: the current folder]")  # fmt: skip
+@click.option("--no-launch", is_flag=True, help="Without mpirun, check this process alone and start no ranks.")
 @click.option("--timeout", type=NumberRange(0, min_open=True, max=1e6), default=60.0, show_default=True, metavar="SECONDS",
-              help="How long ranks may take to start, and to answer each other.")  # fmt: skip
-@click.option("--by-doctor", is_flag=True, hidden=True, help="This command has started these ranks itself.")
+              help="Longest time in seconds for the start of the ranks, and for an answer from another rank.")  # fmt: skip
+@click.option("--by-doctor", is_flag=True, hidden=True, help="Set if `hpcgnn doctor` started these ranks itself.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def doctor(folder: Path, no_launch: bool, timeout: float, by_doctor: bool, as_json: bool) -> None:
-    """Check that MPI, cores, kernels, GPUs, links and folders work together here, and name the changes to make.
+    """Check that MPI, cores, kernels, GPUs, links and folders work together, and suggest changes.
 
-    Under mpirun or srun it looks at all ranks of the job. Without one it starts two ranks, with the launcher that `hpcgnn launch`
-    takes, and looks at these. The exit code is 1 where something is broken: training would fail. A finding that is worth changing
-    makes it slow.
+    Under mpirun or srun, all ranks of the job are checked. Otherwise the command starts two ranks with the launcher that
+    `hpcgnn launch` uses, and checks these.
+
+    Each finding is "ok", "worth changing" (training works but would be slow) or "broken" (training would fail). The exit code is
+    1 if something is broken.
     """
     from hpcgnn.doctor.examine import Unfinished, examine
 
@@ -50,7 +53,7 @@ def doctor(folder: Path, no_launch: bool, timeout: float, by_doctor: bool, as_js
     except Unfinished as cut:
         _print(cut.report, as_json=as_json)
         raise cut.error from cut
-    if report is None:  # a rank that MPI takes for a job of its own: rank 0 tells of it
+    if report is None:  # MPI takes this rank for a separate job, which rank 0 reports
         return
     if job.launcher_rank() == 0:
         _print(report, as_json=as_json)
@@ -62,12 +65,12 @@ def doctor(folder: Path, no_launch: bool, timeout: float, by_doctor: bool, as_js
 
 @contextlib.contextmanager
 def _notes(says: bool) -> Iterator[Callable[[str], None]]:
-    """Yield ``tell(name)`` of the check that begins: one that takes long is told on stderr."""
+    """Yield ``tell(name)``, to be called when a check begins. Checks that take long are named on stderr."""
     current, ended, started = ["the installation"], threading.Event(), time.monotonic()
 
     def watch() -> None:
         while not ended.wait(_QUIET_SECONDS):
-            console.note(f"still looking at {current[0]} after {time.monotonic() - started:.0f} s")
+            console.note(f"still checking {current[0]} after {time.monotonic() - started:.0f} s")
 
     def tell(name: str) -> None:
         current[0] = name
@@ -98,7 +101,7 @@ def _show(report: Report) -> None:
     table = Table(title=f"hpcgnn doctor: {ranks} on {nodes}", title_justify="left", box=box.SIMPLE)
     for name in ("check", "state"):
         table.add_column(name, no_wrap=True)
-    table.add_column("found, and a sentence about it", overflow="fold")  # one below the other: both are long
+    table.add_column("finding, and what to do", overflow="fold")  # one below the other, because both are long
     for each in report.findings:
         text = "\n".join(part for part in (each.found, each.sentence and f"→ {each.sentence}") if part)
         table.add_row(each.check, each.state, text, style=_STYLES[each.state])

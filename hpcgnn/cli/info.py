@@ -1,4 +1,4 @@
-"""``hpcgnn info``: what this installation found."""
+"""``hpcgnn info``: versions, libraries and hardware of this installation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from hpcgnn.comm import MpiWorld, check_alike, together
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def info(as_json: bool) -> None:
-    """Show versions, the MPI library, kernels, instruction sets, GPUs, partitioners and threads."""
+    """Show versions, the MPI library, kernels, instruction sets, GPUs, partitioners and threads.
+
+    Under mpirun or srun, rank 0 prints. Include this output in questions and bug reports; `hpcgnn doctor` also checks whether
+    everything works together.
+    """
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.doctor import installation
 
     world = check_alike(MpiWorld())
     threads = use_threads(world)
-    with together(world, "run a kernel"):  # loads what will run
+    with together(world, "run a kernel"):  # loads the kernels that training would use
         kernels = installation.kernels_in_use()
     gpus, versions = installation.gpus_seen(), installation.versions()
     facts: dict[str, Any] = {

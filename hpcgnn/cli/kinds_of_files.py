@@ -12,7 +12,7 @@ from hpcgnn.data.graph_file import GRAPH_KIND, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, reader_of
 from hpcgnn.errors import HpcgnnError
 
-_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"  # what files of HDF5, and of torch, begin with
+_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"  # the first bytes of files of HDF5 and of torch
 
 Facts = dict[str, Any]
 
@@ -26,18 +26,20 @@ def facts_of(
     title: str,
     quiet: bool,
 ) -> Facts:
-    """The result of the reader of this kind of file: ``of_checkpoint`` also for what ranks keep beside one, ``of_graph`` for
-    graphs whole and in parts, with a progress bar of ``count_steps`` steps and this title.
+    """The result of the reader for this kind of file.
+
+    ``of_checkpoint`` reads checkpoints and the messages that ranks keep beside them. ``of_graph`` reads graphs and parts, with a
+    progress bar of ``count_steps`` steps and this title.
 
     Raises:
-        HpcgnnError: naming the file, where it is none of these, or damaged.
+        HpcgnnError: if the file is of another kind, or damaged; the sentence names the file.
     """
     begins = _first_bytes(path)
     if begins.startswith(_ZIP):
         return of_checkpoint(path)
     if not begins.startswith(_HDF5):
         raise HpcgnnError(
-            f"{path} is no file of hpcgnn, or its first bytes are damaged: it begins neither as an HDF5 file nor as a checkpoint"
+            f"{path} is not a file of hpcgnn, or its first bytes are damaged: it is neither an HDF5 file nor a checkpoint"
         )
     kind = h5.kind_of(path)
     if kind not in (GRAPH_KIND, PARTS_KIND):
@@ -50,18 +52,18 @@ def facts_of(
 
 
 def check_run(folder: Path) -> None:
-    """Raise HpcgnnError where the folder is not that of a run."""
+    """Raise HpcgnnError if the folder is not a run folder."""
     from hpcgnn.report.run_files import is_run
 
     if not is_run(folder):
         raise HpcgnnError(
-            f"{folder} is a folder, but not that of a run: name a file, or what `hpcgnn train --out` made"
+            f"{folder} is a folder, but not a run folder: give a file, or a folder that `hpcgnn train --out` made"
         )
 
 
 def _first_bytes(path: Path) -> bytes:
     if not path.is_file():
-        raise HpcgnnError(f"{path} does not exist or is not a file")
+        raise HpcgnnError(f"{path} does not exist or is not a file: give an existing file or run folder")
     try:
         with path.open("rb") as stream:
             return stream.read(len(_HDF5))

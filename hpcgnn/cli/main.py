@@ -1,4 +1,4 @@
-"""The ``hpcgnn`` command and how it ends: one message, the same exit on every rank."""
+"""The ``hpcgnn`` command. It ends with at most one message, and with the same exit code on every rank."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from hpcgnn.lazy import importing
 from hpcgnn.stop import StopRequest
 
 _COMMANDS = {
-    "info": "what this installation found: versions, MPI, kernels, partitioners, threads",
-    "doctor": "checks of MPI, cores, kernels, GPUs, links and folders on this cluster, with the changes to make",
-    "convert": "any source to graph.h5",
-    "partition": "graph.h5 to parts.h5, one part a rank",
-    "plan": "rows and bytes that each strategy sends, without training",
-    "show": "the contents of a graph, its parts, a checkpoint or a run",
-    "check": "every value and every checksum of a file or a run",
-    "train": "train on all ranks (under mpirun or srun)",
-    "bench": "kernels beside other libraries and the machine's limits",
-    "predict": "scores for every node from a checkpoint",
-    "launch": "a command on so many ranks, here or on virtual hosts with links of a given speed",
-    "cluster": "virtual hosts that stay: up, down, run, rate, cut, heal, bytes, status",
-    "study": "runs of a specification, interleaved, recorded and reported",
-    "model": "seconds, bytes and memory of an epoch, fitted to records and predicted for other ranks and networks",
-    "report": "one HTML page about runs or a study",
+    "info": "Show versions, the MPI library, kernels, partitioners and threads of this installation.",
+    "doctor": "Check MPI, cores, kernels, GPUs, links and folders on this machine or cluster, and suggest changes.",
+    "convert": "Convert a graph from a file or a data set to graph.h5.",
+    "partition": "Divide graph.h5 into parts and write parts.h5, with one part for each rank.",
+    "plan": "Count the rows and bytes that each strategy sends, without training.",
+    "show": "Print a summary of a graph, its parts, a checkpoint or a run.",
+    "check": "Verify every value and every checksum of a file or a run.",
+    "train": "Train a model on all ranks (under mpirun, srun or hpcgnn launch).",
+    "bench": "Measure kernels and compare them with other libraries and with the limits of the machine.",
+    "predict": "Write the scores of a trained model for every node, or for pairs of nodes.",
+    "launch": "Run a command on MPI ranks: on this machine, on other hosts, or on virtual hosts.",
+    "cluster": "Create and control virtual hosts on this machine, with links of a given speed.",
+    "study": "Run many trainings from one specification, record them and report on them.",
+    "model": "Fit a cost model to measured runs, and predict seconds, bytes and memory of other runs.",
+    "report": "Write an HTML or Markdown report about runs or a study.",
 }
 _INTERRUPTED = 130
-# A rank that leaves makes the launcher kill the others: the one that prints goes first.
+# The launcher kills all ranks when one exits, so the rank that prints the message exits first.
 _GRACE_SECONDS = 1.0
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when it is asked for."""
+    """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -71,10 +71,13 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Print version and commit.",
+    help="Print the version and the commit, and exit.",
 )
 def cli() -> None:
-    """Full-batch graph neural network training over MPI.
+    """Full-batch training of graph neural networks over MPI.
+
+    Convert a graph to graph.h5, divide it into one part for each MPI rank, and train on the parts. Exit codes: 0 for success, 1
+    for a problem with files, the machine or the training, 2 for a wrong command line, 130 after SIGINT or SIGTERM.
 
     \b
     Example
@@ -85,12 +88,12 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; never returns."""
+    """Run the command line. This function never returns."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
-    # Where there is a colorama, numba has it order terminals to reset colours at the end, in files that stdout goes to as well.
+    # With colorama installed, numba would write colour codes at exit, even if stdout is a file.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
-    # From here on, or an early SIGUSR1 would kill the rank that it reaches; launchers stop ranks with SIGTERM.
+    # Listen before anything else, because an early SIGUSR1 would kill the rank; launchers stop ranks with SIGTERM.
     stop = StopRequest().listen().listen_to_interruptions()
     try:
         caches.check()
@@ -117,39 +120,40 @@ def _leave_after(error: Exception) -> NoReturn:
 
 
 def _sentence_of(error: Exception) -> str:
-    """The sentence for an error that no code of ours has raised; none where it is a bug, which keeps its traceback."""
+    """The sentence for an error that other libraries raised; empty for a bug, which keeps its traceback."""
     if said := job.mpi_problem(error):
         return f"MPI failed: {said}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"{told(os.fsdecode(error.filename or ''))} is no name of a file: it is too long"
+        return f"{told(os.fsdecode(error.filename or ''))} is too long for the name of a file: give a shorter one"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's RuntimeError
-        return f"out of memory ({str(error).splitlines()[0] if str(error) else 'no more was said'}): use more ranks or less width"
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, of a device; torch need not be imported to know it
+        details = str(error).splitlines()[0] if str(error) else "without further details"
+        return f"out of memory ({details}): use more ranks or a smaller --hidden"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's error of a GPU, recognised without importing torch
         return (
-            f"out of memory on the device ({_first_sentences(error)}): use more ranks, less --hidden, or --device cpu"
+            f"out of memory on the GPU ({_first_sentences(error)}): use more ranks, a smaller --hidden, or --device cpu"
         )
     return ""
 
 
 def _first_sentences(error: Exception) -> str:
-    """The numbers that a message names, without the advice behind them."""
-    sentences = (str(error).splitlines() or ["no more was said"])[0].split(". ")
+    """The first sentences of torch's message, which have the numbers; the advice behind them is left out."""
+    sentences = (str(error).splitlines() or ["without further details"])[0].split(". ")
     return ". ".join(sentences[:5])
 
 
 def _say(sentence: str) -> None:
-    """Print a whole line in one write (``print`` makes two under ``-u``): ranks that speak at once share a stderr."""
+    """Print a whole line in one write, because ranks share stderr; ``print`` makes two writes under ``python -u``."""
     sys.stderr.write(f"hpcgnn: {printable(sentence)}\n")
     sys.stderr.flush()
 
 
 def _die_quietly_on_sigterm() -> None:
-    """For a rank that is leaving: the launcher's SIGTERM should end it without another message."""
+    """Let the launcher's SIGTERM end a rank that is exiting, without another message."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
-    """A mistake in the command line, which every rank finds alike: one of them says so."""
+    """Exit after a mistake in the command line. Every rank finds it, and one of them prints it."""
     _die_quietly_on_sigterm()
     if job.launcher_rank() == 0:
         usage = io.StringIO()
@@ -170,15 +174,15 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
     where = f" on rank {rank}" if job.is_parallel() or rank else ""
     _say(f"error{where}: {error}")
     if isinstance(error, StalledError):
-        time.sleep(error.grace_seconds)  # the first rank to abort ends all, and each is to say what it waited for
+        time.sleep(error.grace_seconds)  # the first abort ends all ranks, and each should print what it waited for
     job.abort_if_parallel(1)
     sys.exit(1)
 
 
 def _leave_interrupted(advice: str) -> NoReturn:
-    """Leave at once, without MPI_Finalize: the other ranks may never reach it."""
+    """Exit at once, without MPI_Finalize, which the other ranks may never reach."""
     if job.launcher_rank() == 0:
-        _say(f"stopped{': ' if advice else ''}{advice}")
+        _say(f"stopped by a signal{': ' if advice else ''}{advice}")
     else:
         time.sleep(_GRACE_SECONDS / 2)
     os._exit(_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""``hpcgnn partition``: divide a graph into parts."""
+"""``hpcgnn partition``: division of a graph into parts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Examples:
     type=click.Choice(METHODS),
     default="auto",
     show_default=True,
-    help="Partitioning method; with auto, the report names the one chosen.",
+    help="Partitioning method. auto chooses one, and the printed table names it and the reason.",
 )
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
     default="cut",
     show_default=True,
-    help="The quantity that is minimised: cut edges; the raw rows that a halo exchange sends (metis and mtkahypar); or the"
-    " rows that the hybrid plan sends, by moving nodes after any partitioner.",
+    help="Quantity to minimise. cut: edges between parts; volume: rows that a halo exchange sends (metis and mtkahypar only); "
+    "rows: rows that the hybrid plan sends, by moving nodes after any method.",
 )
 @click.option(
     "--ranks-per-node",
@@ -49,30 +49,31 @@ Examples:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Ranks that will share a machine: parts 0 to K-1 go to the first, the next K to the second, and so on, and"
-    " parts with many edges between them share one. Must divide P.",
+    help="Number of ranks that will share a node; it must divide P. Parts 0 to K-1 are for the first node, the next K for the "
+    "second, and so on. Parts with many edges between them are put on the same node.",
 )
 @click.option(
     "--jobs",
     metavar="N",
     type=click.IntRange(min=0),
     default=0,
-    help="Processes that write the parts and their plans; 0, the default: one for each core that may be used.",
+    help="Number of processes that write the parts and their plans; 0 starts one for each core that this process may use.  "
+    "[default: 0]",
 )
 @click.option(
     "--balance",
     metavar="LIST",
     default="edges,train",
     show_default=True,
-    help=f"Quantities of which every part gets the same share: a comma list out of {', '.join(QUANTITIES)}.",
+    help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)} (training nodes).",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the partitioner's random choices. The same seed gives the same parts; kaminpar on more than 8 million undirected "
-    "edges needs --jobs 1 for that.",
+    help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on more than 8 "
+    "million undirected edges, which also needs --jobs 1 for this.",
 )
 @click.option(
     "--plan",
@@ -80,18 +81,18 @@ Examples:
     type=click.Choice([*STRATEGIES, "none"]),
     default="hybrid",
     show_default=True,
-    help="Communication plan to store beside the parts; training builds any other when it starts.",
+    help="Communication plan to compute and store in parts.h5. Training with another --strategy computes its plan at the start.",
 )
 @click.option(
     "--timeout",
     type=NumberRange(0, min_open=True),
     default=36000.0,
     show_default=True,
-    help="Seconds to wait for another rank before giving up.",
+    help="Seconds that a rank waits for another rank before the job is aborted.",
 )
-@click.option("--force", is_flag=True, help="Overwrite parts.h5.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@click.option("--force", is_flag=True, help="Overwrite parts.h5 if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@click.option("--quiet", is_flag=True, help="Print neither a progress bar nor a table.")
 def partition(
     graph: str,
     parts_file: str,
@@ -108,10 +109,10 @@ def partition(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Divide graph.h5 into P parts and write parts.h5, one part for each rank that will train.
+    """Divide graph.h5 into P parts and write parts.h5, with one part for each rank of the training.
 
-    Under mpirun the graph is read in slabs by all ranks, and ParMETIS or PT-Scotch divides it together; the number of
-    ranks here has nothing to do with P.
+    One process is enough for most graphs. Under mpirun, all ranks read the graph in slabs, and ParMETIS or PT-Scotch divides it
+    in parallel; the number of these ranks need not be P.
     """
     names = tuple(name.strip() for name in balance.split(","))
     options = PartitionOptions(

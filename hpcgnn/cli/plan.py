@@ -1,4 +1,4 @@
-"""``hpcgnn plan``: what training would send."""
+"""``hpcgnn plan``: the rows and bytes that training would send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcgnn.plan.volume import PairRows, describe
 
 _BYTES_PER_VALUE = 4
 _PAIRS_SHOWN = 10
-_MOST_PAIRS_LISTED = 1 << 18  # thousands of parts have millions of pairs, each some 100 bytes as a list
+_MOST_PAIRS_LISTED = 1 << 18  # thousands of parts have millions of pairs, each of which takes some 100 bytes as a list
 
 
 EXAMPLES = """\b
@@ -35,13 +35,21 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
-@click.option("--width", type=COUNT, default=256, show_default=True, help="Columns of the rows sent.")
+@click.option(
+    "--strategy",
+    type=click.Choice([*STRATEGIES, "all"]),
+    default="hybrid",
+    show_default=True,
+    help="Strategy whose plan is counted: see `hpcgnn train --help`. all compares the three strategies.",
+)
+@click.option(
+    "--width", type=COUNT, default=256, show_default=True, help="Number of float32 columns of the rows, for the bytes."
+)
 @click.option(
     "--ranks-per-node",
     metavar="K",
     type=click.IntRange(1),
-    help="Also say what travels between nodes of K ranks each, and within them.",
+    help="Also count the rows between nodes, and within nodes, of K ranks each.",
 )
 @click.option(
     "--jobs",
@@ -49,17 +57,19 @@ Examples:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Processes that make plans; 0: one for each core that this one may use.",
+    help="Number of processes that compute plans; 0 starts one for each core that this process may use.",
 )
 @click.option(
     "--pairs",
     "all_pairs",
     is_flag=True,
-    help=f"Show every pair of ranks, not the {_PAIRS_SHOWN} largest; with --json, where there are more than"
-    f" {_MOST_PAIRS_LISTED:,}, too.",
+    help=f"Show every pair of ranks rather than the {_PAIRS_SHOWN} largest. --json always lists up to {_MOST_PAIRS_LISTED:,} "
+    "pairs, and more with this flag.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, with the pairs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables, with all pairs."
+)
 def plan(
     parts: Path,
     strategy: str,
@@ -70,9 +80,9 @@ def plan(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Rows and bytes that one aggregation sends, per pair of ranks and in all, without training.
+    """Count the rows and bytes that one aggregation sends in one direction, in total and between pairs of ranks.
 
-    Plans that PARTS does not hold yet, or that are stale, are made and stored in it.
+    Nothing is trained. Plans that are missing from PARTS, or outdated there, are computed and stored in it.
     """
     strategies = list(STRATEGIES) if strategy == "all" else [strategy]
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""``hpcgnn predict``: scores for every node."""
+"""``hpcgnn predict``: scores of nodes, embeddings, or scores of node pairs."""
 
 from __future__ import annotations
 
@@ -20,26 +20,35 @@ from hpcgnn.lazy import importing
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="HDF5 file to write: /scores (nodes, classes), before softmax or sigmoid; of a run with --task link, /embeddings "
-    "(nodes, hidden).",
+    help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid; for a run with --task link, "
+    "/embeddings (nodes, hidden) float32.",
 )
 @click.option(
     "--pairs",
     type=click.Path(path_type=Path),
-    help="Of a run with --task link: write /pair_scores (pairs,) of these instead, a text file with two original ids a line, "
-    "or an .npy file (pairs, 2). Higher is more likely; takes 8 times --hidden bytes a pair.",
+    help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with two original "
+    "ids a line, or a .npy file of integers (pairs, 2). A higher score means a more likely link. Each pair takes 8 x --hidden "
+    "bytes of memory.",
 )
-@click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True)
+@click.option(
+    "--checkpoint",
+    "which",
+    type=click.Choice(["best", "last"]),
+    default="best",
+    show_default=True,
+    help="Checkpoint of the run folder: that of the best validation metric, or the last one.",
+)
 @click.option(
     "--device",
     default="auto",
     show_default=True,
     metavar="auto|cpu|cuda[:N]",
-    help="The device that a rank computes on; auto: GPUs where every rank has one of its own, else cpu.",
+    help="Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if there is a "
+    "GPU for each rank, else cpu.",
 )
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
-              help="Seconds to wait for another rank before giving up.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite --out.")
+              help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def predict(
@@ -54,10 +63,10 @@ def predict(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Write the scores of a trained RUN for every node of PARTS, in the order of original ids.
+    """Write the scores of the trained model in RUN for every node of PARTS, in the order of original ids.
 
-    RUN is a run folder or a checkpoint file. Any number of ranks will do, whatever PARTS was cut into, and PARTS may be
-    another graph than the one trained on, with features of the same meaning. All its edges are messages.
+    RUN is a run folder or a checkpoint file. The number of ranks need not be the number of parts. PARTS may be another graph
+    than the one of the training if its features have the same columns. Messages are sent along all its edges.
     """
     with importing():
         from hpcgnn.comm.threads import use_threads

@@ -1,4 +1,4 @@
-"""Numbers on the command line."""
+"""Ranges of numbers on the command line."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-COUNT = click.IntRange(1, 2**20)  # columns, layers, heads, epochs, threads, rounds: more is a slip of the hand
+COUNT = click.IntRange(1, 2**20)  # columns, layers, heads, epochs, threads, rounds: larger numbers are typing errors
 
 ROWS = click.IntRange(1, 2**40)
 
 
 class NumberRange(click.FloatRange):
-    """As click's, which lets NaN pass; here it is in no range."""
+    """A range of numbers that refuses NaN, which click's range accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Click's number."""
+        """The number. Fails, as click does, for a number out of range and for NaN."""
         number = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)

@@ -1,4 +1,4 @@
-"""``hpcgnn report``: a page about runs or a study."""
+"""``hpcgnn report``: a report about runs or a study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """
 \b
-Example
+Examples
   hpcgnn report run
   hpcgnn report run-32-bits run-8-bits run-2-bits --out bits.html
   hpcgnn report study-folder --out study.md --format md
@@ -26,23 +26,28 @@ Example
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("folders", metavar="RUN [RUN ...] | DIR", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: report.html or report.md]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: report.html or, with --format md, report.md]",
+)
 @click.option(
     "--format",
     "kind",
     type=click.Choice(["html", "md"]),
-    help="html: one file with everything in it. md: tables in Markdown, and pictures as SVG files beside it.  "
-    "[default: md where --out ends in .md, else html]",
+    help="Format of the report. html: one self-contained file; md: Markdown with SVG pictures in files beside it.  "
+    "[default: md if --out ends in .md, else html]",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: what was written, and the notes."
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: the files written, and the notes."
 )
 def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet: bool, as_json: bool) -> None:
-    """Write a page about a run, about several runs side by side, or about a study.
+    """Write a report about one run, about several runs side by side, or about a study.
 
-    RUN is what `hpcgnn train --out` made; the first of several is what the others are compared with. DIR is what `hpcgnn study
-    run --out` made. Runs that go on, or that were stopped, are shown as far as they are.
+    RUN is a run folder, made by `hpcgnn train --out`; if there are several, the others are compared with the first. DIR is the
+    folder of a study, made by `hpcgnn study run --out`. Runs that are still running or were stopped are shown up to their last
+    epoch.
     """
     from hpcgnn.report.page import as_html, as_markdown
     from hpcgnn.report.run_files import check_folder
@@ -57,7 +62,7 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
     text, pictures = as_markdown(page, out.stem) if is_markdown else (as_html(page), {})
     files = {out.with_name(name): svg for name, svg in pictures.items()} | {
         out: text
-    }  # what names the others comes last
+    }  # the page comes last, because it refers to the pictures
     for path, content in files.items():
         with whole_file.replacing(path, inputs=inputs) as temporary:
             temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
@@ -65,7 +70,7 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
         print(json.dumps({"out": str(out), "pictures": list(map(str, list(files)[:-1])), "notes": list(page.notes)}))
     elif not quiet:
         rows = [("title", page.title), *(("note", note) for note in page.notes), ("written", str(out))]
-        console.table("report", rows + ([("pictures beside it", len(pictures))] if pictures else []))
+        console.table("report", rows + ([("pictures beside the page", len(pictures))] if pictures else []))
 
 
 def _page(folders: tuple[Path, ...]) -> Page:
@@ -76,7 +81,7 @@ def _page(folders: tuple[Path, ...]) -> Page:
 
     studies = [folder for folder in folders if not is_run(folder)]
     if studies and len(folders) > 1:
-        raise HpcgnnError(f"{studies[0]} is a study, which has a page of its own: name it alone, or only runs")
+        raise HpcgnnError(f"{studies[0]} is a study and needs a report of its own: give it alone, or give only runs")
     if studies:
         return study_of(studies[0])
     return run_page(folders[0]) if len(folders) == 1 else comparison_page(folders)

@@ -1,4 +1,4 @@
-"""``hpcgnn show``: what a file or a run holds."""
+"""``hpcgnn show``: the contents of a file or a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ Rows = Iterator[tuple[str, object]]
     epilog="\b\nExamples\n  hpcgnn show parts.h5\n  hpcgnn show run/checkpoints/best.pt\n  hpcgnn show run --json"
 )
 @click.argument("path", metavar="FILE|RUN", type=click.Path(path_type=Path))
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def show(path: Path, quiet: bool, as_json: bool) -> None:
-    """Print the contents of graph.h5, parts.h5, predictions, a checkpoint, or the folder of a run.
+    """Print a summary of graph.h5, parts.h5, a predictions file, a checkpoint, or a run folder.
 
-    A graph: nodes, edges, degrees, features, labels, splits. Parts: their balance, the edges between them, and the rows that
-    each stored plan sends. One process reads the file, a piece at a time. `hpcgnn check` looks for damage instead.
+    For a graph: nodes, edges, degrees, features, labels and splits. For parts: their balance, the edges between them, and the
+    number of rows that each stored plan sends. For a checkpoint: its model, weights and best metric. For a run: its state,
+    its settings and its best epoch. Epochs are counted from 0, as in metrics.jsonl.
+
+    One process reads the file in slabs, so start it without mpirun. `hpcgnn check` verifies values and checksums instead.
     """
     facts = {"path": str(path)} | (_run(path) if path.is_dir() else _file(path, quiet=quiet or as_json))
     if as_json:
@@ -50,7 +53,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     content = checkpoint.look_at(path)
     if "model" not in content:
         raise HpcgnnError(
-            f"{path} is not a checkpoint but the rows that one rank keeps beside one: name last.pt or best.pt"
+            f"{path} holds the messages that one rank keeps beside a checkpoint, not a checkpoint: give last.pt or best.pt"
         )
     weights = {name: list(values.shape) for name, values in content["model"].items()}
     named = ("version", "next_epoch", "parts_uuid", "task", "metric", "seed", "compute", "best")
@@ -90,7 +93,7 @@ def _run(path: Path) -> dict[str, Any]:
     }
 
 
-# -- for people --------------------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def _rows_of_file(facts: dict[str, Any]) -> Rows:
@@ -110,13 +113,13 @@ def _rows_of_file(facts: dict[str, Any]) -> Rows:
     yield from _rows_of_labels(facts)
     yield from ((f"{name} nodes", count) for name, count in facts["splits"].items())
     yield from _rows_of_parts(facts)
-    yield from ((f"made: {name.replace('_', ' ')}", _told(value)) for name, value in facts["provenance"].items())
-    yield "checksums", "yes" if facts["checksums"] else "none in such a file"
+    yield from ((f"provenance: {name.replace('_', ' ')}", _told(value)) for name, value in facts["provenance"].items())
+    yield "checksums", "yes" if facts["checksums"] else "none in a file of this version"
     yield "file size", console.size(facts["file_bytes"])
 
 
 def _told(value: object) -> object:
-    """Settings of a source as on a command line, without those that are off."""
+    """The settings of a source as on a command line, except those that are off."""
     if not isinstance(value, dict):
         return value
     given = {name: each for name, each in value.items() if each is not None and each is not False}
@@ -153,26 +156,26 @@ def _rows_of_parts(facts: dict[str, Any]) -> Rows:
     share = 100 * facts["cut_edges"] / facts["edges"] if facts["edges"] else 0.0
     yield "edges between parts", f"{facts['cut_edges']:,} ({share:.2f} %)"
     for strategy, told in facts["plans"].items():
-        yield f"plan {strategy}", f"{told['rows']:,} rows each way between {told['pairs_of_parts']:,} pairs of parts"
-        yield "  summed before sending", told["rows_summed_before_sending"]
-        yield "  most rows of one part", told["rows_of_the_busiest_part"]
+        yield f"plan {strategy}", f"{told['rows']:,} rows in each direction, {told['pairs_of_parts']:,} pairs of parts"
+        yield "  rows aggregated before sending", told["rows_summed_before_sending"]
+        yield "  largest number of rows of a part", told["rows_of_the_busiest_part"]
 
 
 def _rows_of_checkpoint(facts: dict[str, Any]) -> Rows:
-    yield "kind", "a checkpoint to resume from" if facts["has_optimiser"] else "the best weights of a run"
+    yield "kind", "checkpoint to resume from" if facts["has_optimiser"] else "best weights of a run"
     for name in ("version", "next_epoch", "task", "metric", "seed", "compute", "parts_uuid"):
         if name in facts:
             yield name.replace("_", " "), facts[name]
     yield from ((f"model: {name.replace('_', ' ')}", value) for name, value in facts["model_config"].items())
     best = facts.get("best")
     if best and best["val_metric"] is not None:
-        yield "best validation metric", f"{best['val_metric']:.4f} in epoch {best['epoch'] + 1}"
+        yield "best validation metric", f"{best['val_metric']:.4f} in epoch {best['epoch']}"
     yield from (("policy", name) for name in facts["policies"])
     yield "parameters", facts["parameters"]
     weights = list(facts["weights"].items())
     yield from ((f"  {name}", " x ".join(map(str, shape))) for name, shape in weights[:_MOST_WEIGHTS])
     if weights[_MOST_WEIGHTS:]:
-        yield "  and more", f"{len(weights) - _MOST_WEIGHTS} arrays"
+        yield "  others", f"{len(weights) - _MOST_WEIGHTS} arrays"
     yield "file size", console.size(facts["file_bytes"])
 
 
@@ -184,13 +187,13 @@ def _rows_of_run(facts: dict[str, Any]) -> Rows:
     best = facts["best"]
     if best:
         tested = f", {best['test_metric']:.4f} in testing" if best["test_metric"] is not None else ""
-        yield f"best {facts['metric']}", f"{best['val_metric']:.4f} in validation{tested} (epoch {best['epoch'] + 1})"
+        yield f"best {facts['metric']}", f"{best['val_metric']:.4f} in validation{tested} (epoch {best['epoch']})"
     if facts["last_loss"] is not None:
         yield "last loss", f"{facts['last_loss']:.6f}"
     if facts["seconds_of_an_epoch_median"] is not None:
-        yield "seconds an epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
+        yield "seconds per epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
     if facts["bytes_sent_in_an_epoch_median"] is not None:
-        yield "sent in an epoch (median)", console.size(int(facts["bytes_sent_in_an_epoch_median"]))
+        yield "sent per epoch, all ranks (median)", console.size(int(facts["bytes_sent_in_an_epoch_median"]))
     yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())
     yield from ((f"checkpoints/{name}", console.size(count)) for name, count in facts["checkpoints"].items())
     yield from (("note", note) for note in facts["notes"])

@@ -1,4 +1,4 @@
-"""``hpcgnn train``: the main job."""
+"""``hpcgnn train``: the training command."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _PRESETS = Path(__file__).parent.parent / "presets"
 _MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
 _EXAMPLE = """
 \b
-Example
+Examples
   mpirun -n 4 hpcgnn train parts.h5 --out run --model gcn --layers 2 --hidden 64 --epochs 200
   mpirun -n 4 hpcgnn train parts.h5 --out run --preset gat --seed 1
   mpirun -n 4 hpcgnn train parts.h5 --out run --task link --metric hits@50
   mpirun -n 4 hpcgnn train parts.h5 --out run --resume
   mpirun -n 4 hpcgnn train parts.h5 --out again --config run/config.toml
 
-SIGUSR1 writes a checkpoint and stops cleanly after the current epoch (Slurm: --signal=USR1@120).
+After SIGUSR1 the current epoch ends, a checkpoint is written, and the command exits with code 0 (Slurm: --signal=USR1@120).
 """
 
 
 class _BesideSettings(msgspec.Struct, kw_only=True):
-    """Options that a file may set beside the settings of a run."""
+    """The options that a TOML file may set in addition to the settings of a run."""
 
     parts: str | None = None
     tensorboard: bool = False
@@ -41,23 +41,25 @@ class _BesideSettings(msgspec.Struct, kw_only=True):
 
 
 def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
-    """Settings of a TOML file, which become defaults, so that flags on the command line win."""
+    """The settings of a TOML file. They become defaults, so flags on the command line override them."""
     values = read_file(path)
     unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.get_params(ctx)})
     if unknown:
-        raise HpcgnnError(f"{path} has settings that do not exist: {', '.join(unknown)}")
+        raise HpcgnnError(
+            f"{path} has unknown settings: {', '.join(unknown)}; `hpcgnn train --help` lists all settings"
+        )
     for name in sorted(values.keys() & {"out", "config", "preset", "resume"}):
-        raise HpcgnnError(f"{path}: {name} is given on the command line, not in a file")
+        raise HpcgnnError(f"{path}: {name} cannot be set in a file: give --{name} on the command line")
     typed.checked(values, _BesideSettings, str(path))
     check_file(values, str(path))
     return values
 
 
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Once --out, --resume, --preset and --config are known.
+    """Set the defaults of the other options once --out, --resume, --preset and --config are known.
 
-    A resumed run keeps its settings; a preset comes before them, --config before both. Files that a run wrote, which name its
-    parts, may have settings that are of no use any more.
+    A resumed run keeps its settings; those of a preset override them, and those of --config override both. Files that a run
+    wrote, which name its parts, may hold settings that nothing uses any more.
     """
     ctx.meta[str(parameter.name)] = value
     if {"out", "resume", "preset", "config"} <= ctx.meta.keys():
@@ -77,7 +79,12 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
 @click.command(cls=train_options.RunCommand, epilog=_EXAMPLE)
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), is_eager=True, callback=_take_defaults, help="Run folder."
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    callback=_take_defaults,
+    help="Run folder to create; with --resume, the folder of the run to continue.",
 )
 @click.option(
     "--config",
@@ -85,7 +92,8 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     is_eager=True,
     expose_value=False,
     callback=_take_defaults,
-    help="TOML file with any of these settings; a run folder's config.toml repeats that run.",
+    help="TOML file with settings, named as the flags below with underscores for hyphens; flags override it. The config.toml of "
+    "a run folder repeats that run.",
 )
 @click.option(
     "--preset",
@@ -93,23 +101,30 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     is_eager=True,
     expose_value=False,
     callback=_take_defaults,
-    help="The settings of a paper; --config and flags change them.",
+    help="Settings from the paper of a model; --config and flags override them.",
 )
 @click.option(
     "--resume",
     is_flag=True,
     is_eager=True,
     callback=_take_defaults,
-    help="Continue the run in --out from its last checkpoint, with its settings where no flag changes them.",
+    help="Continue the run in --out from its last checkpoint, with its settings unless flags override them. Without a "
+    "checkpoint, start with epoch 0.",
 )
 @click.option(
     "--tensorboard",
     is_flag=True,
-    help="Also write the scalars of each epoch into tensorboard/ of the run folder, for `tensorboard --logdir`.",
+    help="Also write the scalars of each epoch to the folder tensorboard/ in the run folder, for `tensorboard --logdir`.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout instead of a table.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+@click.option("--json", "as_json", is_flag=True, help="Print the content of summary.json on stdout instead of a table.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="Lowest level of the log messages of rank 0 on stderr; other ranks print errors only.",
+)
 @click.pass_context
 def train(
     ctx: click.Context,
@@ -121,9 +136,13 @@ def train(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Train a model on PARTS with one MPI rank a part."""
+    """Train a model on PARTS (parts.h5), with one MPI rank for each part.
+
+    Start the command with mpirun, srun or `hpcgnn launch`. It writes a run folder with config.toml, metrics.jsonl (one line for
+    each epoch), summary.json, ranks.json and checkpoints.
+    """
     with importing():
-        from hpcgnn.cli import train_job  # which imports torch: errors of arguments are told before
+        from hpcgnn.cli import train_job  # imports torch, so wrong arguments are reported before
 
     asked = train_job.Asked(parts, out, resume, tensorboard, quiet, as_json, settings.pop("log_level"))
     train_job.run(ctx, asked, settings, ctx.meta[_MAY_BE_UNUSED])

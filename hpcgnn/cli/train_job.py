@@ -56,7 +56,7 @@ class Asked:
 def run(ctx: click.Context, asked: Asked, settings: dict[str, Any], may_be_unused: set[str]) -> None:
     """Train, and show the summary on rank 0. Collective.
 
-    settings: of all options by name, and may_be_unused: as of :func:`hpcgnn.cli.train_options.run_config`.
+    settings, may_be_unused: arguments of :func:`hpcgnn.cli.train_options.run_config`; settings holds all options by name.
     """
     world = check_alike(MpiWorld(timeout_seconds=settings["timeout"]))
     console.set_up_logging(asked.log_level, world.rank, quiet=asked.quiet)
@@ -69,10 +69,10 @@ def run(ctx: click.Context, asked: Asked, settings: dict[str, Any], may_be_unuse
             writers()
     _compare(world, config)
     trainer = _make_trainer(world, asked, config, ctx.obj)
-    keep_freed_memory()  # from here on sizes repeat; what reading and planning took has gone back to the system
+    keep_freed_memory()  # allocations have the same sizes from here on; memory of reading and planning was returned before
     if world.rank == 0:
         _write_config(trainer, asked, config)
-    ctx.obj.advice = f"the last checkpoint is in {asked.out}/checkpoints, and --resume continues from it"
+    ctx.obj.advice = f"the last checkpoint is in {asked.out}/checkpoints; --resume continues from it"
     summary = _fit(trainer, asked)
     world.close()
     if world.rank == 0 and asked.as_json:
@@ -87,13 +87,15 @@ def _write_config(trainer: Trainer, asked: Asked, config: RunConfig) -> None:
     trainer.run.write_config(kept | config.settings())
     if asked.resume and not asked.quiet:
         start = (
-            f"continuing after epoch {trainer.next_epoch}" if trainer.next_epoch else "nothing to resume, starting anew"
+            f"resuming with epoch {trainer.next_epoch}"
+            if trainer.next_epoch
+            else "there is no checkpoint, so training starts with epoch 0"
         )
         console.note(f"{asked.out}: {start}")
 
 
 def _fit(trainer: Trainer, asked: Asked) -> dict[str, Any]:
-    """The summary of the training that is left. Collective."""
+    """Train the remaining epochs and return the summary. Collective."""
     is_first = trainer.graph.world.rank == 0
     board = TensorBoard(asked.out, trainer.next_epoch) if asked.tensorboard and is_first else None
     hidden = asked.quiet or asked.as_json or not is_first
@@ -105,7 +107,7 @@ def _fit(trainer: Trainer, asked: Asked) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _told_to(board: TensorBoard | None) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Yield what takes each epoch's record; what it wrote is whole in the end, also of a run that fails."""
+    """Yield a function that takes each epoch's record. The files are closed at the end, also if the run fails."""
     if board is None:
         yield lambda record: None
         return
@@ -116,20 +118,20 @@ def _told_to(board: TensorBoard | None) -> Iterator[Callable[[dict[str, Any]], o
 
 
 def _compare(world: World, config: RunConfig) -> None:
-    """Raise HpcgnnError, on all ranks, where one has other settings than rank 0: a file of each node's own. Collective."""
+    """Raise HpcgnnError on all ranks if one has other settings than rank 0, as from another --config file. Collective."""
     mine = {name: str(value) for name, value in config.settings().items()}
     wanted = world.broadcast(mine, what="the settings")
     with together(world, "compare settings"):
-        for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # of which some ranks may have none
+        for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # some ranks may have no GPU
             if mine.get(name) != wanted.get(name):
                 raise HpcgnnError(
                     f"rank {world.rank} has {name} {mine.get(name, 'unset')} and rank 0 {wanted.get(name, 'unset')}: "
-                    "all are to read the same --config"
+                    "give all ranks the same --config file"
                 )
 
 
 def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopRequest) -> Trainer:
-    """The trainer that the settings describe, continued where the run was left. Collective."""
+    """The trainer that the settings describe; with --resume, in the state of the last checkpoint. Collective."""
     parts, out, resume = asked.parts, asked.out, asked.resume
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
@@ -137,7 +139,9 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
     run = RunFolder(out)
     with together(world, f"prepare the run folder {out}"):
         if graph.features is None:
-            raise HpcgnnError(f"{parts} has no node features: convert the graph with --features degree:64 or another")
+            raise HpcgnnError(
+                f"{parts} has no node features: convert the graph again with --features degree:64, onehot or random:64"
+            )
         if world.rank == 0:
             run.prepare(resume=resume)
     graph = _in_order(graph, config.node_order, config.model.hidden)
@@ -161,12 +165,15 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
         trainer.resume()
         if trainer.next_epoch > config.train.epochs:
             done, wanted = trainer.next_epoch, config.train.epochs
-            raise HpcgnnError(f"{out} has {done} epochs already, more than --epochs {wanted}", agreed=True)
+            raise HpcgnnError(
+                f"{out} already has {done} epochs: --epochs is the total number and must be at least {done}, not {wanted}",
+                agreed=True,
+            )
     return trainer
 
 
 def _with_costs_in(out: Path, config: TrainConfig) -> TrainConfig:
-    """The costs of links are kept in the run folder, where no other file is named."""
+    """The settings with a file of link costs in the run folder, if AdaQP needs one and none was given."""
     if AdaQPSettings not in config.policy.sections() or config.policy.link_costs is not None:
         return config
     with_file: dict[str, Any] = {"link_costs": out / LINK_COSTS}
@@ -182,9 +189,11 @@ def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:
 
 
 def _choose_kernels() -> None:
-    """Say where the fast kernels are missing, and refuse a wrong ``HPCGNN_ISA`` before anything is read."""
+    """Warn if the native kernels are missing, and refuse a wrong ``HPCGNN_ISA`` before any file is read."""
     if resolve() == "jit":
-        logging.getLogger("hpcgnn").warning("no native kernels (built without a C++ compiler): running on numba")
+        logging.getLogger("hpcgnn").warning(
+            "the native kernels are missing because hpcgnn was built without a C++ compiler: training uses numba kernels"
+        )
     else:
         library.isa()
 
@@ -195,12 +204,12 @@ def _show(summary: dict[str, Any], out: Path) -> None:
 
     name = summary["metric_name"]
     largest, means = summary["breakdown_seconds_median"], summary["breakdown_seconds_mean_median"]
-    beside = {"wire_seconds": "wire (beside the others)"}
+    beside = {"wire_seconds": "wire (overlaps the others)"}
     rows: list[tuple[str, object]] = [
         (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
-        (f"test {name} there", percent(summary["test_metric_at_best_val"])),
+        (f"test {name} in that epoch", percent(summary["test_metric_at_best_val"])),
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
-        ("seconds an epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
+        ("seconds per epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
         *[
             (
                 f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
@@ -209,43 +218,43 @@ def _show(summary: dict[str, Any], out: Path) -> None:
             for phase, value in largest.items()
         ],
         ("arithmetic of dense products", summary["compute"]),
-        ("bytes sent an epoch", int(summary["bytes_sent_per_epoch"])),
+        ("bytes sent per epoch, all ranks", int(summary["bytes_sent_per_epoch"])),
         *_node_rows(summary),
         *_policy_rows(summary),
-        ("peak memory of a rank", console.size(summary["peak_memory_bytes_per_rank"])),
+        ("peak memory per rank, largest", console.size(summary["peak_memory_bytes_per_rank"])),
         *_device_rows(summary),
-        ("node orders x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
+        ("node order x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
         ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
         ("run folder", str(out)),
     ]
-    console.table("training finished" if summary["finished"] else "training stopped: --resume continues it", rows)
+    console.table("training finished" if summary["finished"] else "training stopped (--resume continues it)", rows)
 
 
 def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """Bytes between nodes, if there were several."""
+    """The bytes between nodes; no rows if all ranks share one node."""
     between, shared = (int(summary[f"bytes_{what}_per_epoch"]) for what in ("between_nodes", "shared_on_nodes"))
     if not between and not shared:
         return []
-    return [("  between nodes", between), ("bytes read in shared memory an epoch", shared)]
+    return [("  between nodes", between), ("bytes read in shared memory per epoch", shared)]
 
 
 def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The GPUs and their memory, if there were any."""
+    """The GPUs and their memory; no rows without GPUs."""
     if set(summary["devices"]) == {"CPU"}:
         return []
     used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
     return [
         ("devices x ranks", used),
-        ("peak memory of a rank on its GPU", console.size(summary["peak_device_memory_bytes_per_rank"])),
+        ("peak GPU memory per rank, largest", console.size(summary["peak_device_memory_bytes_per_rank"])),
     ]
 
 
 def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The decisions of policies, if there were any."""
+    """The decisions of policies; no rows without policies."""
     if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
         return []
     shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
     return [
-        ("bits of a value: share of rows", f"{shares} ({summary['bits_policy']})"),
+        ("bit-widths, by share of rows", f"{shares} ({summary['bits_policy']})"),
         ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})"),
     ]

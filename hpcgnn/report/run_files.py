@@ -135,7 +135,7 @@ def read_run(folder: Path, name: str = "") -> Run:
     summary = _json_in(folder / SUMMARY, dict[str, Any], notes) or {}
     ranks = _json_in(folder / RANKS, Ranks, notes)
     if ranks is not None and not ranks.is_whole:
-        notes.append(f"{RANKS} is left out: its lists are not of one length")
+        notes.append(f"{RANKS} is left out: its lists do not have the same length")
         ranks = None
     state, is_finished = _state(folder, settings, records, summary)
     if not is_finished:

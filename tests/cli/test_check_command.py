@@ -84,7 +84,7 @@ def test_a_file_without_checksums_is_looked_at_by_value(tmp_path: Path) -> None:
     path = Path(shutil.copy(DATA / "parts-version-1.h5", tmp_path))
     assert not facts(path)["checksums"]
     shown = CliRunner().invoke(check, [str(path)]).stdout
-    assert "its bytes cannot be compared" in " ".join(shown.split())
+    assert "changed bytes may remain unnoticed" in " ".join(shown.split())
     with h5py.File(path, "r+") as file:
         file["edges/indices"][-1] = 10**6
     assert "edges/indices holds 1000000" in refusal(path)
@@ -163,9 +163,9 @@ def test_a_run_is_checked_with_all_its_files(run: Path) -> None:
 
 def test_what_is_no_file_of_hpcgnn_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert "is no file of hpcgnn" in refusal(tmp_path / "empty")
+    assert "is not a file of hpcgnn" in refusal(tmp_path / "empty")
     assert "does not exist" in refusal(tmp_path / "missing")
-    assert "not that of a run" in refusal(tmp_path)
+    assert "but not a run folder" in refusal(tmp_path)
 
 
 def test_the_command_ends_with_one_sentence_and_has_help(parts: Path) -> None:

@@ -524,7 +524,7 @@ def test_a_check_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, capsys
         tell("folder")
         told.clear()
         assert told.wait(20)
-    assert "note: still looking at folder after" in capsys.readouterr().err
+    assert "note: still checking folder after" in capsys.readouterr().err
     with command._notes(False):
         pass
 

@@ -61,7 +61,7 @@ def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch,
         kernels.resolve("native")
     with caplog.at_level(logging.WARNING, logger="hpcgnn"):
         train_job._choose_kernels()
-    assert "running on numba" in caplog.text
+    assert "training uses numba kernels" in caplog.text
 
 
 def test_info_shows_the_instruction_set_that_was_asked_for():

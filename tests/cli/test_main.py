@@ -29,7 +29,7 @@ def test_an_error_is_one_write(tmp_path: Path) -> None:
 def test_an_interruption_is_told_from_the_error_that_c_code_makes_of_it() -> None:
     program = Path(__file__).parents[1] / "ranks" / "interrupted.py"
     job = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
-    assert (job.returncode, job.stderr) == (130, "hpcgnn: stopped: go on with --resume\n")
+    assert (job.returncode, job.stderr) == (130, "hpcgnn: stopped by a signal: go on with --resume\n")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_checkpoint_and_a_run(tmp_path: Path) -> None:
     assert (told["epochs"], told["best"]["epoch"], told["last_loss"]) == (2, 0, 1.25)
     assert told["settings_changed"]["model"] == "gcn"
     assert list(told["checkpoints"]) == ["last.pt"]
-    assert "0.5000 in validation (epoch 1)" in said(run).replace("\n", " ")
+    assert "0.5000 in validation (epoch 0)" in said(run).replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["messages-version-2.pt", "no-such-file", ""])

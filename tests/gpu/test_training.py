@@ -93,4 +93,4 @@ def test_out_of_memory_is_one_sentence(kind):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("hpcgnn:")]
-    assert "out of memory on the device" in sentence
+    assert "out of memory on the GPU" in sentence

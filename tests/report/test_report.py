@@ -177,7 +177,7 @@ class TestDamage:
         content = json.loads((folder / "ranks.json").read_text())
         content["mean"]["nodes"].pop()
         (folder / "ranks.json").write_text(json.dumps(content))
-        assert "not of one length" in notes(run_page(folder))
+        assert "do not have the same length" in notes(run_page(folder))
 
     def test_runs_that_are_not_at_their_end_are_told(self, tmp_path):
         going, stopped = (made_up.run_folder(tmp_path / name, settings={"epochs": 40}) for name in ("going", "stopped"))
@@ -263,7 +263,7 @@ class TestCommand:
             (("file",), "it is a file"),
             (("empty",), "holds no run \\(no metrics.jsonl\\) and no study"),
             (("above",), "name the runs in it, such as .*above/run"),
-            (("above/run", "study"), "is a study, which has a page of its own"),
+            (("above/run", "study"), "is a study and needs a report of its own"),
             (("above/run", "--out", "above/run/metrics.jsonl"), "is an input of this command"),
             (("above/run", "--out", "nowhere/page.html"), "folder .*nowhere does not exist"),
         ],

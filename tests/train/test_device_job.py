@@ -109,8 +109,8 @@ def test_scores_of_a_checkpoint(device_ranks, tmp_path):
 
 def test_the_end_of_a_devices_memory_is_one_sentence(device_ranks):
     said = device_ranks(2).run(on_device.out_of_memory)[0]
-    assert said.startswith("out of memory on the device (standin out of memory: tried to allocate 4000000 bytes")
-    assert said.endswith("): use more ranks, less --hidden, or --device cpu")
+    assert said.startswith("out of memory on the GPU (standin out of memory: tried to allocate 4000000 bytes")
+    assert said.endswith("): use more ranks, a smaller --hidden, or --device cpu")
 
 
 def test_all_of_what_a_gpu_says_of_its_memory_is_told_but_its_advice():

@@ -135,7 +135,7 @@ TOML = [
     ("quiet = 3", "quiet must be true or false"),
     ("parts = 3", "parts must be a text"),
     ('log_level = "loud"', "log_level cannot be 'loud'"),
-    ('out = "elsewhere"', "out is given on the command line"),
+    ('out = "elsewhere"', "out cannot be set in a file: give --out on the command line"),
     ("a = " + "[" * 100_000, "cannot read"),
     ("epochs = ", "cannot read"),
 ]
@@ -196,7 +196,7 @@ def test_a_trainer_refuses_settings_of_its_own_that_nothing_uses(graph):
         "--decay is not used here": replace(
             hpcgnn.TrainConfig(), schedule=replace(hpcgnn.TrainConfig().schedule, decay=0.1)
         ),
-        "ModelConfig.label_inputs must be set": replace(
+        "ModelConfig.label_inputs must be True": replace(
             hpcgnn.TrainConfig(), labels=replace(hpcgnn.TrainConfig().labels, rate=0.5)
         ),
     }
