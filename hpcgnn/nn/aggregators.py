@@ -37,7 +37,7 @@ def make_aggregator(
 
     ``row_bytes`` is the size of a message's row, by which MPI's collective is chosen (:func:`hpcgnn.comm.choose_links`). Rows
     are the graph's nodes in the graph's order. The order does not change the bits of the results, except those of large
-    unweighted sums (docs/ARCHITECTURE.md).
+    unweighted sums (docs/internals/kernels.md).
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:
