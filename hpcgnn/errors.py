@@ -18,7 +18,7 @@ _LONGEST = 200  # characters of a value in a sentence
 class HpcgnnError(Exception):
     """A problem the user can act on; ``str(error)`` is the sentence to print.
 
-    ``agreed`` is true when every rank raised the same error (see :meth:`hpcgnn.comm.World.together`), so that one of
+    ``agreed`` is true when every rank raised the same error (see :func:`hpcgnn.comm.together`), so that one of
     them can print it and all can leave in order. False means that only this rank knows, and the job must be aborted.
     """
 

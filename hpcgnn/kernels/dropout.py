@@ -15,7 +15,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     """``x`` (n, F) with each element zeroed with ``probability``, and the others divided by ``1 - probability``.
 
     The mask of an element depends on (``key``, ``ids[row]``, column) alone. ``x``: float32 or float64. ``ids``: (n,) int64.
-    ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.KeyedDropout` is.
+    ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.dropout.KeyedDropout` is.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -33,7 +33,9 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     if not 0 <= probability < 1:
         raise WrongValueError(f"probability must lie in [0, 1), not {probability}")
     if torch.is_grad_enabled() and x.requires_grad:
-        raise WrongValueError("x must not need a gradient: hpcgnn.nn.KeyedDropout is the differentiable dropout")
+        raise WrongValueError(
+            "x must not need a gradient: hpcgnn.nn.dropout.KeyedDropout is the differentiable dropout"
+        )
     kernels = choose(DROPOUT, backend, x=x, ids=ids)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     kernels.dropout(x.contiguous(), ids.contiguous(), key, keyed.threshold(probability), 1 / (1 - probability), out)

@@ -86,7 +86,7 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
 
 
 def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:
-    """One of :data:`LINK_METRICS` of all ranks' scores of links and of pairs that are none. Collective.
+    """One of :data:`hpcgnn.train.task_config.LINK_METRICS` of all ranks' scores of links and of pairs that are none. Collective.
 
     ``hits@K`` is the share of links with a score above the K-th highest of all other pairs, as OGB has it. None without
     links or without other pairs.
