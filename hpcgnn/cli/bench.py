@@ -1,4 +1,4 @@
-"""``hpcgnn bench``: what kernels reach, beside other libraries and the machine's own limits."""
+"""``hpcgnn bench``: measurements of kernels, compared with other libraries and with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hpcgnn.comm.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
 
-# Commands import what they measure, torch with it, once their arguments are known to be right.
+# Commands import torch and the measured kernels only after their arguments have been checked.
 _GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
 
 
 @click.group(epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3")
 def bench() -> None:
-    """Measure kernels beside other libraries and beside what the machine can do at most."""
+    """Measure kernels, and compare them with other libraries and with the limits (ceilings) of the machine."""
 
 
 for command in (bench_products.gemm, bench_products.sddmm, bench_training.pyg, bench_training.breakdown):
@@ -41,14 +41,15 @@ for command in (bench_products.gemm, bench_products.sddmm, bench_training.pyg, b
 @shared.widths(f"{shared.WIDTH}; 256 and 128")
 @shared.dtypes(("float32", "int8"), "nothing")
 @click.option("--mode", type=click.Choice([*MODES, "both"]),
-              help="kernel: one process, warm memory for all. user: a process each, as by default.  "
-                   "[default: both; on a device there is only kernel]")  # fmt: skip
+              help="Setting of the measurement. kernel: one process with warm memory for all contenders; user: a process with "
+                   "default settings for each contender.  [default: both; on a GPU, kernel]")  # fmt: skip
 @click.option("--parts", type=click.IntRange(0), default=2, show_default=True,
-              help="Measure the largest METIS part of so many as well; 0: only whole graphs.")  # fmt: skip
-@click.option("--ablation", is_flag=True, help="Also switch off each optimisation in turn, on the first graph.")
+              help="Number of METIS parts into which each graph is divided, to measure the largest part as well; 0 measures "
+                   "whole graphs only.")  # fmt: skip
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Draw the roofline picture to this file (.svg, .png, .pdf)."
+    "--ablation", is_flag=True, help="Also measure the first graph with each optimisation switched off in turn."
 )
+@click.option("--plot", type=click.Path(path_type=Path), help="File for a roofline plot (.svg, .png or .pdf).")
 @shared.folder
 @shared.threads
 @shared.rounds
@@ -68,9 +69,10 @@ def aggregate(
     device: str,
     as_json: bool,
 ) -> None:
-    """Aggregation, forward and backward: ours, DGL, torch and PyG where they are installed, and the machine's ceilings.
+    """Measure aggregation, forward and backward.
 
-    Contenders take turns, so that what else the machine does hits all of them; each result is compared with ours.
+    The contenders are hpcgnn, and DGL, torch and PyG if they are installed; the ceilings are the limits of the machine. The
+    contenders alternate, so other load on the machine affects all of them. Each result is compared with hpcgnn's.
     """
     from hpcgnn.bench import plot as pictures
     from hpcgnn.bench.run import Settings, run
@@ -79,11 +81,11 @@ def aggregate(
     graphs = shared.paired(sources, widths, _GRAPHS)
     chosen = shared.chosen_device(device)
     if chosen is not CPU and (mode not in (None, "kernel") or ablation):
-        raise click.UsageError("on a device there is neither --mode user nor --ablation: leave them out")
+        raise click.UsageError("--mode user and --ablation cannot be used with --device cuda: leave them out")
     usual = "both" if chosen is CPU else "kernel"
     modes = MODES if (mode or usual) == "both" else (mode or usual,)
     if plot and "kernel" not in modes:
-        raise click.UsageError("--plot shows kernels against kernels: it needs --mode kernel or both")
+        raise click.UsageError("--plot needs the measurements of --mode kernel: give --mode kernel or both")
     settings = Settings(
         graphs, threads or shared.cores(), rounds, modes, parts, ablation, chosen, shared.beside(dtypes)
     )
@@ -100,10 +102,10 @@ def aggregate(
 
 
 @bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
-@click.option("--rows", type=ROWS, default=1 << 18, show_default=True, help="Rows of features.")
-@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Columns of the features.")
+@click.option("--rows", type=ROWS, default=1 << 18, show_default=True, help="Number of rows of the features.")
+@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Number of columns of the features.")
 @click.option("--bits", type=click.Choice(["1", "2", "4", "8", "16"]), multiple=True, default=["2"], show_default=True,
-              help="Bits a value; repeat for more.")  # fmt: skip
+              help="Bit-width of each value; may be given several times.")  # fmt: skip
 @shared.threads
 @shared.rounds
 @shared.device
@@ -111,7 +113,10 @@ def aggregate(
 def quantize(
     rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, device: str, as_json: bool
 ) -> None:
-    """Quantization and back, beside the copy bandwidth of the machine, or of a device."""
+    """Measure quantization and dequantization.
+
+    Their rates are compared with the bandwidth of a copy on the same device.
+    """
     from hpcgnn.bench import quantize as quantization
     from hpcgnn.devices import CPU
 
@@ -132,26 +137,29 @@ def quantize(
 
 @bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Columns of the rows that travel.")
+@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Number of columns of the rows.")
 @click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
-              help="Bits of a value that travels.")  # fmt: skip
+              help="Bit-width of each value in messages.")  # fmt: skip
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
-              help="Aggregate cut edges before or after they travel.")  # fmt: skip
-@click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True, help="MPI's call.")
+              help="Place where edges between parts are aggregated: see `hpcgnn train --help`.")  # fmt: skip
+@click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True,
+              help="MPI call for boundary messages: see `hpcgnn train --help`.")  # fmt: skip
 @click.option("--rounds", type=COUNT, default=15, show_default=True,
-              help="Interleaved rounds; the median counts.")  # fmt: skip
+              help="Number of rounds of each direction; medians are shown.")  # fmt: skip
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
-              help="Seconds to wait for another rank before giving up.")  # fmt: skip
+              help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
 @shared.device
 @click.option("--ranks-per-gpu", type=click.IntRange(1), default=1, show_default=True,
-              help="So many ranks of a node may share a GPU.")  # fmt: skip
+              help="Largest number of ranks of a node that share a GPU.")  # fmt: skip
 @click.option("--gpu-mpi", type=click.Choice(GPU_MPI), default="auto", show_default=True,
-              help="Give MPI the memory of GPUs, or go through that of the host; auto tries.")  # fmt: skip
+              help="Pass GPU memory to MPI: see `hpcgnn train --help`.")  # fmt: skip
 @shared.as_json
 def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_json: bool, **settings: Any) -> None:
-    """How much of the time that boundary rows travel local aggregation hides, forward and backward.
+    """Measure the exchange of boundary rows and its overlap.
 
-    Start it under mpirun or srun, one rank a part, on the hosts that are to train.
+    The table shows the seconds of local aggregation, of the exchange, and of both together, and the share of the shorter one that
+    overlap hides, forward and backward. Start the command under mpirun or srun, with one rank for each part of PARTS, on the
+    hosts of the training.
     """
     from hpcgnn.bench import exchange as measuring
     from hpcgnn.comm import MpiWorld, check_alike, together
@@ -164,7 +172,9 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     use_threads(world)
     with together(world, "measure an exchange"):
         if world.size == 1:
-            raise HpcgnnError(f"one rank exchanges nothing: start `mpirun -n P hpcgnn bench exchange {parts}`")
+            raise HpcgnnError(
+                f"a single rank sends no messages: start `mpirun -n P hpcgnn bench exchange {parts}` with P of at least 2"
+            )
     graph = load(parts, world).to(choose_device(world, device, ranks_per_gpu))
     chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:

@@ -1,4 +1,4 @@
-"""``hpcgnn bench gemm`` and ``hpcgnn bench sddmm``: dense products, and products at edges, in float32 and in fewer bits."""
+"""``hpcgnn bench gemm`` and ``hpcgnn bench sddmm``: dense products and products at edges, in float32 and in smaller types."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SDDMM_GRAPHS = (("rmat:scale=17,degree=28", shared.WIDTH),)
 
 
 class _Shape(click.ParamType):
-    """Rows, depth and width of a product."""
+    """The option type of a product's shape: rows, depth and width."""
 
     name = "shape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
-        """From ``32768x256x256``."""
+        """The three numbers of a text such as ``32768x256x256``."""
         words = str(value).split("x")
         if len(words) != 3 or not all(word.isdecimal() and int(word) > 0 for word in words):
-            self.fail(f"{value!r} is no shape: write ROWSxDEPTHxWIDTH, such as 32768x256x256", param, ctx)
+            self.fail(f"{value!r} is not a shape: write ROWSxDEPTHxWIDTH, such as 32768x256x256", param, ctx)
         rows, depth, width = map(int, words)
         return rows, depth, width
 
@@ -41,7 +41,7 @@ class _Shape(click.ParamType):
 )
 @click.option(
     "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
-    show_default=True, help="x (ROWS, DEPTH) times a weight (DEPTH, WIDTH); repeat for more.",
+    show_default=True, help="Shape of the product of x (ROWS, DEPTH) and a weight (DEPTH, WIDTH); may be given several times.",
 )  # fmt: skip
 @shared.dtypes(PRODUCT_DTYPES, "all of them")
 @shared.threads
@@ -56,10 +56,12 @@ def gemm(
     device: str,
     as_json: bool,
 ) -> None:
-    """A dense layer's products: ours, torch's and libraries' that quantize, beside the CPU's peak of multiply-adds.
+    """Measure the products of a dense layer.
 
-    y is x times the weight, dx and dW are its gradients, and layer is all three: conversions are in the time, but for those of
-    what y leaves for dW. product is y from operands that were converted before. Each result is compared with ours in float32.
+    The contenders are hpcgnn, torch, and libraries that quantize. y is the product of x and the weight, dx and dW are the
+    gradients, and layer is all three. Times include conversions, except those that y keeps for dW. product is y from operands
+    that were converted before. Each result is compared with hpcgnn's in float32, and each time with the CPU's peak of
+    multiply-adds.
     """
     from hpcgnn.bench import gemm as products
     from hpcgnn.bench import gemm_contenders
@@ -85,9 +87,12 @@ def gemm(
 )
 @shared.graphs("R-MAT of scale 17")
 @shared.widths(str(shared.WIDTH))
-@click.option("--heads", type=COUNT, default=8, show_default=True, help="Groups of columns, a product each.")
+@click.option(
+    "--heads", type=COUNT, default=8, show_default=True, help="Number of heads: groups of columns with a product each."
+)
 @click.option("--op", "ops", type=click.Choice(EDGE_OPS), multiple=True, default=["dot"], show_default=True,
-              help="Products of both rows, or their sum (a row for each edge: mind the memory); repeat for both.")  # fmt: skip
+              help="Operation at each edge. dot: scalar products of both rows, by head; add: their sum, which needs memory for a "
+                   "row for each edge. May be given several times.")  # fmt: skip
 @shared.dtypes(EDGE_DTYPES, "all of them")
 @shared.folder
 @shared.threads
@@ -106,10 +111,10 @@ def sddmm(
     device: str,
     as_json: bool,
 ) -> None:
-    """Products at the edges of a graph, as attention has them: ours, DGL's and torch's, beside gathering the rows.
+    """Measure products at the edges of a graph (SDDMM), as in attention.
 
-    Quantization of both operands is in the time, but in the line that says otherwise. Each result is compared with ours in
-    float32.
+    The contenders are hpcgnn, DGL and torch. The ceiling is the time of gathering the rows. Times include the quantization of
+    both operands, except in the line that says otherwise. Each result is compared with hpcgnn's in float32.
     """
     from hpcgnn.bench import sddmm as at_edges
     from hpcgnn.bench import sddmm_contenders

@@ -18,44 +18,51 @@ if TYPE_CHECKING:
 
 WIDTH = 256
 folder = click.option(
-    "--folder", type=click.Path(path_type=Path), help="Keep the graphs here for another run.  [default: nowhere]"
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder that keeps the graphs for another measurement.  [default: a temporary folder]",
 )
 threads = click.option(
     "--threads",
     type=click.IntRange(1, os.cpu_count()),
-    help="Threads of every contender.  [default: the cores that this process may use]",
+    help="Number of threads of each contender.  [default: the number of cores that this process may use]",
 )
 rounds = click.option(
-    "--rounds", type=COUNT, default=7, show_default=True, help="Interleaved rounds; the median counts."
+    "--rounds",
+    type=COUNT,
+    default=7,
+    show_default=True,
+    help="Number of rounds, in each of which every contender is measured once; medians are shown.",
 )
 device = click.option(
     "--device", default=HOST_NAME, show_default=True, metavar="DEVICE",
-    help="Where to measure: cpu, cuda, or cuda:N (AMD's GPUs are called cuda too).",
+    help="Device to measure: cpu, cuda, or cuda:N (AMD GPUs are called cuda, too).",
 )  # fmt: skip
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 
 
 def graphs(default: str) -> Any:
-    """The option of graphs."""
+    """The option that names the graphs."""
     return click.option(
         "--graph", "sources", multiple=True, metavar="SOURCE",
-        help=f"A graph to measure, as for `hpcgnn convert`; repeat for more.  [default: {default}]",
+        help=f"Graph to measure, a SOURCE of `hpcgnn convert`; may be given several times.  [default: {default}]",
     )  # fmt: skip
 
 
 def widths(default: str) -> Any:
-    """The option of graphs' columns."""
+    """The option for the number of feature columns."""
     return click.option(
         "--width", "widths", multiple=True, type=COUNT,
-        help=f"Columns of the features: one for all graphs, or one for each.  [default: {default}]",
+        help=f"Number of feature columns: once for all graphs, or once for each graph.  [default: {default}]",
     )  # fmt: skip
 
 
 def dtypes(names: tuple[str, ...], default: str) -> Any:
-    """The option of what is measured beside float32."""
+    """The option for the types that are measured in addition to float32."""
     return click.option(
         "--dtype", "dtypes", multiple=True, type=click.Choice(names),
-        help=f"What to measure beside float32, conversions counted; repeat for more.  [default: {default}]",
+        help="Type to measure in addition to float32, with the conversions included in its time; may be given several times.  "
+             f"[default: {default}]",
     )  # fmt: skip
 
 
@@ -73,17 +80,19 @@ def paired(
         widths = widths or tuple(width for _, width in usual)
     widths = widths or (WIDTH,)
     if len(widths) not in (1, len(sources)):
-        raise click.UsageError(f"{len(widths)} --width for {len(sources)} graphs: give one for all, or one for each")
+        raise click.UsageError(
+            f"--width was given {len(widths)} times for {len(sources)} graphs: give it once, or once for each graph"
+        )
     return tuple(zip(sources, widths * len(sources) if len(widths) == 1 else widths, strict=True))
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def table(title: str, *names: str) -> Table:
-    """One without rows yet; its first column holds names."""
+    """A table without rows, whose first column holds names."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE)
     for number, name in enumerate(names):
         shown.add_column(name, justify="left" if number == 0 else "right")
@@ -91,7 +100,7 @@ def table(title: str, *names: str) -> Table:
 
 
 def chosen_device(asked: str) -> Device:
-    """The device that ``--device`` names, for a process on its own."""
+    """The device that ``--device`` names, for a single process."""
     from hpcgnn.comm.devices import choose_device
     from hpcgnn.comm.thread_world import one_rank
 

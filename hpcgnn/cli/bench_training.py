@@ -1,4 +1,4 @@
-"""``hpcgnn bench pyg`` and ``hpcgnn bench breakdown``: whole epochs, PyG's and ours."""
+"""``hpcgnn bench pyg`` and ``hpcgnn bench breakdown``: measurements of whole epochs, by PyG and by hpcgnn."""
 
 from __future__ import annotations
 
@@ -25,28 +25,35 @@ def _count(name: str, default: int, text: str) -> Any:
     epilog="\b\nExample\n  hpcgnn bench pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"
 )
 @click.argument("graph", metavar="graph.h5", type=click.Path(path_type=Path))
-@click.option("--model", type=click.Choice(PYG_MODELS), default=_USUAL.model, show_default=True)
-@_count("--layers", _USUAL.layers, "Depth.")
-@_count("--hidden", _USUAL.hidden, "Width of hidden layers; of attention, of all heads together.")
-@_count("--heads", _USUAL.heads, "Heads that share --hidden.")
-@click.option("--norm", type=click.Choice(NORMS), default=_USUAL.norm, show_default=True)
-@click.option("--activation", type=click.Choice(ACTIVATIONS), default=_USUAL.activation, show_default=True)
+@click.option("--model", type=click.Choice(PYG_MODELS), default=_USUAL.model, show_default=True, help="Model.")
+@_count("--layers", _USUAL.layers, "Number of layers.")
+@_count("--hidden", _USUAL.hidden, "Number of columns of the hidden layers; with attention, of all heads together.")
+@_count("--heads", _USUAL.heads, "Number of attention heads; each has --hidden / --heads columns.")
+@click.option("--norm", type=click.Choice(NORMS), default=_USUAL.norm, show_default=True,
+              help="Normalisation after every layer except the last.")  # fmt: skip
+@click.option("--activation", type=click.Choice(ACTIVATIONS), default=_USUAL.activation, show_default=True,
+              help="Activation function between layers.")  # fmt: skip
 @click.option("--dropout", type=NumberRange(0, 1, max_open=True), default=_USUAL.dropout, show_default=True,
-              help="Before every layer but the first.")  # fmt: skip
-@_count("--epochs", _USUAL.epochs, "In all.")
-@click.option("--lr", type=NumberRange(0, min_open=True), default=_USUAL.lr, show_default=True, help="Of Adam.")
-@click.option("--weight-decay", type=NumberRange(0), default=_USUAL.weight_decay, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=_USUAL.seed, show_default=True)
+              help="Dropout rate before every layer except the first.")  # fmt: skip
+@_count("--epochs", _USUAL.epochs, "Number of epochs.")
+@click.option("--lr", type=NumberRange(0, min_open=True), default=_USUAL.lr, show_default=True,
+              help="Learning rate of Adam.")  # fmt: skip
+@click.option("--weight-decay", type=NumberRange(0), default=_USUAL.weight_decay, show_default=True,
+              help="Weight decay (L2 penalty) of Adam.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=_USUAL.seed, show_default=True,
+              help="Seed of the initial weights and of dropout.")  # fmt: skip
 @shared.threads
 @shared.device
 @shared.as_json
 def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings: Any) -> None:
-    """Train on a whole graph by PyG's layers in one process, to compare `hpcgnn train` with.
+    """Train with PyG's layers in one process, as a baseline.
 
-    The model is that of `hpcgnn train` with the same settings.
+    The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
     """
     if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
-        raise click.UsageError(f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}")
+        raise click.UsageError(
+            f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
+        )
     from hpcgnn.bench import pyg as by_pyg
 
     chosen = shared.chosen_device(device)
@@ -55,7 +62,7 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
         print(json.dumps(found))
         return
     shown = shared.table(f"PyG's {settings['model']}, {found['threads']} threads", "", "measured")
-    shown.add_row("an epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms")
+    shown.add_row("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms")
     shown.add_row("peak memory", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB")
     shown.add_row("loss of the last epoch", f"{found['final_loss']:.4f}")
     console.stdout().print(shown)
@@ -63,15 +70,17 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench breakdown parts.h5 --epochs 100")
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--epochs", type=click.IntRange(2), default=100, show_default=True, help="Of each kind.")
-@_count("--hidden", 256, "Width of hidden layers.")
+@click.option("--epochs", type=click.IntRange(2), default=100, show_default=True,
+              help="Number of epochs with the breakdown, and of epochs without it.")  # fmt: skip
+@_count("--hidden", 256, "Number of columns of the hidden layers.")
 @click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="2", show_default=True,
-              help="Bits of a value that travels.")  # fmt: skip
+              help="Bit-width of each value in messages.")  # fmt: skip
 @shared.as_json
 def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -> None:
-    """Measure the cost of the time breakdown of an epoch: training epochs with it and without it take turns.
+    """Measure the cost of the time breakdown of an epoch.
 
-    Start it under mpirun or srun, one rank a part.
+    Training epochs with the breakdown and without it alternate. Start the command under mpirun or srun, with one rank for each
+    part of PARTS.
     """
     from hpcgnn.bench import breakdown as measuring
     from hpcgnn.comm import MpiWorld, check_alike
@@ -83,7 +92,7 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     console.set_up_logging("warning", world.rank)
     use_threads(world)
     graph = load(parts, world)
-    keep_freed_memory()  # as training has it
+    keep_freed_memory()  # as in training
     settings = measuring.Settings(epochs, int(bits), hidden)
     steps = measuring.WARM_UP + epochs
     with console.progress("pairs of epochs", steps, quiet=as_json or world.rank != 0) as advance:
@@ -98,4 +107,5 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     for way in ("with", "without"):
         shown.add_row(f"{way} the breakdown", f"{found[f'{way}_seconds'] * 1e3:.2f}")
     console.stdout().print(shown)
-    console.stdout().print(f"  it costs {found['cost']:+.2%} ± {found['cost_interval']:.2%}", highlight=False)
+    cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
+    console.stdout().print(f"  the breakdown costs {cost} of an epoch", highlight=False)

@@ -1,4 +1,4 @@
-"""``hpcgnn cluster``: virtual hosts that stay until they are taken down."""
+"""``hpcgnn cluster``: virtual hosts that exist until they are removed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def _example(line: str) -> str:
 
 @click.group(epilog=_example("up 4 --rate 1gbit"))
 def cluster() -> None:
-    """Virtual hosts on this machine, with links of a given speed, which stay until they are taken down.
+    """Create and control virtual hosts on this machine, with links of a given speed.
 
-    They need root, iproute2 and Open MPI; docs/virtual_cluster.md says what is real about them.
+    The hosts exist until `hpcgnn cluster down`. They need root, iproute2 and Open MPI. docs/virtual_cluster.md describes them and
+    what differs from real hosts.
     """
 
 
@@ -33,10 +34,10 @@ def cluster() -> None:
 @click.argument("hosts", type=click.IntRange(1))
 @click.option("--rate", type=Checked(check_rate), default=UNLIMITED, show_default=True, metavar="RATE", help=SPEED)
 @click.option("--subnet", type=Checked(check_subnet), default=DEFAULT_SUBNET, show_default=True, metavar="NETWORK",
-              help="The hosts' addresses.")  # fmt: skip
+              help="Network for the addresses of the hosts.")  # fmt: skip
 @named
 def up(hosts: int, rate: str, subnet: ipaddress.IPv4Network, name: str) -> None:
-    """Make HOSTS virtual hosts."""
+    """Create HOSTS virtual hosts (a number)."""
     with on_virtual_hosts() as stop:
         with locked(name) as network:
             create(network, hosts, subnet, rate, stop)
@@ -47,7 +48,7 @@ def up(hosts: int, rate: str, subnet: ipaddress.IPv4Network, name: str) -> None:
 @cluster.command(epilog=_example("down"))
 @named
 def down(name: str) -> None:
-    """Remove the hosts and the processes on them; also what a killed command has left."""
+    """Remove the hosts, the processes on them, and the remains of a killed command."""
     with on_virtual_hosts(), locked(name) as network:
         destroy(network)
 
@@ -55,7 +56,7 @@ def down(name: str) -> None:
 @cluster.command(context_settings=TAKES_A_COMMAND, epilog=_example("run -n 8 -- hpcgnn train parts-8.h5 --out run"))
 @of_a_job
 def run(name: str, **wanted: Any) -> int:
-    """Run COMMAND on the hosts, one rank on each or more; the exit code is COMMAND's."""
+    """Run COMMAND on the hosts, with one or more ranks on each. The exit code is that of COMMAND."""
     job = Wanted(**wanted)
     with on_virtual_hosts() as stop:
         if job.counts:
@@ -68,7 +69,7 @@ def run(name: str, **wanted: Any) -> int:
 @click.argument("rate", type=Checked(check_rate))
 @named
 def rate(rate: str, name: str) -> None:
-    """Change the speed of all links to RATE (100mbit, 1gbit, ... or unlimited), also under a running job."""
+    """Change the speed of all links to RATE, such as 100mbit or 1gbit, or unlimited. A job may be running."""
     with on_virtual_hosts():
         existing(name).set_rate(rate)
 
@@ -77,7 +78,7 @@ def rate(rate: str, name: str) -> None:
 @click.argument("host")
 @named
 def cut(host: str, name: str) -> None:
-    """Cut the link of HOST, a name or a number, until it is healed."""
+    """Cut the link of HOST (a name or a number) until `hpcgnn cluster heal`."""
     with on_virtual_hosts():
         existing(name).set_link(host, up=False)
 
@@ -86,16 +87,19 @@ def cut(host: str, name: str) -> None:
 @click.argument("host")
 @named
 def heal(host: str, name: str) -> None:
-    """Mend the link of HOST, a name or a number."""
+    """Restore the link of HOST (a name or a number)."""
     with on_virtual_hosts():
         existing(name).set_link(host, up=True)
 
 
 @cluster.command("bytes", epilog=_example("bytes --json"))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, by host.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table, by host.")
 @named
 def show_bytes(as_json: bool, name: str) -> None:
-    """Show what each host's interface has sent (tx) and received (rx) since it was made."""
+    """Show the bytes that each host has sent and received.
+
+    Packets, bytes and payload bytes are counted since the creation of the host; tx is sent, rx is received.
+    """
     with on_virtual_hosts():
         counters = existing(name).counters()
     if as_json:
@@ -112,13 +116,13 @@ def show_bytes(as_json: bool, name: str) -> None:
 @cluster.command(epilog=_example("status"))
 @named
 def status(name: str) -> None:
-    """Show the hosts, their addresses and which links are cut."""
+    """Show the hosts, their addresses, and the state of their links (up or cut)."""
     with on_virtual_hosts():
         _show(existing(name))
 
 
 def _show(network: Network) -> None:
-    """The cluster in a line, and each host in one."""
+    """Print a line about the cluster, and a line about each host."""
     hosts = network.hosts
     print(
         f"cluster {network.name}: {len(hosts)} hosts, links of {network.rate()}, {len(network.processes())} processes"

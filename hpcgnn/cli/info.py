@@ -14,7 +14,7 @@ from hpcgnn.comm import MpiWorld, check_alike, together
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def info(as_json: bool) -> None:
     """Show versions, the MPI library, kernels, instruction sets, GPUs, partitioners and threads.
 

@@ -1,4 +1,4 @@
-"""``hpcgnn launch``: a command on so many ranks, here or on virtual hosts."""
+"""``hpcgnn launch``: a command on several MPI ranks, on real or on virtual hosts."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hpcgnn.launch import mpiexec, virtual_cluster
 from hpcgnn.launch.virtual_jobs import Interrupted, Job, Stop, run_job
 from hpcgnn.launch.virtual_network import UNLIMITED, Network, check_rate
 
-SPEED = f"Speed of the links: 100mbit, 1gbit, ... or {UNLIMITED}."
+SPEED = f"Speed of each link, such as 100mbit or 1gbit (bits per second), or {UNLIMITED}."
 _OF_VIRTUAL_HOSTS = ("rate", "subnet", "placement", "shared_memory", "counts", "name")
 _OF_REAL_HOSTS = ("bind", "hostfile")
 
 
 class Refused(click.ClickException):
-    """A request that cannot be met as it was made."""
+    """A request that cannot be met: exit code 2 and one sentence."""
 
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Say it."""
+        """Print the sentence on stderr."""
         click.echo(f"hpcgnn: error: {self.message}", file=file or sys.stderr)
 
 
 class Checked(click.ParamType):
-    """The values that a function accepts; for others it raises HpcgnnError."""
+    """A type of option whose values a function converts; it raises HpcgnnError for values that are not allowed."""
 
     name = "text"
 
@@ -52,7 +52,7 @@ class Checked(click.ParamType):
 
 @contextlib.contextmanager
 def refusing(beginning: str = "") -> Iterator[None]:
-    """An error that a user can act on is a mistake in the command line. beginning: of the sentence."""
+    """Turn HpcgnnError into :class:`Refused`, a mistake in the command line. beginning: the first words of the sentence."""
     try:
         yield
     except HpcgnnError as error:
@@ -61,14 +61,14 @@ def refusing(beginning: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_virtual_hosts() -> Iterator[Stop]:
-    """The same for what changes virtual hosts, which a signal may end only where nothing is left half-made."""
+    """As :func:`refusing`, for changes of virtual hosts. A signal ends them only where nothing is left half-made."""
     stop = Stop()
     try:
         virtual_cluster.check_rights()
         yield stop
         return
     except HpcgnnError as error:
-        if not stop.signal:  # a signal that also reached a child may be why that failed
+        if not stop.signal:  # a child may have failed because the signal reached it, too
             raise Refused(str(error)) from error
     except Interrupted:
         pass
@@ -78,7 +78,7 @@ def on_virtual_hosts() -> Iterator[Stop]:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The description of a job for `hpcgnn launch` and `hpcgnn cluster run`. counts: where to write what interfaces counted."""
+    """The description of a job for `hpcgnn launch` and `hpcgnn cluster run`. counts: the file for the bytes of each host."""
 
     command: tuple[str, ...]
     ranks: int | None
@@ -91,19 +91,22 @@ class Wanted:
     def line(self, ranks: int | None, placing: mpiexec.Placing) -> list[str]:
         """The launcher's whole command line."""
         if not ranks:
-            raise HpcgnnError("say how many ranks: -n RANKS")
+            raise HpcgnnError("the number of ranks is missing: give -n RANKS")
         words = mpiexec.of_this_installation(self.command)
         return [*mpiexec.command(ranks, self.threads, placing, words[0]), *words]
 
     def line_on(self, hosts: int) -> list[str]:
-        """The same on so many virtual hosts."""
+        """The launcher's command line for a number of virtual hosts."""
         usual = hosts * (self.ranks_per_host or 1)
         if self.ranks_per_host and self.ranks not in (None, usual):
-            raise HpcgnnError(f"{hosts} hosts of {self.ranks_per_host} ranks have {usual}, not -n {self.ranks}")
+            raise HpcgnnError(
+                f"{hosts} hosts with {self.ranks_per_host} ranks each have {usual} ranks, not -n {self.ranks}: leave one of "
+                "the options out"
+            )
         return self.line(self.ranks or usual, mpiexec.Placing(virtual=True))
 
     def run_on(self, network: Network, line: list[str], stop: Stop) -> int:
-        """Run a line, and write the counts; returns its exit code."""
+        """Run a command line, and write the counts. Returns the exit code."""
         before = network.counters()
         code = run_job(network, Job(line, self.placement, self.shared_memory), stop)
         if self.counts:
@@ -118,24 +121,26 @@ class Wanted:
 
 named = click.option(
     "--name", type=Checked(virtual_cluster.check_name), default=virtual_cluster.DEFAULT_NAME, show_default=True,
-    metavar="NAME", help="The cluster, beside others.",
+    metavar="NAME", help="Name of the cluster, if there are several.",
 )  # fmt: skip
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED),
-    click.option("-n", "--ranks", type=click.IntRange(1), metavar="RANKS", help="How many ranks in all."),
+    click.option("-n", "--ranks", type=click.IntRange(1), metavar="RANKS", help="Total number of ranks."),
     click.option("-t", "--threads", type=click.IntRange(1), metavar="THREADS",
-                 help="OpenMP threads of each rank.  [default: OMP_NUM_THREADS, else the cores divided by the ranks]"),
+                 help="Number of OpenMP threads of each rank.  [default: OMP_NUM_THREADS, else the cores of the host divided by "
+                      "its ranks]"),
     click.option("--ranks-per-host", type=click.IntRange(1), metavar="RANKS",
-                 help="How many ranks on each host.  [default on virtual hosts: 1]"),
+                 help="Number of ranks on each host.  [default on virtual hosts: 1]"),
     click.option("--placement", type=click.Choice(["block", "cyclic"]), default="block", show_default=True,
-                 help="Ranks 0, 1, ... on the first virtual host, or on one after another."),
+                 help="Placement of ranks on virtual hosts. block: ranks 0, 1, ... share the first host; cyclic: ranks are dealt "
+                      "to the hosts in turn."),
     click.option("--shared-memory", type=Checked(virtual_cluster.check_size), metavar="SIZE", default="50%",
-                 show_default=True, help="Of each virtual host's /dev/shm: 64m, 1g, ..."),
+                 show_default=True, help="Size of /dev/shm on each virtual host, such as 64m, 1g, or a share of the memory."),
     click.option("--bytes", "counts", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="Write what the virtual hosts sent and received, as JSON."),
+                 help="JSON file for the packets, bytes and payload bytes that each virtual host sends (tx) and receives (rx)."),
     named,
 )  # fmt: skip
-# The command's own options are not ours, with or without -- before it.
+# Options behind COMMAND belong to COMMAND, with or without -- before it.
 TAKES_A_COMMAND = {"allow_interspersed_args": False}
 
 
@@ -155,14 +160,16 @@ Examples:
 
 @click.command(context_settings=TAKES_A_COMMAND, epilog=EXAMPLES)
 @of_a_job
-@click.option("--bind", is_flag=True, help="The cores are this job's: each rank gets its own.")
+@click.option(
+    "--bind", is_flag=True, help="Bind each rank to cores of its own; for nodes that this job does not share."
+)
 @click.option("--hostfile", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="The hosts, one a line; needs --ranks-per-host.")  # fmt: skip
+              help="File with the names of the hosts, one a line; needs --ranks-per-host.")  # fmt: skip
 @click.option("--hosts", type=click.IntRange(1), metavar="HOSTS",
-              help="Make so many virtual hosts for this command (root; docs/virtual_cluster.md).")  # fmt: skip
+              help="Number of virtual hosts to create for this command; needs root (docs/virtual_cluster.md).")  # fmt: skip
 @click.option("--rate", type=Checked(check_rate), default=UNLIMITED, show_default=True, metavar="RATE", help=SPEED)
 @click.option("--subnet", type=Checked(virtual_cluster.check_subnet), default=virtual_cluster.DEFAULT_SUBNET,
-              show_default=True, metavar="NETWORK", help="The virtual hosts' addresses.")  # fmt: skip
+              show_default=True, metavar="NETWORK", help="Network for the addresses of the virtual hosts.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the launcher's command line and start nothing.")
 @click.pass_context
 def launch(
@@ -176,10 +183,14 @@ def launch(
     dry_run: bool,
     **wanted: Any,
 ) -> int:
-    """Run COMMAND on MPI ranks: on this machine, on hosts of a file, or on virtual hosts with links of a given speed.
+    """Run COMMAND on MPI ranks: on this machine, on the hosts of a file, or on virtual hosts with links of a given speed.
 
-    The flags are those that the MPI at hand needs: of $MPIEXEC, else of the mpiexec beside COMMAND, else of the one on PATH.
-    The exit code is COMMAND's, and signals reach the ranks. `python` and `hpcgnn` are this installation's if PATH has none.
+    The launcher is $MPIEXEC, else the mpiexec beside COMMAND, else the mpiexec on PATH; hpcgnn adds the flags that this
+    implementation of MPI needs. The exit code is that of COMMAND, and signals are passed on to the ranks. If PATH has no
+    `python` or `hpcgnn`, those of this installation are used.
+
+    The options --placement, --shared-memory, --bytes, --name, --rate and --subnet need --hosts; --bind and --hostfile are for
+    real hosts.
     """
     job = Wanted(**wanted)
     with refusing():
@@ -198,8 +209,12 @@ def launch(
 
 
 def _check_given(ctx: click.Context, hosts: int | None) -> None:
-    """Raise HpcgnnError where an option is of no use to the hosts that were asked for."""
-    useless, reason = (_OF_VIRTUAL_HOSTS, "needs --hosts") if hosts is None else (_OF_REAL_HOSTS, "has no --hosts")
+    """Raise HpcgnnError if an option cannot be used with the hosts that were asked for."""
+    useless, reason = (
+        (_OF_VIRTUAL_HOSTS, "is for virtual hosts and needs --hosts")
+        if hosts is None
+        else (_OF_REAL_HOSTS, "is for real hosts and cannot be used with --hosts: leave one of both out")
+    )
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name in useless and source is ParameterSource.COMMANDLINE:

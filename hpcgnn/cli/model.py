@@ -1,4 +1,4 @@
-"""``hpcgnn model``: a cost model fitted to a study's records, and what it predicts."""
+"""``hpcgnn model``: a cost model that is fitted to the records of a study, and its predictions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,24 @@ Examples:
 
 @click.group(epilog=_EXAMPLES)
 def model() -> None:
-    """Seconds, bytes and memory of an epoch: fitted to measured runs, predicted for others (docs/cost-model.md)."""
+    """Fit a cost model to measured runs, and predict seconds, bytes and memory of an epoch of other runs.
+
+    docs/cost-model.md describes the equations. PROFILE is the name of a machine that ships with the package, such as
+    fugaku-like, with constants from published figures.
+    """
 
 
 @model.command(epilog="\b\nExample\n  hpcgnn model fit DIR --out model.toml")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="TOML file to write.")
-@click.option("--machine", metavar="ID", help="Whose records to take, where DIR has those of several machines.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="TOML file to write with the constants.")
+@click.option("--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
-    """Fit the constants of the cost model to the records of a study in DIR, and write them with their intervals."""
+    """Fit the constants of the cost model to the records of a study.
+
+    DIR is the folder of the study. The constants are written with 95 % intervals.
+    """
     import msgspec
 
     from hpcgnn.cost_model import fit as fitting
@@ -43,7 +50,7 @@ def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool
     from hpcgnn.study import records
 
     runs = cases_of(folder, records.read(folder), machine)
-    with console.progress("fitting, evaluations of the equations", None, quiet=quiet or as_json) as advance:
+    with console.progress("fitting (evaluations of the equations)", None, quiet=quiet or as_json) as advance:
         found = fitting.fit(runs, folder, advance).model
     model_file.write(found, out)
     if as_json:
@@ -56,23 +63,24 @@ def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool
         left = found.residuals
         rows = [
             ("runs", left.runs),
-            ("error of an epoch, median", f"{left.median:.1%}"),
-            ("at worst", f"{left.worst:.1%}"),
+            ("relative error of an epoch, median", f"{left.median:.1%}"),
+            ("relative error of an epoch, largest", f"{left.worst:.1%}"),
         ]
-        rows += [(f"  {phase}, of the epoch", f"{value:.1%}") for phase, value in left.median_by_phase.items()]
+        rows += [(f"  {phase}, share of the epoch", f"{value:.1%}") for phase, value in left.median_by_phase.items()]
         console.table(f"fitted to {folder}: {out}", rows)
 
 
 @model.command(epilog="\b\nExample\n  hpcgnn study run unseen --out unseen && hpcgnn model compare model.toml unseen")
 @click.argument("fitted", metavar="MODEL.toml", type=click.Path(path_type=Path))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--machine", metavar="ID", help="Whose records to take, where DIR has those of several machines.")
+@click.option("--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
-    """Hold what the model predicts against what was measured, for each finished run of the study in DIR.
+    """Compare predictions of the cost model with measurements.
 
-    Runs that the equations do not know are named and left out. `hpcgnn study report DIR --model MODEL.toml` draws the same.
+    Every finished run of the study in DIR is compared. Runs that the equations do not cover are named and left out. `hpcgnn
+    study report DIR --model MODEL.toml` draws the same comparison.
     """
     from hpcgnn.cost_model import model_file
     from hpcgnn.cost_model.compare import compare as comparison_of
@@ -95,7 +103,7 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
 
 
 def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> None:
-    """A table, whose figures behind so many labels stand right."""
+    """Print a table. labels: the number of columns, from the left, that are labels; the others are aligned to the right."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE)
     for number, name in enumerate(header):
         shown.add_column(name, justify="left" if number < labels else "right", overflow="fold")

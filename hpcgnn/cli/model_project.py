@@ -1,4 +1,4 @@
-"""``hpcgnn model predict`` and ``hpcgnn model project``: epochs of runs that were not made."""
+"""``hpcgnn model predict`` and ``hpcgnn model project``: predicted epochs of runs that need not be made."""
 
 from __future__ import annotations
 
@@ -35,40 +35,74 @@ _PHASES = {
     "other": "other",
 }
 _EVERY_MESSAGE = 1 << 62
-_LEAST_WIDTH = 110  # of the table, whose figures are of no use when they are cut
+_LEAST_WIDTH = 110  # columns of the table: its figures must not be cut
 
 
 def _settings(command: F) -> F:
-    """The flags of ``hpcgnn train`` that the equations know, where it runs, and what policies are taken to decide."""
+    """Add the flags of ``hpcgnn train`` that the equations cover, those of the machine, and assumptions about policies."""
     options = [
-        click.option("--hidden", type=click.IntRange(1), help="As of `hpcgnn train`, which has the defaults of these."),
-        click.option("--layers", type=click.IntRange(1)),
-        click.option("--model", "kind", metavar="sage|gcn|gin|gat|...", help="See `hpcgnn train --help`."),
-        click.option("--heads", type=COUNT),
-        click.option("--hops", type=COUNT),
-        click.option("--compute", metavar="auto|float32|bf16|int8"),
-        click.option("--node-aware", type=click.Choice(["auto", "on", "off"])),
-        click.option("--cache-input-aggregation", is_flag=True),
-        click.option("--set", "others", metavar="NAME=VALUE", multiple=True, help="A setting of a policy."),
-        click.option("--threads", type=COUNT, help="Of each rank. [default: 1; a profile's units for a rank]"),
-        click.option("--ranks-per-node", metavar="K", type=COUNT, help="[default: 1; a profile's]"),
         click.option(
-            "--rate", metavar="RATE", help="Virtual hosts on the model's machine, with links of 100mbit, 1gbit, ..."
+            "--hidden",
+            type=click.IntRange(1),
+            help="Number of columns of the hidden layers. This and the settings below are those of `hpcgnn train`, with the "
+            "same defaults.",
         ),
-        click.option("--network", metavar="NAME", help="Nodes with a profile's network, or that of a file NAME.toml."),
+        click.option("--layers", type=click.IntRange(1), help="Number of layers."),
+        click.option("--model", "kind", metavar="sage|gcn|gin|gat|...", help="Model: see `hpcgnn train --help`."),
+        click.option("--heads", type=COUNT, help="Number of attention heads."),
+        click.option("--hops", type=COUNT, help="Number of propagation steps."),
+        click.option("--compute", metavar="auto|float32|bf16|int8", help="Arithmetic of dense products."),
+        click.option("--node-aware", type=click.Choice(["auto", "on", "off"]), help="Aggregation by node."),
+        click.option("--cache-input-aggregation", is_flag=True, help="Aggregate the input features once."),
+        click.option(
+            "--set",
+            "others",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Another setting of `hpcgnn train`, such as one of a policy; may be given several times.",
+        ),
+        click.option(
+            "--threads",
+            type=COUNT,
+            help="Number of threads of each rank.  [default: 1; with a profile, its units for each rank]",
+        ),
+        click.option(
+            "--ranks-per-node",
+            metavar="K",
+            type=COUNT,
+            help="Number of ranks of a node.  [default: 1; with a profile, its own]",
+        ),
+        click.option(
+            "--rate",
+            metavar="RATE",
+            help="Speed of the links, such as 100mbit or 1gbit, of virtual hosts on the machine of MODEL.toml.",
+        ),
+        click.option("--network", metavar="NAME", help="Profile, or file NAME.toml, whose network connects the nodes."),
         click.option(
             "--like",
             metavar="RUN",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="Folder of a run: its policies decide as they did there. Several, for several policies.",
+            help="Run folder whose policies' decisions are assumed; may be given several times, for several policies.",
         ),
-        click.option("--shares", metavar="BITS:SHARE,...", help="Of rows, as policies of bits are taken to decide."),
-        click.option("--stale-share", type=float, help="Of epochs that use rows of an epoch before."),
-        click.option("--sent-share", type=float, help="Of epochs that send messages."),
-        click.option("--every-message", is_flag=True, help="Time messages one by one, however many there are."),
         click.option(
-            "--jobs", type=click.IntRange(0), default=0, help="Processes that make missing plans; 0: by cores."
+            "--shares",
+            metavar="BITS:SHARE,...",
+            help="Assumed share of rows with each bit-width, such as 2:0.7,4:0.2,8:0.1, for policies that choose bit-widths.",
+        ),
+        click.option("--stale-share", type=float, help="Assumed share of epochs that use stale rows, 0 to 1."),
+        click.option("--sent-share", type=float, help="Assumed share of epochs that send messages, 0 to 1."),
+        click.option(
+            "--every-message",
+            is_flag=True,
+            help="Compute the time of every single message, even if there are very many.",
+        ),
+        click.option(
+            "--jobs",
+            type=click.IntRange(0),
+            default=0,
+            help="Number of processes that compute missing plans; 0 starts one for each core that this process may use.  "
+            "[default: 0]",
         ),
         click.option("--quiet", is_flag=True, help="Print nothing but errors."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table."),
@@ -81,17 +115,35 @@ def _settings(command: F) -> F:
 @click.command(epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2")
 @click.argument("fitted", metavar="MODEL.toml|PROFILE")
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--ranks", type=click.IntRange(1), help="As many as PARTS has parts, which is the default.")
-@click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True)
-@click.option("--bits", metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform", default="32", show_default=True)
-@click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs", help="Rows of an epoch before are used.")
-@click.option("--message-coding", metavar="plain|delta", help="Send rows, or differences to the rows before.")
+@click.option(
+    "--ranks", type=click.IntRange(1), help="Number of ranks, to check it against PARTS.  [default: that of PARTS]"
+)
+@click.option(
+    "--strategy",
+    type=click.Choice([*STRATEGIES, "all"]),
+    default="hybrid",
+    show_default=True,
+    help="Place where edges between parts are aggregated: see `hpcgnn train --help`. all predicts the three strategies.",
+)
+@click.option(
+    "--bits",
+    metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform",
+    default="32",
+    show_default=True,
+    help="Bit-width of each value in messages, or the policy that chooses it.",
+)
+@click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs", help="Policy of stale rows.  [default: off]")
+@click.option(
+    "--message-coding",
+    metavar="plain|delta",
+    help="Content of messages: rows, or differences from the last rows.  [default: plain]",
+)
 @_settings
 def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, **given: Any) -> None:
-    """Predict an epoch's seconds by phase, and bytes and memory of each rank, without training.
+    """Predict seconds, bytes and memory of an epoch, without training.
 
-    Rows and bytes are exact: they are counted from the plan in PARTS, which is made where it is missing. What policies would
-    decide is assumed, and said.
+    The seconds are those of each phase, on the slowest rank. Rows and bytes are exact: they are counted from the plan in
+    PARTS, which is computed if it is missing. Decisions of policies are assumptions, which are printed as notes.
     """
     from hpcgnn.cost_model import predict as predicting
 
@@ -134,23 +186,29 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     required=True,
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file to write; its name says its kind: a figure, .svg or .pdf; a report, .md or .html; all figures, .json. "
-    "May be given several times.",
+    help="File to write. The ending chooses the kind: .svg or .pdf for a figure, .md or .html for a report, .json for all "
+    "numbers. May be given several times.",
 )
 @click.option(
     "--ways",
     default="strategies",
     show_default=True,
     metavar="NAME,...",
-    help="Names to compare: strategies (vanilla, pre, hybrid, int2), policies (vanilla, int8, adaqp, sylvie, pipeqs), or names "
-    "such as vanilla,nodes-int2,pipeline. The first one has the ideal line.",
+    help="Ways of sending to compare: strategies (short for vanilla,pre,hybrid,int2), policies (short for "
+    "vanilla,int8,adaqp,sylvie,pipeqs), or a list of names such as vanilla,nodes-int2,pipeline. The ideal line is drawn for the "
+    "first one.",
 )
-@click.option("--bits", "all_bits", metavar="BITS,...", help="In place of --ways: all strategies, and hybrid in these.")
+@click.option(
+    "--bits",
+    "all_bits",
+    metavar="BITS,...",
+    help="Instead of --ways: compare all strategies, and hybrid with each of these bit-widths.",
+)
 @click.option(
     "--weak",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Parts of graphs that grow with their number: weak scaling, beside the strong one of PARTS. Several times.",
+    help="Parts file of a graph that grows with the number of parts, for weak scaling; may be given several times.",
 )
 @_settings
 def project(
@@ -162,7 +220,11 @@ def project(
     weak: Sequence[Path],
     **given: Any,
 ) -> None:
-    """Draw the epochs of a graph in several PARTS files, by what runs send: strong and weak scaling, both axes logarithmic."""
+    """Draw the predicted seconds of an epoch over the number of ranks.
+
+    PARTS are several parts files of one graph, with different numbers of parts, for strong scaling; --weak adds weak scaling.
+    Both axes are logarithmic.
+    """
     from hpcgnn.cost_model import project as projection
 
     _check_outs(outs)
@@ -199,11 +261,11 @@ def _check_outs(outs: Iterable[Path]) -> None:
     known = (".svg", ".pdf", ".md", ".html", ".json")
     for path in outs:
         if path.suffix not in known:
-            raise HpcgnnError(f"--out {path}: its name must end in one of {', '.join(known)}")
+            raise HpcgnnError(f"--out {path}: the name must end in one of {', '.join(known)}")
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    """A projection as the file's name says."""
+    """Write a projection as the kind of file that the name ends with."""
     import msgspec
 
     from hpcgnn.report import page, projection_section
@@ -231,17 +293,17 @@ def _bits(text: str) -> list[int]:
     known = (1, 2, 4, 8, 16, 32)
     found = [int(each) if each.isdigit() else 0 for each in text.split(",")]
     if not set(found) <= set(known):
-        raise HpcgnnError(f"--bits must be some of {', '.join(map(str, known))} with commas between them, not {text!r}")
+        raise HpcgnnError(f"--bits must be a list of {', '.join(map(str, known))}, separated by commas, not {text!r}")
     return found
 
 
 def _about(fitted: str, given: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """The model, the profile whose network is meant or None, and the settings as records have them."""
+    """The model, the profile whose network connects the nodes (or None), and the settings as records have them."""
     from hpcgnn.cost_model import model_file, profiles
     from hpcgnn.cost_model.profile_model import model_of_profile
 
     if given["rate"] and given["network"]:
-        raise HpcgnnError("--rate is of virtual hosts and --network of real ones: choose one of them")
+        raise HpcgnnError("--rate is for virtual hosts and --network for real ones: give only one of them")
     configuration = {name: given[name] for name in _NAMES if given.get(name) is not None}
     configuration |= {"model": given["kind"]} if given["kind"] else {}
     configuration |= {"cache_input_aggregation": True} if given["cache_input_aggregation"] else {}
@@ -251,20 +313,23 @@ def _about(fitted: str, given: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]
         return model_file.read(Path(fitted)), profile, configuration
     own = profiles.find(fitted)
     if given["rate"]:
-        raise HpcgnnError(f"--rate is of virtual hosts on a machine that was measured, and {fitted} is a profile")
+        raise HpcgnnError(
+            f"--rate is for virtual hosts on a machine that was measured, and {fitted} is a profile: leave --rate out, or give "
+            "a MODEL.toml"
+        )
     per_node = configuration.get("ranks_per_node", own.ranks_per_node)
     threads = configuration.get("threads", max(own.units_per_node // per_node, 1))
     return model_of_profile(own), profile or own, configuration | {"threads": threads}
 
 
 def _other(text: str) -> tuple[str, Any]:
-    """A setting and its value, which is TOML or else a word."""
+    """The name of a setting and its value, which is TOML or else a word."""
     from hpcgnn.train.run_config import settings_by_name
 
     name, equals, value = text.partition("=")
     name = name.replace("-", "_")
     if not equals or name not in settings_by_name():
-        raise HpcgnnError(f"--set takes NAME=VALUE with the name of a setting of `hpcgnn train`, not {text!r}")
+        raise HpcgnnError(f"--set must be NAME=VALUE with the name of a setting of `hpcgnn train`, not {text!r}")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -272,7 +337,7 @@ def _other(text: str) -> tuple[str, Any]:
 
 
 def _how(given: dict[str, Any]) -> dict[str, Any]:
-    """Decisions of policies, and the times of messages."""
+    """The assumed decisions of policies, and the number of messages that are timed one by one."""
     from hpcgnn.cost_model.policies import Decided, decided_by
     from hpcgnn.cost_model.predict import MOST_ONE_BY_ONE
 
@@ -291,12 +356,14 @@ def _shares(text: str) -> dict[int, float]:
         try:
             found[_bits(bits.strip())[0]] = float(share)
         except (HpcgnnError, ValueError) as error:
-            raise HpcgnnError(f"--shares must be like 2:0.7,4:0.2,8:0.1, not {text!r}") from error
+            raise HpcgnnError(
+                f"--shares must be a list of BITS:SHARE such as 2:0.7,4:0.2,8:0.1, not {text!r}"
+            ) from error
     return found
 
 
 def _wanted(strategies: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """The plans that are read: attention has one of its own."""
+    """The plans that are read. Attention over the halo uses the post plan, whatever the strategy is."""
     from hpcgnn.nn.config import MODELS, ModelConfig
 
     kind = configuration.get("model", "sage")
@@ -315,14 +382,14 @@ def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, *, quie
 
 
 def _show(reports: list[dict[str, Any]], *, quiet: bool) -> None:
-    """Warnings and assumptions, each once, and a table."""
+    """Print each warning and assumption once, and a table."""
     if quiet:
         return
     for name in ("warnings", "assumes"):
         for sentence, labels in _told(reports, name).items():
             console.note(f"{', '.join(labels)}: {sentence}" if name == "assumes" else sentence)
     timed = {each["messages_timed"] for each in reports}
-    shown = Table(title="an epoch, predicted: milliseconds of the slowest rank", title_justify="left", box=box.SIMPLE)
+    shown = Table(title="predicted epoch: milliseconds of the slowest rank", title_justify="left", box=box.SIMPLE)
     shown.padding = (0, 1, 0, 0)
     ways = ("scaling", "way") if "way" in reports[0] else ()
     for heading in (*ways, "ranks", "strategy", "bits", "epoch", *_PHASES.values(), "sent", "memory"):
@@ -345,7 +412,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _told(reports: Iterable[dict[str, Any]], name: str) -> dict[str, list[str]]:
-    """Sentences, with who says them."""
+    """The sentences, each with the labels of the predictions that have it."""
     found: dict[str, list[str]] = {}
     for each in reports:
         for sentence in each[name]:

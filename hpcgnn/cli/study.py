@@ -1,4 +1,4 @@
-"""``hpcgnn study``: runs of a specification, recorded, reported and held to targets."""
+"""``hpcgnn study``: the runs of a specification, their records, reports and targets."""
 
 from __future__ import annotations
 
@@ -22,37 +22,46 @@ _out = click.option(
     "--out", "folder", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder of the study."
 )
 _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 _machine = click.option(
     "--machine",
     metavar="ID",
     default="",
-    help="Whose records count, where there are several machines'.  [default: this one]",
+    help="Identifier of the machine whose records count, if DIR has records of several machines.  [default: this machine]",
 )
 EXAMPLES = """\b
 Examples:
   hpcgnn study run quick --out s && hpcgnn study report s && hpcgnn study check s
-  hpcgnn study run SPEC.toml --out s         run again: what has finished is kept, the rest is run
+  hpcgnn study run SPEC.toml --out s         (run again: finished runs are kept, the others are run)
   hpcgnn study submit SPEC.toml --out s --sbatch --time=30 --dry-run
 """
 
 
 @click.group(epilog=EXAMPLES)
 def study() -> None:
-    """Run many trainings of one specification, interleaved and recorded, and report on them."""
+    """Run many trainings from one specification, record them, and report on them.
+
+    A specification is a TOML file with axes (settings and their values) and configurations. Some specifications ship with the
+    package: see `hpcgnn study list`.
+    """
 
 
 @study.command(epilog="\b\nExamples\n  hpcgnn study run quick --out s\n  hpcgnn study run mine.toml --out s --only KEY")
 @click.argument("specification", metavar="SPEC.toml|NAME")
 @_out
-@click.option("--only", metavar="KEY", multiple=True, help="Only this run; may be given several times.")
+@click.option(
+    "--only",
+    metavar="KEY",
+    multiple=True,
+    help="Run only the run with this key (`hpcgnn study list SPEC` prints the keys); may be given several times.",
+)
 @click.option(
     "--launcher", metavar="COMMAND", default="",
-    help="Starts ranks in place of `hpcgnn launch`: 'srun --ntasks={ranks} --cpus-per-task={threads}'.",
+    help="Command that starts the ranks instead of `hpcgnn launch`, such as 'srun --ntasks={ranks} --cpus-per-task={threads}'.",
 )  # fmt: skip
 @click.option(
     "--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
-    help="Where the graphs are whose sources begin with $DATA.",
+    help="Folder that replaces $DATA in the sources of graphs.",
 )  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @_as_json
@@ -67,10 +76,12 @@ def run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run what is not finished yet of SPEC.toml, or of the shipped specification NAME.
+    """Run all runs of a specification that have not finished yet.
 
-    Configurations are interleaved: each seed or repeat is a round of all of them. Records are appended to DIR/records.jsonl;
-    another call runs what failed, what was killed, and what never began. Records of other machines count for nothing here.
+    SPEC.toml is a file, and NAME a specification that ships with the package. Configurations are interleaved: each seed or
+    repeat is a round of all configurations. Records are appended to DIR/records.jsonl. The same command again runs those that
+    failed, were killed or never started. Runs that finished on another machine are run again, because times of different
+    machines cannot be compared.
     """
     from hpcgnn.study import records, runner
     from hpcgnn.study.commands import Commands
@@ -81,7 +92,7 @@ def run(
     left = runner.missing(study, folder)
     total = sum(run.key in only for run in left) if only else len(left)
     if ctx.obj is not None:
-        ctx.obj.advice = f"what has finished is recorded in {folder}, and the same command runs the rest"
+        ctx.obj.advice = f"finished runs are recorded in {folder}; the same command runs the others"
     say: Callable[[str], None] = (lambda sentence: None) if quiet or as_json else console.note
     with console.progress(f"study {study.name}", total, quiet=quiet or as_json) as advance:
         outcome = runner.run_all(
@@ -94,11 +105,11 @@ def run(
             json.dumps({"study": study.name, "folder": str(folder), "runs": len(study.runs), "finished": done} | facts)
         )
     elif not quiet:
-        console.line(f"{done} of {len(study.runs)} runs have finished; `hpcgnn study report {folder}` reports on them")
+        console.line(f"{done} of {len(study.runs)} runs have finished: `hpcgnn study report {folder}` writes a report")
     if outcome.failed:
         raise HpcgnnError(
-            f"{outcome.failed} of {total} runs failed: {folder}/{runner.RUNS}/KEY/output.txt says what each printed, and the "
-            "same command tries them again"
+            f"{outcome.failed} of {total} runs failed: read their output in {folder}/{runner.RUNS}/KEY/output.txt; the same "
+            "command runs them again"
         )
 
 
@@ -110,7 +121,7 @@ def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
         if machine != here and not quiet:
             told = records.in_words(others[-1].machine)
             console.note(
-                f"{len(others)} records are of another machine, {told}: they are kept apart, and their runs run here as well"
+                f"{len(others)} records come from another machine ({told}): they are kept, and their runs are also run here"
             )
 
 
@@ -119,11 +130,11 @@ def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
 @_machine
 @click.option(
     "--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path),
-    help="Also hold the predictions of this cost model (hpcgnn model fit) against what was measured.",
+    help="Cost model, written by `hpcgnn model fit`, whose predictions are compared with the measurements.",
 )  # fmt: skip
 @_as_json
 def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
-    """Write DIR/report.html and DIR/report.md about whatever has finished."""
+    """Write DIR/report.html and DIR/report.md about finished runs."""
     from hpcgnn.report import model_section
     from hpcgnn.report.page import as_html
     from hpcgnn.report.study_page import study_of
@@ -146,7 +157,7 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
         console.note(note)
     for each in summary.tables:
         _show(each.title, each.header, each.rows, each.label_columns)
-    console.line(f"written: {', '.join(written)}")
+    console.line(f"written: {' and '.join(written)}")
 
 
 @study.command(epilog="\b\nExamples\n  hpcgnn study check s\n  hpcgnn study check s targets.toml")
@@ -155,9 +166,9 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
 @_machine
 @_as_json
 def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
-    """Say which targets were reached; exits with 1 where any was not.
+    """Check the measurements in DIR against targets. The exit code is 1 if a target was not reached or not measured.
 
-    TARGETS.toml: those that ship with the specification of that name, unless another file is given.
+    TARGETS.toml is a file of targets; by default, the targets that ship with the specification of the same name.
     """
     from hpcgnn.study import targets
     from hpcgnn.study.summary import finished_groups, read_study
@@ -182,15 +193,20 @@ def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
 @click.argument("specification", metavar="SPEC.toml|NAME")
 @_out
 @click.option(
-    "--sbatch", "options", metavar="OPTION", multiple=True, help="More of sbatch; may be given several times."
+    "--sbatch",
+    "options",
+    metavar="OPTION",
+    multiple=True,
+    help="Option that is passed to sbatch, such as --partition=cpu; may be given several times.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the commands that would be run, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the sbatch commands, submit nothing and write nothing.")
 @_as_json
 def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Submit what is not finished yet as Slurm job arrays, one for each number of nodes; DIR must be seen by all nodes.
+    """Submit the runs that have not finished yet to Slurm.
 
-    Every task runs one configuration and records it in DIR, where `hpcgnn study report` finds what has finished so far. Runs
-    count as finished whatever machine they ran on: that of this command is none of the nodes.
+    They become job arrays, one for each number of nodes. All nodes must see DIR. Every task runs one run and records it in
+    DIR; `hpcgnn study report DIR` reports on those that have finished so far. Runs that finished on any machine are not
+    submitted again, because this command usually runs on a login node.
     """
     from hpcgnn.study import records, runner
     from hpcgnn.study import submit as slurm
@@ -218,7 +234,7 @@ def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: 
 @click.argument("specification", metavar="[SPEC.toml|NAME]", required=False)
 @_as_json
 def list_(specification: str | None, as_json: bool) -> None:
-    """The specifications that ship with the package; or the keys of the runs of one."""
+    """List the shipped specifications, or the runs of one specification by their keys."""
     from hpcgnn.study import specification as specifications
 
     if specification is not None:

@@ -302,10 +302,10 @@ def test_the_command_for_edges_shows_a_table():
     ("arguments", "said"),
     [
         (["gemm", "--shape", "8x8"], "write ROWSxDEPTHxWIDTH"),
-        (["gemm", "--shape", "8x0x8"], "is no shape"),
+        (["gemm", "--shape", "8x0x8"], "is not a shape"),
         (["gemm", "--dtype", "int4"], "'int4' is not one of"),
         (["sddmm", "--graph", "rmat:scale=5", "--width", "10", "--heads", "3"], "3 heads do not divide the 10 columns"),
-        (["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"], "2 --width for 1 graphs"),
+        (["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"], "--width was given 2 times for 1 graphs"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, said):

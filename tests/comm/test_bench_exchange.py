@@ -33,4 +33,4 @@ def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpi_rank
     assert told["forward", "exchange"]["bytes"] == found["directions"]["forward"]["bytes"]
     refused = mpi_ranks(1).command(*command, check=False)
     assert refused.returncode == 1
-    assert "one rank exchanges nothing" in refused.stderr
+    assert "a single rank sends no messages" in refused.stderr

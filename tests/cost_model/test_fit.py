@@ -299,7 +299,7 @@ def test_a_table_for_people(study, small_model):
     ("args", "problem"),
     [
         (("--ranks", 8), "has 2 parts, not 8"),
-        (("--rate", "1gbit", "--network", "xeon-hdr"), "choose one of them"),
+        (("--rate", "1gbit", "--network", "xeon-hdr"), "give only one of them"),
         (("--rate", "fast"), "no speed of a network"),
         (("--network", "nowhere"), "no network called nowhere"),
         (("--model", "gat", "--heads", 3), "heads must divide hidden"),
@@ -341,4 +341,4 @@ def test_project_draws_a_figure(study, small_model, tmp_path):
     ]  # fmt: skip
     assert out.read_text().startswith("<?xml")
     wrong = run("project", small_model, *files, "--bits", "3", "--out", out)
-    assert "--bits must be some of" in str(wrong.exception)
+    assert "--bits must be a list of" in str(wrong.exception)

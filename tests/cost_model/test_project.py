@@ -121,12 +121,12 @@ def test_a_table_for_people_says_what_is_assumed(files: list[Path]):
     [
         (("project", "--ways", "fastest", "--out", "x.svg"), "--ways knows strategies, policies, vanilla"),
         (("project", "--out", "x.png"), "must end in one of .svg, .pdf"),
-        (("project", "--bits", "3", "--out", "x.svg"), "--bits must be some of"),
+        (("project", "--bits", "3", "--out", "x.svg"), "--bits must be a list of"),
         (("predict", "--bits", "random"), "random"),
         (("predict", "--staleness", "never"), "staleness"),
-        (("predict", "--bits", "uniform", "--shares", "2-0.5"), "--shares must be like"),
+        (("predict", "--bits", "uniform", "--shares", "2-0.5"), "--shares must be a list of BITS:SHARE"),
         (("predict", "--bits", "uniform", "--shares", "2:0.5"), "must add up to 1"),
-        (("predict", "--set", "shoe_size=43"), "--set takes NAME=VALUE"),
+        (("predict", "--set", "shoe_size=43"), "--set must be NAME=VALUE"),
         (("predict", "--like", "nowhere"), "nowhere"),
     ],
 )

@@ -130,8 +130,8 @@ def launch(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     [
         (["-n", "2", "--", "there-is-no-such-command"], "no command"),
         (["--hosts", "2", "--rate", "fast", "true"], "fast is no rate"),
-        (["--rate", "1gbit", "-n", "2", "true"], "--rate needs --hosts"),
-        (["--hosts", "2", "--bind", "true"], "--bind has no --hosts"),
+        (["--rate", "1gbit", "-n", "2", "true"], "--rate is for virtual hosts and needs --hosts"),
+        (["--hosts", "2", "--bind", "true"], "--bind is for real hosts and cannot be used with --hosts"),
         (["true"], "-n RANKS"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi
         (("--metric", "accuracy"), "with --task link, not 'accuracy'"),
         (("--link-split", "0.5", "0.6"), "two shares of at least 0 whose sum is below 1"),
         (("--label-propagation", "0.5"), "--label-propagation cannot be used with --task link"),
-        (("--message-coding", "delta", "--dropout", "0"), "not for --task link"),
+        (("--message-coding", "delta", "--dropout", "0"), "cannot be used with --task link"),
     ],
 )
 def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags, sentence):
