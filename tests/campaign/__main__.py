@@ -1,4 +1,4 @@
-"""``python tests/campaign``: the folder is a package of ``tests/``, which is put on the path first."""
+"""``python tests/campaign``: puts ``tests/``, of which this folder is a package, on the path and runs the campaign."""
 
 import sys
 from pathlib import Path

@@ -81,7 +81,7 @@ def campaign(
 
 
 def _again(found: list[dict[str, Any]], out: Path, minutes: float | None) -> bool:
-    """Run the failed cases of these records; whether one fails still."""
+    """Run the failed cases of these records again, and return whether one still fails."""
     has_failed = False
     for record in found:
         names = tuple(case["name"] for case in record["listed"] if case["end"] == FAILED)

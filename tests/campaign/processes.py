@@ -1,4 +1,4 @@
-"""Commands as a user starts them, and whether they end as they should."""
+"""Commands that are started as a user starts them, and the judgement of their ends."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ HPCGNN = (sys.executable, "-m", "hpcgnn")
 HANG_SECONDS = 30.0
 _GRACE_SECONDS = 5.0
 _SENTENCE = re.compile(r"(hpcgnn: error( on rank \d+)?|Error): .+")
-# Lines of mpirun's and of Open MPI's that stand alone: of a rank that aborts, of a race between a launcher and what it starts, of
-# a write that failed.
+# Single lines of mpirun and Open MPI: about a rank that aborts, a race between a launcher and its processes, a failed write.
 _OF_THE_LAUNCHER = re.compile(
     r"-{20,}|.*(mpirun|mpiexec|prterun|PMIX|MPI_ABORT|orte|Primary job|the job to be terminated).*"
     r"|  (Process name|Exit code): .*|with errorcode 1\.|mca_[a-z_]+: .*"
     r"|.*plm:rsh: Warning: setpgid.*|\[.*\] \d+ more process(es)? ha(s|ve) sent help message .*"
     r"|(You may or may not see output|exactly when Open MPI kills them|a non-zero exit code\. Per user-direction).*"
 )
-# A message of several lines, between two of hyphens: of a peer that is gone before this rank is ended, and the like.
+# Messages of several lines between lines of hyphens: for instance about a peer that has ended before this rank.
 _RULE = re.compile(r"-{20,}")
 _NAMES_ITSELF = re.compile(r"Open MPI|MPI_ABORT|MPI process|MPI communication|mpirun|mpiexec|prterun|PMIX|Primary job")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended. exit: its code, or minus the signal; None where it was ended because it hung."""
+    """A command that has ended. exit: its exit code, or minus the signal; None if it hung and was ended."""
 
     exit: int | None
     stdout: str
@@ -44,7 +43,9 @@ class Ended:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """That of a command: without what an MPI in this process tells its children; with the package and the tests on the path."""
+    """The environment of a command: without the variables that an MPI in this process sets for its children, and with the
+    package and the tests on the path.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     return own | {"PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"} | changes
@@ -53,7 +54,7 @@ def environment(**changes: str) -> dict[str, str]:
 def start(
     command: Sequence[object], *, folder: Path | None = None, ranks: int = 0, variables: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Start ``command`` in a session of its own, by mpirun where ``ranks`` is above 0."""
+    """Start ``command`` in a new session, by mpirun if ``ranks`` is above 0."""
     words = [*(mpiexec.command(ranks, 1) if ranks else []), *map(str, command)]
     return subprocess.Popen(
         words,
@@ -69,7 +70,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str], *, seconds: float = HANG_SECONDS) -> Ended:
-    """Wait for the end; ``seconds`` later it hangs, and its session is ended."""
+    """Wait for the end. After ``seconds`` the command counts as hanging, and its session is ended."""
     started = time.monotonic()
     try:
         stdout, stderr = process.communicate(timeout=seconds)
@@ -92,7 +93,7 @@ def run(
 
 
 def end_session(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End all processes of the command: politely, which lets a launcher end its ranks, and then not."""
+    """End all processes of the command: first by SIGTERM, with which a launcher ends its ranks, and then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -106,7 +107,7 @@ def end_session(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def without_launcher(text: str) -> str:
-    """What a command said under a launcher, without the launcher's own words; a sentence of ours that names a launcher stays."""
+    """The output of a command without its launcher's messages. Our own sentence that names a launcher stays."""
     lines = text.splitlines(keepends=True)
     rules = [place for place, line in enumerate(lines) if _RULE.fullmatch(line.rstrip("\n"))]
     of_blocks: set[int] = set()
@@ -122,11 +123,11 @@ def without_launcher(text: str) -> str:
 
 
 def wrong_end(ended: Ended, *, names: Sequence[str] = (), ranks: int = 0) -> str:
-    """What is wrong with the end of a command that may succeed or be refused; empty where nothing is.
+    """A phrase about a wrong end of a command that may succeed or be refused; empty if there is none.
 
     Args:
-        names: words of which the sentence must have one: the file, the option, the variable.
-        ranks: of mpirun, which adds lines of its own; ranks that wait for others may say so, one sentence each.
+        names: words of which the sentence must contain one: the file, the option, the variable.
+        ranks: of mpirun, which adds lines of its own. Ranks that wait for others may each print one sentence about it.
     """
     if ended.exit is None:
         return f"hangs: no end within {ended.seconds:.0f} s: {_tail(ended.stderr)}"
@@ -146,11 +147,11 @@ def _not_a_sentence(ended: Ended, names: Sequence[str], ranks: int) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and lines[0].startswith("Usage:"):
         lines = lines[-1:]
-    if ranks:  # what rank 0 says when the launcher ends it, because another rank has spoken
+    if ranks:  # rank 0 prints this when the launcher ends it because another rank has failed
         lines = [line for line in lines if not line.startswith("hpcgnn: stopped")]
     said = [line for line in lines if _SENTENCE.match(line)]
     if not said or len(said) > max(ranks, 1) or len(said) < len(lines):
-        lines.sort(key=lambda line: line in said)  # what is wrong first
+        lines.sort(key=lambda line: line in said)  # wrong lines first
         return f"{len(lines)} lines where one sentence is wanted: {' | '.join(lines)[:500]}"
     if names and not any(name in line for name in names for line in said):
         return f"names none of {', '.join(names)}: {said[0][:300]}"

@@ -1,4 +1,4 @@
-"""A job that runs one command after another (``tests/ranks/under_faults.py``)."""
+"""A job of ranks that runs one command after another (``tests/ranks/under_faults.py``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_SECONDS, _START_SECONDS = 0.005, 120.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fault comes: before ``rank`` waits for ``what`` for the ``count``-th time."""
+    """The place of a fault: before ``rank`` waits for ``what`` for the ``count``-th time."""
 
     rank: int
     what: str
@@ -30,9 +30,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one command. ended: the whole job, if it has; a command that succeeds leaves it running. reached: whether the place of
-    the fault was. seconds: from the fault, or from the beginning without one, to the end. If it succeeded, waits: what rank 0
-    waited for, and how often; weights: a digest of those of each rank."""
+    """The outcome of a command. ended: the end of the whole job, if it has ended; a command that succeeds leaves it running.
+    reached: whether the place of the fault was reached. seconds: from the fault, or without one from the beginning, to the end.
+    After a success, waits: the waits of rank 0 and their counts; weights: a digest of the weights of each rank.
+    """
 
     ended: Ended | None
     reached: bool
@@ -43,9 +44,10 @@ class Outcome:
 
 
 class Job:
-    """``ranks`` ranks that have started.
+    """``ranks`` ranks that have been started.
 
-    folder: empty, for what is told to them. line: gives the command line that starts a program on the ranks.
+    folder: an empty folder, through which commands are passed. line: returns the command line that starts a program on the
+    ranks.
     """
 
     def __init__(self, line: Callable[[list[object]], list[object]], folder: Path, ranks: int) -> None:
@@ -56,7 +58,7 @@ class Job:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the job does not start: {self.close().stderr[-500:]}")
             time.sleep(_LOOK_SECONDS)
-        time.sleep(0.1)  # a file is there before its number is
+        time.sleep(0.1)  # a file appears before its number is in it
         self.pids = [int(self._pid_file(rank).read_text()) for rank in range(ranks)]
 
     def _pid_file(self, rank: int) -> Path:
@@ -70,9 +72,9 @@ class Job:
         fault: Callable[[Callable[[], None]], None] | None = None,
         seconds: float,
     ) -> Outcome:
-        """Run ``hpcgnn *arguments``; at ``place``, ``fault`` is called with a function that lets the rank there go on.
+        """Run ``hpcgnn *arguments``. At ``place``, ``fault`` is called with a function that lets that rank continue.
 
-        ``seconds`` after that, it hangs.
+        ``seconds`` later, the command counts as hanging.
         """
         number, self._number = self._number, self._number + 1
         told: dict[str, object] = {"arguments": [str(word) for word in arguments]}
@@ -108,7 +110,7 @@ class Job:
         return all(self._told_back(number, rank).exists() for rank in range(self.ranks))
 
     def _wait(self, condition: Callable[[], bool], number: int, seconds: float) -> bool:
-        """Return whether it came to hold before the command, or the job, ended."""
+        """Return whether the condition held before the command, or the job, ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if condition():
@@ -119,12 +121,12 @@ class Job:
         return False
 
     def end(self, seconds: float) -> Ended:
-        """Let the ranks leave, as after a command that succeeded."""
+        """Let the ranks exit, as after a command that succeeded."""
         self._write(f"{self._number}.json", "")
         return _cleaned(processes.finish(self._process, seconds=seconds))
 
     def close(self) -> Ended:
-        """End it, wherever it is; what it said, and its own exit code if it had one."""
+        """End the job, whatever it does; return its output, and its own exit code if it had one."""
         is_over = self._process.poll() is not None
         stdout, stderr = self._process.communicate() if is_over else processes.end_session(self._process)
         return _cleaned(Ended(self._process.returncode if is_over else None, stdout, stderr, 0.0))

@@ -1,4 +1,4 @@
-"""``reliability.md``: what the records of the campaign's sections say, and which defects it has found."""
+"""Writes ``reliability.md`` from the records of the campaign's sections, and from the defects that it has found."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ has a regression test.
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """What ``folder`` has of the sections, in their order."""
+    """The records of sections in ``folder``, in the order of sections."""
     paths = [folder / f"{name}.json" for name in NAMES]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def defects(name: str) -> list[dict[str, Any]]:
-    """The defects that the section has found: ``what``, and the ``test`` that holds what was mended, or why it is ``left``."""
+    """The defects that the section has found: ``what``, and the ``test`` that covers the repair, or the reason why it is
+    ``left``.
+    """
     path = FOUND / f"{name}.toml"
     return tomllib.loads(path.read_text()).get("defect", []) if path.exists() else []
 
 
 def totals(record: dict[str, Any]) -> dict[str, int]:
-    """How many cases ended in each way."""
+    """The number of cases with each end."""
     return {end: sum(counts.get(end, 0) for counts in record["groups"].values()) for end in ENDS}
 
 
 def failing(record: dict[str, Any]) -> int:
-    """How many cases fail: those of the run, or of what failed then and was run again after it had been mended."""
+    """The number of cases that fail: in the run, or in a later run of the failed cases after a repair."""
     return totals(record.get("again", record))[FAILED]
 
 
@@ -108,7 +110,7 @@ def _of_section(record: dict[str, Any]) -> str:
 def _listed(cases: list[dict[str, Any]], end: str, head: str) -> list[str]:
     if end == FAILED:
         told = [f"- {case['group']}, {case['name']}: {_short(case['said'])}" for case in cases if case["end"] == end]
-    else:  # many have one reason
+    else:  # many cases have one reason
         reasons: dict[str, int] = {}
         for case in cases:
             if case["end"] == end:

@@ -1,4 +1,4 @@
-"""Run a section, and write what became of its cases to ``NAME.json``."""
+"""Runs a section, and writes the outcome of its cases to ``NAME.json``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_section(
 
 
 def _cases(section: Section, session: Session) -> Iterator[Case]:
-    """Those of the section. An exception of its own is a failed case: what was found before it is not lost."""
+    """The cases of the section. An exception of the section itself becomes a failed case, so that earlier cases are not lost."""
     try:
         yield from section.run(session)
     except Exception as error:
@@ -63,7 +63,7 @@ def _record(section: Section, session: Session, cases: list[Case], seconds: floa
     for case in cases:
         groups.setdefault(case.group, Counter())[case.end] += 1
     listed = [dataclasses.asdict(case) for case in cases if case.end in (FAILED, LEFT_OUT)]
-    for case in listed:  # where the package lies on this machine says nothing
+    for case in listed:  # the place of the package on this machine is of no interest
         case["said"] = case["said"].replace(f"{ROOT}/", "")
     return {
         "section": section.name,
@@ -81,7 +81,7 @@ def _record(section: Section, session: Session, cases: list[Case], seconds: floa
 
 
 def write_record(record: dict[str, Any], folder: Path) -> Path:
-    """Write the record to ``folder``, in place of an earlier one."""
+    """Write the record to ``folder``, replacing an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record['section']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -89,7 +89,7 @@ def write_record(record: dict[str, Any], folder: Path) -> Path:
 
 
 def about_this_machine() -> dict[str, Any]:
-    """What a figure depends on."""
+    """The facts about this machine on which figures depend."""
     commit = _output(["git", "-C", str(ROOT), "describe", "--always", "--dirty"])
     return {
         "cpu": processor(),

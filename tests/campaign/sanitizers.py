@@ -1,4 +1,4 @@
-"""Programs that look over the shoulder of hpcgnn's: of its native kernels, its compiled loops, its MPI calls, its source."""
+"""Tools that examine hpcgnn at run time and its source: its native kernels, its compiled loops, its MPI calls, its code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from campaign.section import FAILED, LEFT_OUT, RIGHT, Case, Section, Session
 COMPILER = os.environ.get("CXX", "") or "c++"
 ADDRESSES = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 THREADS = "-g1 -O1 -fsanitize=thread"
-_FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles in less time
+_FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
 _FOUND = re.compile(r"(ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?(.*)")
 _LEFT_OPEN = re.compile(r"WARNING:.*(still allocated|unfreed).*|.*not freed via MPI_FREE_MEM.*")
 PARTS = ["activation", "spmm", "dense", "dropout", "edges", "ceiling", "rows", "narrow", "quantize", "int8", "messages"]
@@ -79,7 +79,7 @@ else:
 
 
 def verdict(said: str, exit_code: int | None, *, wanted: str = "") -> tuple[str, str]:
-    """``(end, said)`` of a case: right where a program ended well, printed ``wanted`` and no report of a sanitizer's."""
+    """``(end, said)`` of a case. It is right if a program ended well, printed ``wanted``, and no sanitizer reported anything."""
     report = _FOUND.search(said)
     if report:
         return FAILED, report[0][:300]
@@ -89,7 +89,7 @@ def verdict(said: str, exit_code: int | None, *, wanted: str = "") -> tuple[str,
 
 
 def passed(ended: Ended) -> tuple[str, str]:
-    """The same for pytest, of which some test must have run."""
+    """The same for pytest, which must have run some test."""
     end, said = verdict(ended.stdout + ended.stderr, ended.exit)
     if end == RIGHT and not re.search(r"\b[1-9]\d* passed", ended.stdout):
         return FAILED, "no test has run"
@@ -113,7 +113,7 @@ def _timed(group: str, name: str, check: Callable[[], tuple[str, str]]) -> Case:
     started = time.monotonic()
     try:
         end, said = check()
-    except AssertionError as error:  # of native_program: a compiler that fails
+    except AssertionError as error:  # native_program raises this if the compiler fails
         end, said = FAILED, str(error)[:400]
     return Case(group, name, end, said, time.monotonic() - started)
 
@@ -145,7 +145,7 @@ def _native(session: Session) -> Iterator[Case]:
         try:
             library = native.build_library(folder, COMPILER, "", built, flags + _FEW_TILES)
             program = native.build_program(folder, COMPILER, flags, others)
-        except AssertionError as error:  # with what the compiler said
+        except AssertionError as error:  # with the compiler's output
             yield Case(group, "it compiles", FAILED, str(error)[-400:])
             continue
         for part, isa in wanted:
@@ -170,7 +170,9 @@ def _program(command: tuple[object, ...], **variables: str) -> tuple[str, str]:
 
 
 def _sees_a_race(command: tuple[object, ...]) -> tuple[str, str]:
-    """Without barriers the kernels race: a ThreadSanitizer that says nothing there says nothing at all."""
+    """The verdict on ThreadSanitizer itself: it must report the race of kernels without barriers, because its silence about
+    other kernels means nothing otherwise.
+    """
     end, said = _program(command, HPCGNN_PART="rows", WITHOUT_BARRIERS="1")
     return (RIGHT, "") if "data race" in said else (FAILED, f"it is not reported: {end} {said}")
 
@@ -190,7 +192,7 @@ def _from_python(session: Session) -> Iterator[Case]:
     tree = _copied(session, library)
     variables = {
         "LD_PRELOAD": " ".join(preloaded),
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "ASAN_OPTIONS": "detect_leaks=0",  # these are Python's own leaks
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONPATH": str(tree),
     }
@@ -202,14 +204,14 @@ def _from_python(session: Session) -> Iterator[Case]:
 
 
 def _runtime(name: str) -> str:
-    """The compiler's own file of this name; empty where it has none."""
+    """The compiler's own file with this name; empty if it has none."""
     found = subprocess.run([*COMPILER.split(), f"-print-file-name={name}"], capture_output=True, text=True, check=False)
     path = found.stdout.strip()
     return path if os.path.isabs(path) and os.path.exists(path) else ""
 
 
 def _copied(session: Session, library: Path) -> Path:
-    """The package and its tests with another native library: the one that is installed stays."""
+    """Copy the package and its tests, with another native library; the installed one is left alone."""
     tree = session.new_folder("tree") / "main"
     left_out = shutil.ignore_patterns("__pycache__", "_native*.so")
     for name in ("hpcgnn", "tests"):
@@ -290,7 +292,7 @@ def _sees_what_is_left(command: tuple[object, ...]) -> tuple[str, str]:
     return (RIGHT, "") if end == FAILED and _LEFT_OPEN.search(said) else (FAILED, f"it is not reported: {said}")
 
 
-# -- the source, and what it is built on -------------------------------------------------------------------------------
+# -- the source and its dependencies -----------------------------------------------------------------------------------
 
 
 def _rules(session: Session) -> Iterator[Case]:
@@ -329,7 +331,7 @@ def _pins(session: Session) -> Iterator[Case]:
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Name -> exact version, of the text of a file of constraints."""
+    """Exact versions by name, from the text of a file of constraints."""
     found = {}
     for line in text.splitlines():
         if requirement := line.partition("#")[0].strip():
@@ -339,7 +341,7 @@ def pinned(text: str) -> dict[str, str]:
 
 
 def is_pinned(requirement: Requirement, pins: dict[str, str]) -> tuple[str, str]:
-    """``(end, said)``: whether there is one exact version, which is in the range that is wanted, and the installed one."""
+    """``(end, said)``: whether there is one exact version, which is in the wanted range, and is installed."""
     version = pins.get(_plain(requirement.name), "")
     if not version:
         return FAILED, "constraints.txt has no version of it"
@@ -349,7 +351,8 @@ def is_pinned(requirement: Requirement, pins: dict[str, str]) -> tuple[str, str]
         installed = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:
         return LEFT_OUT, "it is not part of this environment"
-    if Version(installed).public != Version(version).public:  # torch has builds of a version: 2.13.0+cpu
+    # A version of torch has several builds, such as 2.13.0+cpu.
+    if Version(installed).public != Version(version).public:
         return FAILED, f"{installed} is installed, constraints.txt has {version}"
     return RIGHT, ""
 

@@ -1,4 +1,4 @@
-"""A section of the campaign: what it tries, and what became of each case."""
+"""The interface of a section of the campaign: its description, and the outcomes of its cases."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ENDS = (RIGHT, REFUSED, FAILED, LEFT_OUT)
 
 @dataclass(frozen=True)
 class Case:
-    """One case. group: its row in the report. name: how to run it again, within the section. end: one of ``ENDS``. said: what is
-    wrong, for a failure; the reason, for a case left out; the sentence, for a refusal, where it is worth a look."""
+    """One case. group: its row in the report. name: the name by which it can be run again, within the section. end: one of
+    ``ENDS``. said: for a failure, a phrase about the defect; for a case that was left out, the reason; for a refusal, the
+    sentence, if it is worth reading.
+    """
 
     group: str
     name: str
@@ -39,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Fact:
-    """A measured number of a section's, with its unit, for the report."""
+    """A number that the section has measured, with its unit, for the report."""
 
     name: str
     value: float | int | str
@@ -48,14 +50,14 @@ class Fact:
 
 @dataclass
 class Session:
-    """What a section gets.
+    """The arguments of a section.
 
     Attributes:
-        seed: every choice by chance follows from it (:meth:`generator`).
-        folder: an empty folder of the section's own, removed afterwards.
-        short: whether this is the form that runs in CI: cases that are chosen to be quick, and few.
+        seed: every random choice follows from it (:meth:`generator`).
+        folder: an empty folder of the section, removed afterwards.
+        short: whether this is the short form that runs in CI, with a few quick cases.
         deadline: of ``time.monotonic()``; no case is started after it.
-        only: words, one of which is in the names of the cases to run; empty for all of them.
+        only: words, one of which must be in the name of a case to run; empty for all cases.
         facts: numbers that the section adds for the report.
     """
 
@@ -67,12 +69,12 @@ class Session:
     facts: list[Fact] = field(default_factory=list)
 
     def generator(self, *names: object) -> np.random.Generator:
-        """A generator of the case with these names: the same whichever other cases run."""
+        """The random generator of the case with these names, which does not depend on the other cases that run."""
         digest = hashlib.sha256(repr((self.seed, *names)).encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
     def wants(self, name: str) -> bool:
-        """Return whether the case is to run: there is time, and its name has one of the words."""
+        """Return whether the case is to run: there is time, and its name contains one of the words."""
         return time.monotonic() < self.deadline and (not self.only or any(word in name for word in self.only))
 
     def has_time(self) -> bool:
@@ -91,14 +93,16 @@ class Session:
         return path
 
     def add_fact(self, name: str, value: Any, unit: str = "") -> None:
-        """A number for the report."""
+        """Add a number for the report."""
         self.facts.append(Fact(name, value, unit))
 
 
 @dataclass(frozen=True)
 class Section:
-    """name: of its file and on the command line. title: its heading. about: a paragraph of the report: what is done, and what
-    counts as a failure. run: yields each case when it has ended. share: of the time budget, beside the other sections'."""
+    """A section. name: of its file, and on the command line. title: its heading. about: a paragraph of the report about the
+    cases and the definition of a failure. run: yields each case when it has ended. share: of the time budget, relative to the
+    other sections.
+    """
 
     name: str
     title: str

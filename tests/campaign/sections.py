@@ -1,4 +1,4 @@
-"""Which sections there are, in the order of the report. A section's module is imported when it runs: some import torch."""
+"""The list of sections, in the order of the report. A section's module is imported when it runs, because some import torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = tuple(_MODULES)
 
 
 def section(name: str) -> Section:
-    """The section of this name: its module's ``SECTION``."""
+    """The section with this name: the ``SECTION`` of its module."""
     found = importlib.import_module(_MODULES[name]).SECTION
     assert found.name == name, f"{_MODULES[name]} holds the section {found.name}"
     return found

@@ -1,4 +1,4 @@
-"""The section `bad_input`: it fails where the package does, and none of its tables leaves a command or a function out."""
+"""The section `bad_input`: it must fail if the package fails, and its tables must cover every command and function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_traceback_in_place_of_a_sentence_fails_the_campaign(tmp_path, monkeyp
     assert 'traceback: KeyError: "nobody\'s sentence"' in failed["said"]
     assert failed["name"] in done.stderr
     assert "traceback" in done.stderr
-    assert record["groups"]["files of another run"]["refused"] == 1  # by a function, which has sentences still
+    assert record["groups"]["files of another run"]["refused"] == 1  # refused by a function, which is still allowed to
 
 
 def test_every_command_has_cases():

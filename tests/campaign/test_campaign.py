@@ -1,4 +1,4 @@
-"""The campaign's own program: what counts as a good end, its records and its page, and the defects that it has found."""
+"""The campaign's own program: its judgement of ends, its records and its page, and the defects that it has found."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_each_section_says_what_it_does(name: str) -> None:
     assert found.share > 0
 
 
-# -- what is committed -------------------------------------------------------------------------------------------------
+# -- committed records -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)

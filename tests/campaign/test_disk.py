@@ -1,4 +1,4 @@
-"""The section on disks: which calls fail, and that a file that is not written whole or not at all is told."""
+"""The section on disks: the calls that fail, and the detection of files that are neither complete nor absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section on kills: which there are, and that what differs from an undisturbed command is told."""
+"""The section on kills: its kills, and the detection of differences from an undisturbed command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged files: what counts as a defect, the second readers of text, and that a mutation follows from its number."""
+"""Damaged files: the definition of a defect, the second parsers of text, and mutations that follow from their numbers."""
 
 from __future__ import annotations
 

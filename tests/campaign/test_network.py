@@ -1,4 +1,4 @@
-"""The verdicts of the section ``network``, on results that are made up."""
+"""The verdicts of the section ``network`` on made-up results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STALLED = "hpcgnn: error on rank {0}: rank {0} of 2 waited 4 s for gradients: a 
 
 
 def run(folder: Path, losses: list[float], weight: float = 1.0) -> Path:
-    """A run's folder with these losses and this weight."""
+    """The folder of a run with these losses and this weight."""
     (folder / "checkpoints").mkdir(parents=True)
     lines = [json.dumps({"epoch": epoch, "loss": loss}) + "\n" for epoch, loss in enumerate(losses)]
     (folder / "metrics.jsonl").write_text("".join(lines))

@@ -1,4 +1,4 @@
-"""When the campaign's numbers say that something is wrong."""
+"""The verdicts of the section ``numbers``: results that count as wrong."""
 
 from __future__ import annotations
 

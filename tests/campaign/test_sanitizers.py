@@ -1,4 +1,4 @@
-"""What the section on sanitizers calls a failure."""
+"""The verdicts of the section on sanitizers: outputs that count as failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PINS = sanitizers.pinned("# versions\nNumPy==2.0.1  # why\nno_such_thing==1.0\nr
         ("numpy>=3", FAILED),  # outside of the range
         ("scipy", FAILED),  # no version
         ("no-such.thing>=1", LEFT_OUT),
-        ("rich", FAILED),  # another one is installed
+        ("rich", FAILED),  # another version is installed
     ],
 )
 def test_versions(wanted, end):

@@ -1,4 +1,4 @@
-"""What the section on security calls a failure."""
+"""The verdicts of the section on security: findings that count as failures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_names_can_be_files_and_would_leave_a_mark(tmp_path):
 
 @pytest.mark.parametrize("kind", files._POINTERS)
 def test_pointers_hold_what_the_whole_file_holds(tmp_path, kind):
-    """So that a reader that follows one sees nothing wrong."""
+    """A reader that follows a pointer must notice nothing wrong in the values."""
     whole, path = tmp_path / "whole.h5", tmp_path / "pointing.h5"
     with h5py.File(whole, "w") as file:
         file["values"] = [3, 1, 2]

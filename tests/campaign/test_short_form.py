@@ -1,4 +1,4 @@
-"""The campaign's short form, as a user starts it."""
+"""The campaign's short form, started as a user does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from campaign.run import ROOT
 from campaign.section import FAILED, LEFT_OUT
 from campaign.sections import NAMES
 
-_LONGEST_SECONDS = 900  # three minutes on a quiet machine; the other half of the tests runs beside it
+_LONGEST_SECONDS = 900  # it takes three minutes on a quiet machine; the other half of the tests runs at the same time
 
 
 def run(folder: Path, *sections: str) -> tuple[dict[str, dict[str, Any]], subprocess.CompletedProcess[str]]:
-    """The records of these sections, or of all of them."""
+    """The records of these sections, or of all sections."""
     words = [
         sys.executable,
         str(ROOT / "tests" / "campaign"),
@@ -39,7 +39,7 @@ def run(folder: Path, *sections: str) -> tuple[dict[str, dict[str, Any]], subpro
 
 
 def listed(records: dict[str, dict[str, Any]], end: str) -> list[str]:
-    """Cases that ended so."""
+    """The cases with this end."""
     return [f"{name}: {case}" for name, record in records.items() for case in record["listed"] if case["end"] == end]
 
 
@@ -49,7 +49,7 @@ def test_the_short_form_finds_no_defect(tmp_path: Path) -> None:
     records, done = run(tmp_path)
     assert set(records) == set(NAMES), done.stderr
     if failed := listed(records, FAILED):
-        # Limits in seconds may pass on a machine that has other work. What is broken is broken again.
+        # Limits in seconds may be exceeded on a busy machine; a real defect fails again in a second run.
         warnings.warn("\n".join(failed), stacklevel=1)
         again = [name for name, record in records.items() if listed({name: record}, FAILED)]
         records, done = run(tmp_path, *again)
@@ -57,6 +57,6 @@ def test_the_short_form_finds_no_defect(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for name, record in records.items():
         assert sum(sum(ends.values()) for ends in record["groups"].values()) > 0, name
-    # a sanitizer takes minutes to build, and advisories a network: the record says so
+    # A sanitizer takes minutes to build, and advisories need a network: the record says so.
     lacking = [text for text in listed(records, LEFT_OUT) if not text.startswith("sanitizers")]
     require(not lacking, "all that the short form breaks: " + "; ".join(lacking)[:500])

@@ -1,4 +1,4 @@
-"""When a soak says that something has grown: leaks that are made on purpose must be seen."""
+"""The verdicts of the soak: deliberate leaks must be detected."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MIB = 2**20
 
 
 def memory(leak, noise=64 * 1024, warm_up=30 * MIB):
-    """Of a rank of 200 MiB that takes more in the first epochs, and leaks so many bytes in each."""
+    """The samples of a rank with 200 MiB that takes more memory in the first epochs, and then leaks some bytes in each epoch."""
     rng = np.random.default_rng(0)
     return 200 * MIB + np.minimum(EPOCHS / 100, 1) * warm_up + leak * EPOCHS + rng.normal(0, noise, EPOCHS.size)
 
 
 @pytest.mark.parametrize(("leak", "is_seen"), [(0, False), (100, False), (4096, True), (64 * 1024, True)])
 def test_memory_that_grows_is_seen_behind_the_warm_up(leak, is_seen):
-    """100 bytes an epoch are 0.1 MB in 1,000 epochs: less than 1 % of the rank's memory."""
+    """100 bytes for each epoch are 0.1 MB in 1,000 epochs, which is less than 1 % of the rank's memory."""
     assert bool(growth.slope(EPOCHS, memory(leak)).problem(0.01)) == is_seen
 
 
@@ -46,7 +46,7 @@ def test_counts_that_rise_are_seen(counts, is_seen):
 
 
 def soaked(tmp_path, *, files=0, communicators=0, under_way=0, leak=0):
-    """A job of one rank with so many more of each in every epoch, and requests under way at the end."""
+    """A job of one rank whose counts grow in every epoch, and which has requests under way at the end."""
     job = jobs.Job(tmp_path, 1, [], lambda: 0, 10, 40, 0.01, 1.0)
     samples = [Sample(int(e), int(m), 20 + files * int(e), 4) for e, m in zip(EPOCHS, memory(leak), strict=True)]
     counted = [Count(4 * int(e), 1, 3 + communicators * int(e), 0, 0, 0, 10 * MIB + leak * int(e)) for e in EPOCHS]

@@ -1,4 +1,4 @@
-"""The verdicts of the section ``wrong_cluster``, on what ranks and commands are made to say."""
+"""The verdicts of the section ``wrong_cluster`` on made-up output of ranks and commands."""
 
 from __future__ import annotations
 

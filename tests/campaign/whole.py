@@ -1,4 +1,4 @@
-"""Whether a file under its own name is whole, as far as one can tell without knowing what should be in it."""
+"""Checks whether a file with its final name is complete, as far as this can be told without knowing its content."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hpcgnn.train import archive
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name, or one of a folder above it, says that it is not there for good."""
+    """Return whether the name of a file, or of a folder above it, marks it as temporary."""
     return any(part.startswith(".") for part in Path(name).parts)
 
 
 def not_whole(path: Path) -> str:
-    """What is wrong with a file that was written while a fault was met; empty where nothing is, as far as one can tell."""
+    """A phrase about a file that was written during a fault and is incomplete; empty if there is none, as far as can be told."""
     try:
         if path.suffix == ".pt":
             archive.read(path, path)
@@ -32,11 +32,11 @@ def not_whole(path: Path) -> str:
 
 
 def is_whole_page(path: Path) -> bool:
-    """Return whether a page has its end."""
+    """Return whether a page is complete up to its end."""
     return path.read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 
 def none_half(folder: Path) -> str:
-    """What is wrong with a file below a folder that has a name for good; empty where nothing is."""
+    """A phrase about an incomplete file with a final name below a folder; empty if there is none."""
     named = (path for path in folder.rglob("*") if path.is_file() and not is_temporary(str(path.relative_to(folder))))
     return next(filter(None, map(not_whole, named)), "")

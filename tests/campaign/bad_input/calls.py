@@ -1,7 +1,7 @@
-"""Arguments of public Python functions: of another type, shape, dtype, device, layout, or out of range.
+"""Arguments of public Python functions: of another type, shape, dtype, device or layout, or out of range.
 
-One argument at a time is replaced in a call that is right. The call ends with :class:`hpcgnn.HpcgnnError`, whose sentence names
-the argument, or it is right as well: then a kernel's result is the one that its reference backend has.
+One argument at a time is replaced in a correct call. The call must end with :class:`hpcgnn.HpcgnnError`, whose sentence names
+the argument, or it must be correct as well: a kernel's result is then compared with that of the reference backend.
 """
 
 from __future__ import annotations
@@ -100,16 +100,16 @@ _OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them."""
+    """The tasks of this group."""
     found = []
     for name, call in CALLS.items():
         case = _case(name, call)
         for argument in call.arguments:
             values = [*_PLAIN, *(_OF_TENSORS if argument in call.tensors else ())]
             if argument == "world":
-                values.remove("None")  # all of MPI's, which takes memory of its own
+                values.remove("None")  # all ranks of MPI, which takes memory
             if argument == "on_epoch":
-                values.remove("a class")  # it is called, and its error is its own
+                values.remove("a class")  # calling it raises its own error
             found += [_task(case, name, call, argument, value) for value in values]
     return found
 
@@ -126,16 +126,18 @@ def _case(name: str, call: Call) -> Case:
 def _task(case: Case, name: str, call: Call, argument: str, value: str) -> Task:
     def give(folder: Path) -> Mutation:
         (folder / _FILE).write_text(json.dumps([argument, value]))
-        # Two that do not fit each other are both right alone.
+        # Each of two arguments that do not fit each other is correct by itself.
         names = call.arguments if argument in call.tensors or argument.startswith("num_") else (argument,)
-        options = [name.replace("_", "-") for name in names]  # what a command has too is named as there
+        options = [name.replace("_", "-") for name in names]  # an option that a command has too is named as there
         return Mutation(f"{argument} is {value}", FREE, names=(*names, *options, *call.words, "memory"))
 
     return Task(case, f"{name}({argument}: {value})", give, _GROUP)
 
 
 def _within_memory(call: Call, told: list[str] | None) -> None:
-    """What asks for more memory than there is gets torch's or Python's error of that, as from torch itself."""
+    """Make the call. If it asks for more memory than there is, torch's or Python's own error counts as a sentence, because
+    torch itself raises it as well.
+    """
     try:
         _call(call, told)
     except (MemoryError, RuntimeError) as error:
@@ -148,7 +150,7 @@ def _call(call: Call, told: list[str] | None) -> None:
     function, arguments = call.make()
     if told is not None:
         argument, value = told
-        with warnings.catch_warnings():  # torch's, of tensors that it has not had for long
+        with warnings.catch_warnings():  # torch warns of tensors of recently added kinds
             warnings.simplefilter("ignore")
             made = _OF_TENSORS[value](call.tensors[argument]()) if value in _OF_TENSORS else _PLAIN[value]()
         arguments[argument] = made

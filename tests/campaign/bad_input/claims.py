@@ -1,4 +1,4 @@
-"""Files that claim 2^60 rows: they are refused, and no memory is taken for what they claim."""
+"""Files that claim 2^60 rows: they must be refused, without allocation of memory for these rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TEXTS = {
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them."""
+    """The tasks of this group."""
     return [*_hdf5(inputs), *_texts(inputs), *_arrays(inputs), *_others(inputs)]
 
 
@@ -80,7 +80,9 @@ def _attribute(path: Path, *, name: str) -> None:
 
 
 def _rows(path: Path, *, name: str, chunked: bool) -> None:
-    """The dataset again, without any of its bytes: HDF5 allocates when they are written. Counts of the file agree."""
+    """Replace the dataset by a larger one without stored bytes, which HDF5 allocates only when they are written. Counts of the
+    file are changed to agree.
+    """
     with h5py.File(path, "r+", locking=False) as file:
         shape, dtype = file[name].shape, file[name].dtype
         rows = HUGE if chunked else HUGE // max(dtype.itemsize * int(np.prod(shape[1:])), 1)
@@ -101,7 +103,7 @@ def _texts(inputs: Path) -> list[Task]:
         words = line.split()
         for place in range(min(len(words), 3)):
             changed = " ".join([*words[:place], str(HUGE), *words[place + 1 :]])
-            # The number of METIS' format is none of rows.
+            # This number of the METIS format is not a number of rows.
             found.append(
                 _task(case, f"{line!r} is {changed!r}", functools.partial(_replace, before=line, after=changed))
             )
@@ -113,7 +115,7 @@ def _texts(inputs: Path) -> list[Task]:
         key, _, value = line.partition("=")
         if value.isdigit() and key != "version":
             after = f"{key}={HUGE}"
-            expects = FREE if key == "maxrefcount" else REFUSE  # nothing is read by it
+            expects = FREE if key == "maxrefcount" else REFUSE  # no reader uses it
             found.append(_task(case, after, functools.partial(_replace, before=line, after=after), expects))
     return found
 
@@ -123,7 +125,7 @@ def _replace(path: Path, *, before: str, after: str) -> None:
 
 
 def _arrays(inputs: Path) -> list[Task]:
-    """Members of .npz archives and .npy files."""
+    """Members of .npz archives, and .npy files."""
     found = []
     for name in ("plain.npz", "sparse.npz", "multi.npz"):
         case = Case("npz", readers.convert("npz", name), ((name, name),), name, ())
@@ -151,7 +153,7 @@ def _arrays(inputs: Path) -> list[Task]:
 
 
 def _claiming(content: bytes) -> bytes:
-    """A .npy file whose header tells 2^60 rows, or columns where the first axis has a meaning."""
+    """A .npy file whose header claims 2^60 rows, or 2^60 columns if the first axis has a fixed size."""
     array = np.load(io.BytesIO(content))
     shape = (2, HUGE) if array.ndim == 2 and len(array) == 2 else (HUGE, *array.shape[1:])
     buffer = io.BytesIO()
@@ -225,12 +227,12 @@ def _id_in_gzip(path: Path) -> None:
 
 
 def _bomb(path: Path) -> None:
-    """A thousand times what is in the file, in one line."""
+    """One line that is a thousand times as large as the file."""
     path.write_bytes(gzip.compress(bytes(1 << 20)) * 1024)
 
 
 def _tensor(path: Path, *, name: str) -> None:
-    """A view of one number that says that it is 2^60 rows of it."""
+    """A view of one number that claims to have 2^60 rows."""
     content = torch.load(path, weights_only=True)
     columns = content["model"][name].shape[1:]
     content["model"][name] = torch.zeros(1).expand(HUGE // max(columns.numel(), 1), *columns)

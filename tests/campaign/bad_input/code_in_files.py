@@ -1,4 +1,4 @@
-"""Files with Python code in them, where a pickle is, may be, or never should be: it does not run."""
+"""Files that contain Python code, in places where a pickle is, may be, or should never be: the code must not run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _GROUP = "code in files"
 
 
 class _Code:
-    """Unpickled, it makes a file that says so."""
+    """An object that creates a file when it is unpickled, to show that the code has run."""
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return open, (CODE_RAN, "w")
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them."""
+    """The tasks of this group."""
     return [*_arrays(inputs), *_checkpoints(), *_others()]
 
 
@@ -54,7 +54,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _of_objects(path: Path) -> None:
-    """A .npy file of objects of the same shape."""
+    """A .npy file of objects with the same shape."""
     path.write_bytes(_npy(_objects(np.load(path).shape)))
 
 
@@ -63,7 +63,7 @@ def _pickled(path: Path) -> None:
 
 
 def _member(path: Path, *, member: str, plain: bool) -> None:
-    """A member of an archive: an array of objects, or a pickle as it is, which numpy takes for one object."""
+    """A member of an archive: an array of objects, or a plain pickle, which numpy reads as one object."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     shape = np.load(io.BytesIO(members[member])).shape
@@ -84,7 +84,7 @@ def _arrays(inputs: Path) -> list[Task]:
     ]
     for source, case in archives:
         for member in zipfile.ZipFile(inputs / source).namelist():
-            if member == "node_year.npy" or member == "num_edges_list.npy":  # which nobody reads
+            if member == "node_year.npy" or member == "num_edges_list.npy":  # no reader opens them
                 continue
             for plain in (False, True):
                 what = f"{Path(source).name}: {member} is {'a pickle' if plain else 'of objects'}"
@@ -109,19 +109,19 @@ def _whole(path: Path) -> None:
 
 
 def _legacy(path: Path) -> None:
-    """As torch wrote before it wrote archives."""
+    """A file in the format that torch used before it wrote archives."""
     torch.save({"model": _Code()}, path, _use_new_zipfile_serialization=False)
 
 
 def _field(path: Path) -> None:
-    """Beside all that is right."""
+    """A new field with code, beside valid ones."""
     content = torch.load(path, weights_only=False)
     content["beside"] = _Code()
     torch.save(content, path)
 
 
 def _in_front(path: Path) -> None:
-    """The pickle of the archive begins with code that leaves nothing, and goes on as it was."""
+    """Code in front of the archive's pickle, which leaves nothing behind; the rest of the pickle is unchanged."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     code = b"cbuiltins\nopen\n(V" + CODE_RAN.encode() + b"\nVw\ntR0"

@@ -1,4 +1,4 @@
-"""Every option and argument of every command, with values out of its type and its range."""
+"""Every option and argument of every command, with values of wrong types and out of range."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _VALUES = (
     "run",
     "arguments.json",
 )
-# As many as are asked for are done, which takes its time; and what else is measured for as long as a measurement takes.
+# Options that determine the amount of work, and with it the time of a command, or the time of a measurement.
 _NUMBERS_OF_WORK = {"--epochs", "--rounds", "--rows", "--shape"}
 _MEASURED = {("bench aggregate", "--plot")}
 _OF_PATHS = (
@@ -108,9 +108,10 @@ _GRAPH, _PARTS, _PARTS_OF_2, _RUN = (
 
 @dataclass(frozen=True)
 class Base:
-    """A command line that ends soon. arguments: in their order. options: those that it needs. copies: files that it reads.
-    refused: a word of the sentence with which it ends, where it has to be refused whatever else is wrong; empty where it does
-    something. rest: behind everything."""
+    """A command line that ends soon. arguments: positional arguments in order. options: options that it needs. copies: files
+    that it reads. refused: a word of the sentence that refuses this command line in any case; empty if it succeeds. rest: words
+    after all others.
+    """
 
     arguments: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class Base:
 
 
 _STUDY, _FITTED = (("study", "study"),), (("model.toml", "model.toml"), _PARTS_OF_2)
-_NO_CLUSTER = ("--name", "no.such.cluster")  # the name is refused: these cases are to change no network
+_NO_CLUSTER = ("--name", "no.such.cluster")  # the name is refused, so that these cases do not change any network
 _TINY = ("--rounds", "1", "--threads", "1")
 BASES = {
     "info": Base(),
@@ -179,7 +180,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them. A command that has no base here fails, so that none is forgotten."""
+    """The tasks of this group. A command without a base here fails, so that none is forgotten."""
     found = []
     for name, each in commands():
         base = BASES[name]
@@ -221,7 +222,7 @@ def _case(name: str, base: Base) -> Case:
 def _task(case: Case, name: str, base: Base, more: list[str], instead: dict[int, str], which: str, value: str) -> Task:
     line = _line(name, base, more, instead)
     words = {which, which.lstrip("-"), which.lstrip("-").replace("-", "_"), "memory"}
-    is_found = value.strip() and (len(value) > 2 or not value.isalnum())  # one digit is in any sentence
+    is_found = value.strip() and (len(value) > 2 or not value.isalnum())  # any sentence may contain a single digit
     words |= {value, repr(value)[1:-1]} if is_found else {repr(value)}
     words |= {base.refused, *_OF_PATHS} - {""}
 

@@ -1,4 +1,4 @@
-"""Files of some hundred KiB, cut at every 4 KiB; and small ones that readers trust less, cut in more places."""
+"""Files of some hundred KiB, cut at every 4 KiB; and small files, for which more places are tried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEP, _SMALL_STEP = 4096, 256
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them."""
+    """The tasks of this group."""
     graph, one, two = (
         (f"large-{kind}.h5", name) for kind, name in (("graph", "graph.h5"), ("1", "parts.h5"), ("2", "parts.h5"))
     )
@@ -33,7 +33,7 @@ def tasks(inputs: Path) -> list[Task]:
 
 
 def _size(inputs: Path, case: Case) -> int:
-    """Of the target, as it is among the inputs."""
+    """The size of the target among the inputs."""
     for source, name in case.copies:
         if case.target == name or case.target.startswith(f"{name}/"):
             return (inputs / source / case.target[len(name) :].lstrip("/")).stat().st_size

@@ -1,4 +1,4 @@
-"""Environment variables that the package or its libraries read, with values that nobody should give. Each case is a process."""
+"""Environment variables that the package or its libraries read, with wrong values. Each case is a process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _OF_LIBRARIES = (
     "TRITON_INTERPRET", "ONEDNN_MAX_CPU_ISA", "NUMBA_THREADING_LAYER", "NUMBA_CACHE_DIR",
 )  # fmt: skip
 _AT_A_TIME, _SHORT, _LONG = 2, 2, 120
-_SECONDS = 120.0  # for valid files to be made
+_SECONDS = 120.0  # the time for making valid files
 
 
 def cases(session: Session) -> Iterator[Case]:
-    """All of them; some in the short form."""
+    """Yield all cases, or some in the short form."""
     chosen = [(name, value) for name in (*_OWN, *_OF_LIBRARIES) for value in _VALUES]
     if not session.only:
         many = (len(_OWN) * len(_VALUES), _SHORT) if session.short else (len(chosen), _LONG)
@@ -69,7 +69,7 @@ def _case(session: Session, parts: Path, variable: str, value: str) -> Case:
     folder = session.new_folder(f"{variable} {_VALUES.index(value)}")
     words = ("train", parts, "--out", "new", "--epochs", 1, "--hidden", 8, "--layers", 2, "--quiet")
     ended = run([*HPCGNN, *words], folder=folder, variables={variable: value}, seconds=_SECONDS)
-    # A library's variable may be named by the library, or by what follows from it.
+    # If a variable belongs to a library, the sentence may name the library, or the consequence.
     wrong = wrong_end(ended, names=(variable,) if variable in _OWN else ())
     end = FAILED if wrong else REFUSED if ended.exit else RIGHT
     said = wrong or (ended.stderr.strip().splitlines()[-1][:300] if ended.exit and ended.stderr.strip() else "")

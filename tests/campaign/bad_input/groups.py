@@ -1,4 +1,4 @@
-"""Which groups of cases the worker runs."""
+"""The groups of cases that the worker runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from campaign.mutations.fork import Task
 
 @dataclass(frozen=True)
 class Group:
-    """tasks: made when the valid files are there. short: how many of them run in CI. long: how many otherwise; None: all."""
+    """A group. tasks: a function that makes the tasks once the valid files exist. short: number of tasks that run in CI. long:
+    number of tasks otherwise; None: all.
+    """
 
     name: str
     tasks: Callable[[Path], list[Task]]
@@ -31,6 +33,6 @@ GROUPS = (
 
 
 def warm_up() -> None:
-    """Import the commands, which children use."""
+    """Import the commands that children use."""
     for _ in command_line.commands():
         pass

@@ -1,8 +1,9 @@
-"""``python -m campaign.bad_input.guided REQUEST``: texts of one format, changed where that reaches code not reached before.
+"""``python -m campaign.bad_input.guided REQUEST``: texts of one format, changed towards code that was not reached before.
 
-Atheris (libFuzzer) tells which bytecode of the parsers each text ran, and keeps those that ran some that no other did, to change
-them further. It pays where a parser is Python: libraries in C, which it does not see, take HDF5, npz and checkpoints apart.
-REQUEST is a JSON object with what a :class:`Request` has. The last line of stdout is a JSON object: counts, and what failed.
+Atheris (libFuzzer) records the bytecode of the parsers that each text runs, and keeps texts that reach new bytecode, to change
+them further. This helps only for parsers in Python: HDF5, npz and checkpoints are parsed by C libraries, which it does not see.
+REQUEST is a JSON object with the fields of a :class:`Request`. The last line of stdout is a JSON object with counts and
+failures.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _MOST_FAILURES, _MOST_BYTES = 20, 8192
 
 @dataclass(frozen=True)
 class Request:
-    """inputs: the folder with valid files. folder: empty. runs, seconds: whichever comes first ends it."""
+    """inputs: the folder with valid files. folder: an empty folder. runs, seconds: limits, of which the first that is reached
+    ends the process.
+    """
 
     kind: str
     inputs: str
@@ -55,7 +58,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Format:
-    """seeds: valid files to begin with. read: gives the digest of what the file says, if ``oracle`` can tell what that is."""
+    """A format. seeds: valid files to begin with. read: a function that gives the digest of a file's content. oracle: a second
+    parser, where there is one.
+    """
 
     seeds: tuple[str, ...]
     read: Callable[[Path], str]
@@ -96,7 +101,7 @@ FORMATS = {
 
 @dataclass
 class Fuzzer:
-    """One format, text after text."""
+    """Tries texts of one format, one after another."""
 
     request: Request
     ends: Counter[str] = field(default_factory=Counter)
@@ -107,7 +112,7 @@ class Fuzzer:
         self.format, self.path = FORMATS[self.request.kind], Path(self.request.folder) / "fuzzed"
 
     def one(self, content: bytes) -> None:
-        """A text that libFuzzer has made."""
+        """Try a text that libFuzzer has made."""
         wrong = self.wrong(content)
         if wrong:
             self.ends["failed"] += 1
@@ -116,7 +121,7 @@ class Fuzzer:
             self.tell()
 
     def wrong(self, content: bytes) -> str:
-        """What is wrong with what became of it; empty, and counted, where nothing is."""
+        """A phrase about the defect in an outcome; empty, and counted, if there is none."""
         self.path.write_bytes(content)
         expects = self.format.oracle(content) if self.format.oracle else ""
         try:
@@ -140,32 +145,32 @@ class Fuzzer:
         return time.monotonic() - self.started > self.request.seconds
 
     def tell(self) -> None:
-        """Print the last line, and leave: libFuzzer's own end runs nothing of Python's."""
+        """Print the last line and exit, because libFuzzer's own exit does not run Python's cleanup."""
         print(json.dumps({"ends": self.ends, "failures": self.failures}), flush=True)
         os._exit(0)
 
 
 def changed(data: bytes, most: int, seed: int) -> bytes:
-    """Half of the changes are libFuzzer's, of bytes, the others of words and lines."""
+    """Change the text: half of the changes are libFuzzer's changes of bytes, the others are changes of words and lines."""
     rng = np.random.default_rng(seed)
     if rng.random() < 0.5 and data:
-        with contextlib.suppress(ValueError):  # no UTF-8, or a text too short for it
+        with contextlib.suppress(ValueError):  # the text is not UTF-8, or too short
             return pick(rng, CHANGES)(data, rng)[0][:most]  # type: ignore[operator]
     return atheris.Mutate(data, most)
 
 
 def instrument() -> None:
-    """Let the functions of the parsers tell what they ran: not those around them, of which numba compiles some."""
+    """Instrument the functions of the parsers, but not those around them, some of which numba compiles."""
     for module in _GUIDES:
         owners = [vars(module), *(vars(kind) for kind in vars(module).values() if isinstance(kind, type))]
         for value in [value for owner in owners for value in owner.values()]:
-            function = getattr(value, "__func__", value)  # of a class method
+            function = getattr(value, "__func__", value)  # for class methods
             if isinstance(function, FunctionType) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)
 
 
 def main() -> None:
-    """Until the request's runs or seconds are over."""
+    """Try texts until the runs or seconds of the request are used up."""
     request = Request(**json.loads(sys.argv[1]))
     corpus = Path(request.folder) / "corpus"
     (Path(request.folder) / "work").mkdir()

@@ -1,4 +1,4 @@
-"""The public Python functions, each with a call that is right."""
+"""The public Python functions, each with a correct call."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _OF_FILES = (
     "cannot read",
     "cannot write",
     "source",
-)  # and then the path, which may be any text
+)  # these precede the path, which may be any text
 
 
 @dataclass(frozen=True)
 class Call:
-    """make: gives the function and its arguments. arguments: those that are replaced. tensors: an example of each that is or may
-    be one. copies: files that it reads. words: that a sentence may have in place of the argument's name. has_reference:
-    whether it takes a backend."""
+    """A correct call. make: returns the function and its arguments. arguments: names of those that are replaced. tensors: an
+    example of each argument that is, or may be, a tensor. copies: files that the call reads. words: words that a sentence may
+    contain instead of the argument's name. has_reference: whether the call takes a backend.
+    """
 
     make: Callable[[], tuple[Callable[..., Any], dict[str, Any]]]
     arguments: tuple[str, ...]
@@ -64,7 +65,7 @@ def _edges() -> torch.Tensor:
 
 
 def _kernel(function: Callable[..., Any], plain: dict[str, Any], **tensors: Callable[[], torch.Tensor] | None) -> Call:
-    """tensors: examples; of those that the right call leaves out, the name ends with an underscore."""
+    """The call of a kernel. tensors: examples; the name of one that the correct call leaves out ends with an underscore."""
     examples = {name.rstrip("_"): example for name, example in tensors.items() if example is not None}
 
     def make() -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -225,7 +226,7 @@ def _from_networkx() -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _to_dgl(path: Any) -> None:
-    """With a stand-in: DGL does not load beside the versions of torch that this is tested with."""
+    """The call of to_dgl with a stand-in, because DGL does not load with the versions of torch in these tests."""
     sys.path.append(str(ROOT / "tests" / "data"))
     sys.modules["dgl"] = importlib.import_module("dgl_standin").module()
     sys.path.pop()
@@ -233,7 +234,7 @@ def _to_dgl(path: Any) -> None:
 
 
 def _of_config(use: Callable[[dict[str, Any]], Any]) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
-    """The fields are its arguments; an object with the values is made, and used."""
+    """The call of a configuration, whose fields are the arguments; the object is made and used."""
     return lambda: (lambda **values: use(values), {})
 
 

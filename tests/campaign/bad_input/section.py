@@ -1,4 +1,4 @@
-"""The section: cases of the worker, and those that need a process of their own."""
+"""The section: cases of the worker, and cases that need their own processes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from campaign.processes import environment as variables_of_children
 from campaign.processes import run
 from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
 
-_PROGRESS = re.compile(r"cov: (\d+) ft: \d+ corp: (\d+)")  # of libFuzzer
+_PROGRESS = re.compile(r"cov: (\d+) ft: \d+ corp: (\d+)")  # a line of libFuzzer
 GUIDED = ("edge list", "METIS", "MatrixMarket", "settings", "link costs", "decisions", "study")
 """Formats whose cases are guided by coverage (:mod:`campaign.bad_input.guided`)."""
 _LONGEST_SAID = 600
-_SHARE_OF_PROCESSES = 0.25  # of the time: for the cases that need a process of their own
+_SHARE_OF_PROCESSES = 0.25  # share of the time for cases that need their own processes
 _RUNS, _SHORT_RUNS = 10_000, 500
 _MOST_SECONDS = 90.0  # for the runs of one format
 
@@ -36,7 +36,9 @@ def _run(session: Session) -> Iterator[Case]:
 
 
 def _of_worker(session: Session, folder: Path) -> Iterator[Case]:
-    """In a process of its own: it must not enter MPI, nor have threads of torch's, before it forks."""
+    """Run the worker's cases. The worker is a separate process, because it must neither enter MPI nor start torch's threads
+    before it forks.
+    """
     asked = {
         "seed": session.seed,
         "folder": str(folder),
@@ -59,14 +61,14 @@ def _of_worker(session: Session, folder: Path) -> Iterator[Case]:
             for line in worker.stdout:
                 yield _case(json.loads(line))
         finally:
-            worker.stdout.close()  # whoever stops reading cases wants no more of them
+            worker.stdout.close()  # the reader of the cases needs no more of them
             code = worker.wait()
     if code:
         yield Case("the campaign itself", "worker", FAILED, f"ended with {code}: {_tail(errors)}")
 
 
 def _guided(session: Session, kind: str, group: str, inputs: Path) -> Iterator[Case]:
-    """Changed texts of one format. Each is a case."""
+    """Run changed texts of one format, each of which is a case."""
     if importlib.util.find_spec("atheris") is None:
         yield Case(group, kind, LEFT_OUT, "Atheris is not installed: there is none for this Python and this machine")
         return

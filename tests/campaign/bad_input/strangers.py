@@ -1,4 +1,4 @@
-"""Files that are whole, and belong to something else: checkpoints of another model, of other sizes, of another graph."""
+"""Valid files that belong to something else: checkpoints of another model, of other sizes, or of another graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RUNS = ("run-sage", "run-wide", "run-deep", "run-other", "run-link", "run2")
 
 
 def tasks(inputs: Path) -> list[Task]:
-    """All of them."""
+    """The tasks of this group."""
     one, two = ((("plain-1.h5", "parts.h5"), ("run", "run")), (("plain-2.h5", "parts.h5"), ("run2", "run")))
     last, best = "run/checkpoints/last.pt", "run/checkpoints/best.pt"
     resume = Case("last.pt", readers.RESUME, one, last, ())
@@ -28,7 +28,7 @@ def tasks(inputs: Path) -> list[Task]:
         if run != "run2":
             found.append(_task(threads, f"last.pt of {run}", checkpoint, REFUSE))
         found.append(_task(resume, f"last.pt of {run}", checkpoint, FREE if run == "run2" else REFUSE))
-        # A checkpoint tells its own model, which may be used where the features are as many.
+        # A checkpoint determines its own model, which may be used if the number of features is the same.
         found.append(_task(predict, f"best.pt of {run}", checkpoint, REFUSE if run == "run-other" else FREE))
     for name, other in (("2-0.pt", "2-1.pt"), ("2-1.pt", "2-0.pt")):
         case = Case(f"messages/{name}", readers.RESUME_THREADS, two, f"run/checkpoints/messages/{name}", ())
@@ -38,7 +38,7 @@ def tasks(inputs: Path) -> list[Task]:
 
 
 def _other_graphs(inputs: Path) -> list[Task]:
-    """The right run, and another graph or other parts."""
+    """The right run with another graph or other parts."""
     run = ("run", "run")
     resume = Case("parts.h5", readers.RESUME, (("plain-1.h5", "parts.h5"), run), "parts.h5", ())
     predict = Case("parts.h5", readers.PREDICT, (("plain-1.h5", "parts.h5"), run), "parts.h5", ())
@@ -67,7 +67,7 @@ def _other_graphs(inputs: Path) -> list[Task]:
 def _task(case: Case, what: str, source: Path, expects: str) -> Task:
     def swap(folder: Path) -> Mutation:
         shutil.copyfile(source, folder / case.target)
-        # Both are whole: a sentence may be of either.
+        # Both files are valid, so the sentence may be about either.
         return Mutation(what, expects, names=(Path(case.target).name, "checkpoint", "parts.h5", "run"))
 
     return Task(case, f"{case.name}: {what}", swap, _GROUP)

@@ -1,7 +1,8 @@
-"""``python -m campaign.bad_input.worker REQUEST``: runs the section's cases in forked children, and prints a JSON line for each.
+"""``python -m campaign.bad_input.worker REQUEST``: runs the section's cases in forked children, and prints a JSON line for
+each.
 
-REQUEST is a JSON object with what a :class:`campaign.section.Session` has. Variables: ``CAMPAIGN_HANG_SECONDS``, in place of 30,
-and ``CAMPAIGN_KEEP``, a folder that is given a copy of what each case left, damaged files with it.
+REQUEST is a JSON object with the fields of a :class:`campaign.section.Session`. Variables: ``CAMPAIGN_HANG_SECONDS``, which
+replaces 30, and ``CAMPAIGN_KEEP``, a folder that gets a copy of the files of each case, including damaged ones.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from campaign.mutations.campaign import Campaign
 from campaign.mutations.fork import Task
 from campaign.section import Session
 
-HANG_SECONDS = float(os.environ.get("CAMPAIGN_HANG_SECONDS", "30"))  # more where the machine has other work
+HANG_SECONDS = float(os.environ.get("CAMPAIGN_HANG_SECONDS", "30"))  # set it higher if the machine does other work
 _MUTATIONS, _SHORT_MUTATIONS = 9000, 200
 _JOBS = 2
 
 
 def main() -> None:
-    """Run everything that the request asks for."""
+    """Run all cases of the request."""
     request = json.loads(sys.argv[1])
     session = Session(
         request["seed"], Path(request["folder"]), request["short"], request["deadline"], tuple(request["only"])
     )
-    out = os.fdopen(os.dup(1), "w", buffering=1)  # children write to 1 what is theirs
+    out = os.fdopen(os.dup(1), "w", buffering=1)  # the output of children goes to 1
     os.dup2(2, 1)
     warm_up()
     keep = os.environ.get("CAMPAIGN_KEEP")
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def _of_group(group: Group, inputs: Path, session: Session) -> Iterator[Task]:
-    """A group's tasks: all that have one of the words, or as many as are to run, chosen by chance."""
+    """The tasks of a group: those with one of the words in their names, or the wanted number of random ones."""
     tasks, most = group.tasks(inputs), group.short if session.short else group.long
     if not session.only:
         chosen = session.generator("bad_input", group.name).permutation(len(tasks))[:most]

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, or fails once: for every call that a command makes on a file."""
+"""A disk that is full, read-only, or fails once, tried for every call that a command makes on a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls fail in which commands, and what is wrong with what comes of it."""
+"""The calls that fail in each command, and the checks of the results."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WRITES = ("write", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range"
 _READS = ("read", "pread", "readv", "preadv")
 _NEED_ROOM = (*_WRITES, "create", "mkdir", "ftruncate", "fallocate", "fsync", "fdatasync", "rename", "close")
 _MOST_OF_A_KIND = 60
-_SHORT_CASES = 2  # of a command, in the short form
+_SHORT_CASES = 2  # for each command, in the short form
 _ON_RANKS_CASES = 8
 
 
 @dataclass
 class Bench:
-    """What all cases share. inputs: the folder that commands take theirs from. alone: what each makes undisturbed."""
+    """Objects that all cases share. inputs: the folder with the commands' inputs. alone: the undisturbed run of each command."""
 
     session: Session
     server: Server
@@ -41,7 +41,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Alone:
-    """What an undisturbed command made, leaves, and did with files, by rank."""
+    """An undisturbed run of a command: the digests of its results, the names that it leaves, and its calls on files, by rank."""
 
     made: dict[str, str]
     names: set[str]
@@ -49,7 +49,7 @@ class Alone:
 
 
 def run(session: Session) -> Iterator[Case]:
-    """The section."""
+    """Yield the cases of the section."""
     library = build(session.folder)
     if library is None:
         yield Case("calls that fail once", "all", LEFT_OUT, "there is no C compiler")
@@ -71,7 +71,7 @@ def _check(ended: Ended) -> None:
 
 
 def new_folder(bench: Bench, command: Command, folder: Path | None = None) -> Path:
-    """With what the command finds there."""
+    """A folder with the inputs of a command."""
     folder = folder or bench.session.new_folder("case")
     for source, name in command.found.items():
         if (bench.inputs / source).is_dir():
@@ -82,7 +82,7 @@ def new_folder(bench: Bench, command: Command, folder: Path | None = None) -> Pa
 
 
 def alone(bench: Bench, command: Command) -> Alone:
-    """What the command makes without a fault."""
+    """The run of a command without a fault."""
     if command.name not in bench.alone:
         calls = []
         for rank in (0, 1) if command in ON_RANKS else (-1,):
@@ -95,25 +95,26 @@ def alone(bench: Bench, command: Command) -> Alone:
 
 
 def _start(bench: Bench, words: Sequence[str], folder: Path, rank: int, fault: Fault) -> Ended:
-    """rank: which meets the fault; -1 for a process without a launcher."""
+    """Start a command. rank: the rank that meets the fault; -1 for a process without a launcher."""
     if rank < 0:
         return bench.server.run(words, folder, fault)
     return bench.server.run_on_ranks(words, folder, rank, fault)
 
 
 def names(folder: Path) -> set[str]:
-    """Of all that is in a folder; checkpoints of ranks by what they are, as their epochs are in their names."""
+    """The relative names of all files and folders below a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def faults(calls: list[Call]) -> list[Fault]:
-    """All that these calls may meet; of kinds with very many calls, as many as are tried, spread evenly.
+    """The faults to try for these calls. For kinds with very many calls, a limited number of them, evenly spread.
 
-    The first calls of each kind on each file come first: a run with little time tries what differs most.
+    The first calls of each kind on each file come first, so that a run with little time tries the calls that differ most.
     """
     found: list[tuple[int, Fault]] = []
     of_file: Counter[tuple[str, str]] = Counter()
-    of_kind: dict[str, list[int]] = {}  # for each call of the kind, how many there were before on the same file
+    # For each call of a kind, the number of earlier calls of that kind on the same file.
+    of_kind: dict[str, list[int]] = {}
     for call in (call for call in calls if call.process == calls[0].process):
         of_kind.setdefault(call.kind, []).append(of_file[call.kind, call.path])
         of_file[call.kind, call.path] += 1
@@ -126,7 +127,7 @@ def faults(calls: list[Call]) -> list[Fault]:
 
 
 def _one_process(bench: Bench) -> Iterator[Case]:
-    """All commands in turn, so that a run with little time has something of each."""
+    """Cases of a process without ranks. Commands alternate, so that a run with little time tries each of them."""
     session, of_commands = bench.session, []
     for command in COMMANDS:
         whole = session.wants(f"{command.name} in one process")
@@ -147,14 +148,14 @@ def _one_process(bench: Bench) -> Iterator[Case]:
 
 
 def _on_ranks(bench: Bench) -> Iterator[Case]:
-    """A few faults on each rank of two."""
+    """Cases with two ranks: a few faults on each."""
     for command in ON_RANKS:
         for rank in (0, 1):
             whole = bench.session.wants(command.name)
             if not whole and not _is_named(bench.session, command, rank):
                 continue
             chosen = faults(alone(bench, command).calls[rank])
-            if rank == 0:  # which does what a process alone does, beside
+            if rank == 0:  # rank 0 makes the same calls as a process alone, too
                 chosen = [fault for fault in chosen if fault.kind in _WRITES]
             picked = bench.session.generator(command.name, rank).permutation(len(chosen))[:_ON_RANKS_CASES]
             for k in picked:
@@ -163,7 +164,9 @@ def _on_ranks(bench: Bench) -> Iterator[Case]:
 
 
 def _is_named(session: Session, command: Command, rank: int, fault: Fault | None = None) -> bool:
-    """Return whether a word names one case, which is known to the fault, of this command; with ``fault``, that very case."""
+    """Return whether a word names exactly one case of this command, which must be a known fault; with ``fault``, this very
+    case.
+    """
     start = f"{command.name}{_of_rank(rank)}: " + (f"{fault.kind} {fault.number} {_reason(fault)} (" if fault else "")
     return any(word.startswith(start) for word in session.only)
 
@@ -177,7 +180,7 @@ def _reason(fault: Fault) -> str:
 
 
 def try_fault(bench: Bench, command: Command, fault: Fault, rank: int = -1) -> Case:
-    """One command that meets one fault, and the same once more without."""
+    """Run a command that meets one fault, and then the same command without it."""
     started, folder = time.monotonic(), new_folder(bench, command)
     before = raw(folder)
     ended = _start(bench, command.words, folder, rank, fault)
@@ -193,7 +196,7 @@ def try_fault(bench: Bench, command: Command, fault: Fault, rank: int = -1) -> C
 
 
 def without_process(name: str) -> str:
-    """A temporary name without the host and the process in it, which no other run has."""
+    """A temporary name without the host and the process in it, which differ between runs."""
     return ".".join("" if word.isdecimal() or word == os.uname().nodename else word for word in name.split("."))
 
 
@@ -207,7 +210,7 @@ def _wrong(
     path: str,
     rank: int,
 ) -> str:
-    """What is wrong; empty where nothing is."""
+    """A phrase about the defect; empty if there is none."""
     if not path and rank < 0:
         return f"the fault was not met, and the command ended with {ended.exit}: {ended.stderr[-300:]}"
     said = wrong_end(ended, names=_words_for(path, folder, command), ranks=2 if rank >= 0 else 0)
@@ -221,7 +224,7 @@ def _wrong(
 def wrong_files(
     bench: Bench, command: Command, folder: Path, before: dict[str, str], ended: Ended, rank: int = -1
 ) -> str:
-    """What is wrong with what is in the folder, after a command and after one that comes after it; empty where nothing is."""
+    """A phrase about a wrong file in the folder, after the failed command and after the next one; empty if there is none."""
     wanted = alone(bench, command)
     if ended.exit == 0:
         if other := _other(command, folder, wanted):
@@ -242,7 +245,7 @@ def wrong_files(
 
 
 def _broken(command: Command, folder: Path, before: dict[str, str], wanted: Alone) -> str:
-    """A file that is neither the old one whole nor the new one whole."""
+    """A phrase about a file that is neither the complete old file nor the complete new one."""
     after = raw(folder)
     for name in before.keys() - after.keys():
         return f"{name} is gone"
@@ -250,7 +253,7 @@ def _broken(command: Command, folder: Path, before: dict[str, str], wanted: Alon
         if name in wanted.made:
             try:
                 made = command.made(folder)
-            except Exception as error:  # whatever a library raises
+            except Exception as error:  # libraries raise errors of many types
                 return f"{name} is neither the old one nor the new one: {error!r}"
             if made[name] != wanted.made[name]:
                 return f"{name} is neither the old one nor the new one"
@@ -262,14 +265,16 @@ def _broken(command: Command, folder: Path, before: dict[str, str], wanted: Alon
 def _other(command: Command, folder: Path, wanted: Alone) -> str:
     try:
         made = command.made(folder)
-    except Exception as error:  # whatever a library raises
+    except Exception as error:  # libraries raise errors of many types
         return f"what was made cannot be read: {error!r}"
     other = [name for name, value in wanted.made.items() if made.get(name) != value]
     return f"what was made differs: {', '.join(other)}" if other else ""
 
 
 def _words_for(path: str, folder: Path, command: Command) -> list[str]:
-    """What a sentence may call the file: its name, that which a temporary one is to have, or a folder's that a user has named."""
+    """The words by which a sentence may name the file: its name, the final name of a temporary file, or a folder that the user
+    named.
+    """
     if not path:
         return []
     found: list[str] = []
@@ -280,6 +285,6 @@ def _words_for(path: str, folder: Path, command: Command) -> list[str]:
     return found or [command.words[2]]
 
 
-_UNNAMED = " (deleted)"  # of a file that has no name any more, or never had one
+_UNNAMED = " (deleted)"  # suffix of a file that no longer has a name, or never had one
 _FINAL = ("graph.h5", "parts.h5", "scores.h5", "page.html", "last.pt", "best.pt", "config.toml", "summary.json", "ranks.json",
           "metrics.jsonl", "decisions.jsonl")  # fmt: skip

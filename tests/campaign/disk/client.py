@@ -1,4 +1,4 @@
-"""Commands that meet one fault each: in a process that is forked for it, or on ranks of mpirun."""
+"""Runs commands that meet one fault each, in a forked process or on ranks of mpirun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SHORT = -1
 
 @dataclass(frozen=True)
 class Fault:
-    """The ``number``-th call of this ``kind`` fails with ``error``, or transfers half where that is ``SHORT``; kind "": none."""
+    """The ``number``-th call of this ``kind`` fails with ``error``, or transfers only half if that is ``SHORT``. Kind "": no
+    fault.
+    """
 
     kind: str = ""
     number: int = 0
@@ -32,7 +34,7 @@ NO_FAULT = Fault()
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a command made on a file below its folder."""
+    """A call of a command on a file below its folder."""
 
     process: int
     kind: str
@@ -41,7 +43,9 @@ class Call:
 
 
 def build(folder: Path) -> Path | None:
-    """The library of faults, compiled to ``folder``; None without a compiler. Raises ``RuntimeError`` where that fails."""
+    """Compile the library that injects faults into ``folder``, or return None without a compiler. Raises ``RuntimeError`` if
+    the compiler fails.
+    """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None
@@ -54,11 +58,11 @@ def build(folder: Path) -> Path | None:
 
 
 class Server:
-    """The process of :mod:`campaign.disk.server`. beside: a folder for what commands print."""
+    """The process of :mod:`campaign.disk.server`. beside: a folder for the commands' output."""
 
     def __init__(self, library: Path, beside: Path, *, seconds: float = 4 * HANG_SECONDS) -> None:
         self.library, self.beside, self.seconds = library, beside, seconds
-        # A single process is a job of one rank by itself, without a daemon of Open MPI's.
+        # A process without a launcher is a job of one rank, for which Open MPI must start no daemon.
         own = environment(LD_PRELOAD=str(library), OMPI_MCA_ess_singleton_isolated="1", OMP_NUM_THREADS="1")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "campaign.disk.server"],
@@ -78,7 +82,7 @@ class Server:
         self._process.wait(timeout=self.seconds)
 
     def run(self, words: Sequence[str], folder: Path, fault: Fault = NO_FAULT) -> Ended:
-        """The end of ``hpcgnn words`` in ``folder``; :meth:`calls` has what it did there."""
+        """Run ``hpcgnn words`` in ``folder`` and return its end. :meth:`calls` then returns its calls there."""
         (self.beside / "tmp").mkdir(exist_ok=True)
         files = {name: str(self.beside / name) for name in ("stdout", "stderr", "log")}
         self._log.unlink(missing_ok=True)
@@ -91,7 +95,7 @@ class Server:
         return Ended(answer["exit"], stdout, stderr, answer["seconds"])
 
     def run_on_ranks(self, words: Sequence[str], folder: Path, rank: int, fault: Fault = NO_FAULT) -> Ended:
-        """The same on 2 ranks of mpirun, of which one meets the fault; :meth:`calls` has what that one did."""
+        """The same on 2 ranks of mpirun, one of which meets the fault; :meth:`calls` then returns the calls of that rank."""
         self._log.unlink(missing_ok=True)
         told: dict[str, Any] = {"FOLDER": folder, "LOG": self._log, "RANK": rank}
         told |= {"KIND": fault.kind, "NUMBER": fault.number, "ERROR": fault.error}
@@ -104,7 +108,7 @@ class Server:
         return self.beside / "log"
 
     def calls(self) -> list[Call]:
-        """What the last command did with files below its folder, in order."""
+        """The calls of the last command on files below its folder, in order."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         found = (line.split("\t") for line in lines)
         return [Call(int(process), kind, path, bool(failed)) for process, kind, failed, path in found]

@@ -1,4 +1,4 @@
-"""The commands that meet faults, what they find in their folder, and what they are to make."""
+"""The commands that meet faults, their inputs, and their expected results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _TRAINING = ("--hidden", "8", "--layers", "2", "--checkpoint-every", "1", "--qui
 
 @dataclass(frozen=True)
 class Command:
-    """words: of ``hpcgnn``. again: of the command that comes after a failure. made: digests of what both make. found: names of
-    the inputs, and what they are called in its folder; an old file is there under the name of what is written, where the
-    command may replace one."""
+    """A command. words: of ``hpcgnn``. again: words of the command that a user starts after a failure. made: computes digests
+    of the results. found: names of the inputs, and their names in the command's folder; if the command may replace a file, an
+    old one is there under the name of the result.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -26,12 +27,12 @@ class Command:
     again: tuple[str, ...] = ()
 
     def words_again(self) -> tuple[str, ...]:
-        """Of the second command."""
+        """The words of the second command."""
         return self.words + self.again
 
 
 def of_page(folder: Path) -> dict[str, str]:
-    """Of a page, which tells when it was made: whether it is whole."""
+    """The digest of a page, which contains its date: whether it is complete."""
     return {"page.html": "whole" if is_whole_page(folder / "page.html") else "not whole"}
 
 
@@ -89,7 +90,7 @@ PREPARATION = (
 
 
 def raw(folder: Path) -> dict[str, str]:
-    """A digest of each file in a folder that has a name for good."""
+    """A digest of each file in a folder that has a final name."""
     files = (path for path in folder.rglob("*") if path.is_file())
     names = {str(path.relative_to(folder)): path for path in files}
     return {

@@ -1,4 +1,4 @@
-"""A full disk, and one that is read-only: small file systems in memory."""
+"""A full disk and a read-only disk, both small file systems in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FULL, _READ_ONLY = "a full disk", "a read-only folder"
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Of all commands, on disks with room for a part of what they write."""
+    """Yield cases of all commands on disks with room for only a part of the results."""
     if problem := _cannot_mount(bench.session.new_folder("mounted")):
         for group in (_FULL, _READ_ONLY):
             yield Case(group, group, LEFT_OUT, problem)
@@ -64,7 +64,7 @@ def _call(*words: object) -> None:
 
 
 def _pages_written(bench: Bench, command: Command) -> int:
-    """Of memory: what the command has made in the end takes them, and for a while the largest file once more."""
+    """The number of memory pages for the results of a command, and for a temporary second copy of the largest file."""
     with _disk(bench, command) as folder:
         before = _free(folder)
         bench.server.run(command.words, folder)
@@ -87,7 +87,7 @@ def _free(folder: Path) -> int:
 
 
 def _full(bench: Bench, command: Command, room: int) -> Case:
-    """room: pages that are free when the command begins."""
+    """A disk with this much room. room: pages that are free when the command begins."""
     started, name = time.monotonic(), f"{_FULL}: {command.name} with room for {room} pages"
     framework.alone(bench, command)
     with _disk(bench, command) as folder:

@@ -1,7 +1,8 @@
-"""``python -m campaign.disk.server``: has imported everything, and forks a child for each command that a line of stdin names.
+"""``python -m campaign.disk.server``: a process that has imported everything, and forks a child for each command named by a
+line of stdin.
 
-It is started with the library of ``faults.c`` in LD_PRELOAD; a child arms it for itself. A child ends as any program does, so
-that what libraries do at the end of a process is done.
+It is started with the library of ``faults.c`` in LD_PRELOAD, which a child activates for itself. A child ends as other programs
+do, so that the cleanup of libraries runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _POLL_SECONDS = 0.003
 
 
 def main() -> int:
-    """Serve until stdin ends; the exit code, in a child that of its command."""
+    """Serve until stdin ends. Returns the exit code; in a child, that of its command."""
     for name in _IMPORTS:
         importlib.import_module(name)
     from hpcgnn.cli.main import main as command
@@ -52,7 +53,7 @@ def main() -> int:
 
 
 def _become(task: dict[str, Any]) -> None:
-    """Be the process of a command: in its folder, with its files for output, and the fault that it is to meet."""
+    """Become the process of a command: enter its folder, redirect its output, and activate the fault."""
     os.setsid()
     os.chdir(task["folder"])
     redirect(task["stdout"], task["stderr"])

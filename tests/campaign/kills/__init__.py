@@ -1,4 +1,4 @@
-"""SIGKILL at moments chosen by chance; each command is started again and must end as one that was left alone."""
+"""SIGKILL at random moments. Each command is then started again, and must end like an undisturbed one."""
 
 from __future__ import annotations
 

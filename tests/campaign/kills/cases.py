@@ -1,4 +1,4 @@
-"""One case after the other: start, kill, start again, compare."""
+"""The cases, one after the other: start, kill, start again, compare."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from campaign.section import FAILED, RIGHT, Case, Session
 from campaign.whole import none_half
 
 ENDS_WITHIN_SECONDS = 30.0
-_TOOK_SECONDS = 300.0  # a command that takes longer than this hangs
+_TOOK_SECONDS = 300.0  # a command that takes longer than this counts as hanging
 _TRIES = 8
-_STILL = "tmp"  # the folder for temporary files in a case's
+_STILL = "tmp"  # name of the folder for temporary files of a case
 SOME_TIME, WRITING, CHECKPOINT = "at any time", "while it writes", "in a checkpoint"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A kill to be done: of ``who`` of the job, at a moment of this kind."""
+    """A planned kill: of ``who`` in the job, at a moment of this kind."""
 
     job: Job
     who: str
@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a command left alone does. seconds: until its end; first_file: until it begins to write."""
+    """The results of an undisturbed command. seconds: until its end. first_file: seconds until it begins to write."""
 
     made: dict[str, str]
     names: set[str]
@@ -61,7 +61,7 @@ class Undisturbed:
 
 @dataclass
 class Tally:
-    """What is counted over all cases, for the report."""
+    """Counts over all cases, for the report."""
 
     seconds: list[float] = field(default_factory=list)
     until_ended: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Tally:
 
 
 def plans(*, short: bool) -> list[Plan]:
-    """The kills in turn: those of all kinds come before the second of one kind."""
+    """The kills in order: one of each kind comes before the second of any kind."""
     delta = training(2, "delta", 1)
     if short:
         return [
@@ -94,7 +94,7 @@ def plans(*, short: bool) -> list[Plan]:
 
 
 def run(session: Session) -> Iterator[Case]:
-    """The section."""
+    """Yield the cases of the section."""
     inputs, tally = session.folder / Path(INPUTS).name, Tally()
     undisturbed: dict[str, Undisturbed] = {}
     inputs.mkdir()
@@ -107,7 +107,7 @@ def run(session: Session) -> Iterator[Case]:
         started = time.monotonic()
         if plan.job.name not in undisturbed:
             alone = _left_alone(session, plan.job)
-            if plan.job.replays:  # which measures nothing, and so has a file less
+            if plan.job.replays:  # a replaying run measures nothing, and so writes one file less
                 alone = _left_alone(session, plan.job, replay=_decisions(alone))
             undisturbed[plan.job.name] = alone
         wrong = _try(session, name, plan, undisturbed[plan.job.name], tally)
@@ -149,7 +149,7 @@ def _new_folder(session: Session, job: Job, name: str) -> Path:
 
 
 def _decisions(alone: Undisturbed) -> Path:
-    """What an undisturbed training has decided."""
+    """The decisions of an undisturbed training."""
     return alone.folder / "run" / "decisions.jsonl"
 
 
@@ -164,7 +164,7 @@ def _left_alone(session: Session, job: Job, *, replay: Path | None = None) -> Un
 
 
 def _names(folder: Path) -> set[str]:
-    """But those that Open MPI gives to its own."""
+    """All names, except those that Open MPI gives to its own files."""
     return {name for name in strike.names(folder) if not strike.is_of_open_mpi(name.removeprefix(f"{_STILL}/"))}
 
 
@@ -177,11 +177,11 @@ def _has_written(folder: Path, before: set[str]) -> bool:
 
 
 def _try(session: Session, name: str, plan: Plan, alone: Undisturbed, tally: Tally) -> str:
-    """What is wrong; empty where nothing is."""
+    """A phrase about the defect of a case; empty if there is none."""
     chance = session.generator(name)
     share, shared_before = float(chance.random()), strike.shared_memory()
     replay = _decisions(alone) if plan.job.replays else None
-    # a checkpoint's file: best.pt is written before last.pt
+    # A checkpoint's file; best.pt is written before last.pt.
     watched = str(chance.choice([".last.pt.", ".best.pt.", *(["-0.pt."] if "delta" in plan.job.name else [])]))
     for _ in range(_TRIES):
         folder = _new_folder(session, plan.job, name)
@@ -189,7 +189,8 @@ def _try(session: Session, name: str, plan: Plan, alone: Undisturbed, tally: Tal
         _wait_for_the_moment(plan, alone, folder, share, process, chance)
         members, chosen = strike.family(process.pid), strike.victims(process, plan.who, chance)
         jobs = strike.jobs_of(members)
-        if plan.moment == CHECKPOINT:  # known before, as a checkpoint is written in milliseconds
+        # The moment is chosen beforehand, because a checkpoint is written within milliseconds.
+        if plan.moment == CHECKPOINT:
             strike.wait_until(partial(_writes, folder, watched), process, poll=0.0003)
         if strike.kill(chosen):
             break
@@ -222,7 +223,7 @@ def _wait_for_the_moment(
     process: subprocess.Popen[str],
     chance: np.random.Generator,
 ) -> None:
-    """share: of the time in question, at which the kill is to be."""
+    """Wait for the moment of the kill. share: of the duration in question."""
     before, started = strike.names(folder), time.monotonic()
     length = alone.seconds
     if plan.moment == WRITING:
@@ -245,10 +246,10 @@ def _start_again(job: Job, folder: Path, alone: Undisturbed, replay: Path | None
 
 
 def compare(job: Job, folder: Path, alone: Undisturbed) -> str:
-    """What is not as an undisturbed command makes and leaves it; empty where all is."""
+    """A phrase about a difference from the results and files of an undisturbed command; empty if there is none."""
     try:
         made = job.made(folder)
-    except Exception as error:  # whatever a damaged file makes a library raise
+    except Exception as error:  # a damaged file may make a library raise any error
         return f"what was made cannot be read: {error!r}"
     other = [name for name, value in alone.made.items() if made.get(name) != value]
     if other:

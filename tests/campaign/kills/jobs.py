@@ -1,4 +1,4 @@
-"""The commands that are killed, how each is started again, and what both must have made."""
+"""The commands that are killed, the way in which each is started again, and the results of both."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class Job:
-    """A command in a case's folder.
+    """A command in the folder of a case.
 
-    words: of ``hpcgnn``. again: what a user adds when it is started again. ranks: of mpirun; 0 without. copied: an input that the
-    command changes. made: digests of what it is to make. replays: it takes the decisions of the undisturbed run, as those
-    depend on the clock.
+    words: of ``hpcgnn``. again: words that a user adds to start it again. ranks: of mpirun; 0 without a launcher. copied: an
+    input that the command changes. made: computes digests of the results. replays: the command repeats the decisions of the
+    undisturbed run, because decisions depend on the clock.
     """
 
     name: str
@@ -49,7 +49,7 @@ def of_file(name: str) -> Callable[[Path], dict[str, str]]:
 
 
 def of_training(folder: Path) -> dict[str, str]:
-    """Digests of what was learned in ``run``: each epoch's loss and metrics, and what the checkpoints hold."""
+    """Digests of the training in ``run``: the losses and metrics of each epoch, and the contents of the checkpoints."""
     run = folder / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     epochs = [line["epoch"] for line in lines]
@@ -63,7 +63,9 @@ def of_training(folder: Path) -> dict[str, str]:
 
 
 def _values(content: object) -> list[object]:
-    """All values in dictionaries, by their names, and in lists. An optimiser that was loaded has its names in another order."""
+    """All values in nested dictionaries and lists. Names are sorted, because a loaded optimiser has its names in
+    another order.
+    """
     if isinstance(content, dict):
         named = sorted(content.items(), key=lambda item: repr(item[0]))
         return [each for name, value in named for each in (name, *_values(value))]
@@ -88,7 +90,7 @@ PLAN = Job(
 
 
 def training(ranks: int, policy: str, every: int) -> Job:
-    """``train`` with a checkpoint every so many epochs."""
+    """A ``train`` command with a checkpoint every few epochs."""
     parts = _PARTS if ranks == 2 else _MORE_PARTS
     words = ("train", parts, "--out", "run", *_TRAINING, "--checkpoint-every", str(every), *POLICIES[policy])
     name = f"train on {ranks} ranks" + (f", {policy}" if policy else "") + (", checkpoints each epoch" * (every == 1))

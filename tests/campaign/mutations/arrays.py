@@ -1,4 +1,4 @@
-"""Mutators of the arrays of an ``.npz`` graph. Each knows whether what it leaves is a graph."""
+"""Mutators of the arrays of an ``.npz`` graph. Each knows whether its result is still a valid graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED = ("num_nodes", "edge_index", "x_data", "x_indices", "x_indptr", "x_shap
 
 
 def of_arrays() -> list[Mutator]:
-    """Mutators of npz files whose arrays are those of :mod:`inputs`."""
+    """Mutators of npz files with the arrays of :mod:`inputs`."""
     changes = (_drop, _retype, _retype, _reshape, _reshape, _value, _value, _value)
 
     def changing(change: Any) -> Mutator:
@@ -90,7 +90,7 @@ def _reshape(arrays: dict[str, Any], name: str, rng: np.random.Generator) -> tup
     changed = arrays[name]
     if changed.shape == array.shape:
         return how, SAME
-    # What is one number, or one for each edge or node, is so in one column as well.
+    # A number, or one number for each edge or node, is also valid as a single column.
     as_column = changed.size == array.size and changed.reshape(-1).shape == array.reshape(-1).shape
     lenient = name in ("num_nodes", "x_shape", "edge_weight") or (name == "y" and how == "one more axis behind")
     return how, SAME if as_column and lenient and array.ndim < 2 else REFUSE
@@ -127,12 +127,12 @@ def _value(arrays: dict[str, Any], name: str, rng: np.random.Generator) -> tuple
     flat[place] = value
     expects = REFUSE
     if name == "x_shape" and place == 1 and value == nodes + 5:
-        expects = FREE  # columns that hold nothing, or that are no more there
+        expects = FREE  # columns without values, or columns that no longer exist
     return f"[{place}] is {value}", expects
 
 
 def _header(path: Path, rng: np.random.Generator) -> Mutation:
-    """One array's header tells another shape or type than there is."""
+    """Change the shape or type in the header of one array."""
     members = {info.filename: zipfile.ZipFile(path).read(info) for info in zipfile.ZipFile(path).infolist()}
     name = str(pick(rng, sorted(members)))
     array = np.lib.format.read_array(io.BytesIO(members[name]))
@@ -149,7 +149,7 @@ def _header(path: Path, rng: np.random.Generator) -> Mutation:
 
 
 def _directory(path: Path, rng: np.random.Generator) -> Mutation:
-    """The archive's directory tells another size of a member."""
+    """Change the size of a member in the archive's directory."""
     content = bytearray(path.read_bytes())
     entries = [place for place in range(len(content) - 4) if content[place : place + 4] == b"PK\x01\x02"]
     entry, field = int(pick(rng, entries)), int(pick(rng, (16, 20, 24, 42)))

@@ -1,17 +1,18 @@
-"""Give files that are damaged, one thing at a time and in a seeded way, to who reads them, and tell what became of each.
+"""Damages files one thing at a time, in a way that follows from a seed, and reports the outcome of each reader.
 
-A damaged file may be refused, with one sentence on stderr that names it. It may be accepted where it is a valid file: with the
-result of the file as it was, or of the other graph that it now says, which a second reader of text formats tells. All else is
-a defect: a traceback, a signal, a deadline that passed, memory above twice the file (beside what the valid file takes, and
-32 MiB), what the schema forbids accepted in silence, files left behind, and code that was in a file and ran. What a mutation is
-follows from seed and number alone, whichever others run.
+A reader may refuse a damaged file, with one sentence on stderr that names it. It may accept the file if it is valid: with the
+result of the original file, or of the other graph that it now describes, which a second reader of text formats determines.
+Everything else is a defect: a traceback, a signal, a hang, memory above twice the file (beside the memory of the valid file,
+and 32 MiB), silent acceptance of a file that the schema forbids, left-over files, and execution of code in a file. A mutation
+follows from the seed and its number alone, whichever other mutations run.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # before torch: children are forked
+# Before torch is imported, because children are forked.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 import gc
 from collections.abc import Iterator
@@ -33,10 +34,10 @@ _LONGEST_SAID = 2000
 
 
 class Campaign:
-    """Valid files in ``folder``, which are made first, and a process that forks a child for each task.
+    """Runs tasks with valid files in ``folder``, which are made first, in a process that forks a child for each task.
 
     Args:
-        keep: a folder where the files of every task are left, damaged as they were; None to leave none.
+        keep: a folder in which the files of every task are kept, damaged ones included; None to keep none.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Campaign:
             made.mkdir()
         warm_up(self.inputs)
         gc.collect()
-        gc.freeze()  # or each child's collector would copy all pages of what is imported
+        gc.freeze()  # otherwise each child's garbage collector would copy all pages of imported modules
         self.server = ForkServer(self.inputs, scratch, jobs=jobs, deadline_seconds=hang_seconds, keep=keep)
         self.server.call(lambda: make_inputs(self.inputs))
         self.server.call(lambda: make_more_inputs(self.inputs))
@@ -72,9 +73,9 @@ class Campaign:
         )
 
     def run(self, tasks: Iterator[Task]) -> Iterator[dict[str, Any]]:
-        """What became of each of them, in the order in which they end.
+        """The outcome of each task, in the order in which they end.
 
-        A case's files are read as they are before they are read damaged: what is made of them is what others are compared with.
+        The undamaged files of a case are read first, because the other outcomes are compared with that one.
         """
         waiting: dict[Case, list[tuple[Task, Outcome]]] = {}
         for task, outcome in self.server.run_all(self._with_valid(tasks, waiting)):

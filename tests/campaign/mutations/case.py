@@ -1,4 +1,4 @@
-"""A file, who reads it, and how it may be damaged."""
+"""A file, its reader, and the ways to damage it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from campaign.mutations.readers import Reader
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """copies: (name among the inputs, name beside the reader). target: the one to be damaged, as the reader finds it. ways: what
-    may be done to it, groups of which are chosen alike. weight: how often it is chosen."""
+    """A case. copies: pairs of the name among the inputs and the name beside the reader. target: the file to damage, by the
+    reader's name for it. ways: groups of mutators; each group is chosen with the same probability. weight: relative frequency
+    of the case.
+    """
 
     kind: str
     reader: Reader
@@ -26,10 +28,10 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         return f"{self.kind} / {self.reader.name}"
 
     def mutate(self, folder: Path, rng: np.random.Generator) -> Mutation:
-        """Damage the target in ``folder``, once."""
+        """Damage the target in ``folder`` once."""
         way: Callable[[Path, np.random.Generator], Mutation] = pick(rng, pick(rng, self.ways))  # type: ignore[call-overload,assignment]
         return way(folder / self.target, rng)

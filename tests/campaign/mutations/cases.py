@@ -1,4 +1,4 @@
-"""Which file is given to which reader, and how it may be damaged."""
+"""The files that each reader gets, and the ways to damage them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from campaign.mutations.text import of_bytes, of_text
 
 
 def all_cases(inputs: Path) -> list[Case]:
-    """All of them, for these inputs."""
+    """All cases, for these inputs."""
     return [*_sources(), *_graphs(inputs), *_parts(inputs), *_runs(), *_on_ranks(inputs), *more_cases()]
 
 
@@ -60,7 +60,7 @@ def _graphs(inputs: Path) -> list[Case]:
 
 
 def _versions() -> list[tuple[str, str]]:
-    """Graphs, with and without checksums."""
+    """Graphs of several versions, with and without checksums."""
     return [(name, version) for name in GRAPHS for version in ("", "-v1")]
 
 
@@ -119,7 +119,7 @@ def _runs() -> list[Case]:
 
 
 def _on_ranks(inputs: Path) -> list[Case]:
-    """Under mpirun, where there is Open MPI's. Damaged for both ranks, or the copy of one."""
+    """Cases under mpirun, if it is Open MPI's. Damage affects both ranks, or the copy of one."""
     if launcher() is None:
         return []
     both, apart = (lambda reader: under_mpirun(reader, apart=False)), (lambda reader: under_mpirun(reader, apart=True))
@@ -141,5 +141,5 @@ def _on_ranks(inputs: Path) -> list[Case]:
 
 
 def _twice(copies: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """For the second rank as well."""
+    """The copies for the second rank as well."""
     return copies + tuple((source, f"other/{name}") for source, name in copies)

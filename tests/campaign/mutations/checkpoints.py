@@ -1,4 +1,4 @@
-"""Mutators of checkpoints: what torch stored, with what is in it changed, or bits of the archive's records flipped."""
+"""Mutators of checkpoints: they change values that torch stored, or flip bits of the archive's records."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _OTHERS: tuple[Any, ...] = (
 
 
 def of_checkpoint() -> list[Mutator]:
-    """Mutators of ``last.pt``, ``best.pt`` and what ranks keep of messages."""
+    """Mutators of ``last.pt``, ``best.pt`` and of the messages that ranks keep."""
     return [_field, _field, _field, _field, _tensor, _tensor, _tensor, _record, _record, _pickle, _object]
 
 
 def _places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
-    """Where every value is, the outer ones too."""
+    """The places of all values, including nested ones."""
     found: list[tuple[tuple[Any, ...], Any]] = []
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in items:
@@ -51,7 +51,7 @@ def _set(content: Any, path: tuple[Any, ...], value: Any) -> None:
 
 
 def _field(path: Path, rng: np.random.Generator) -> Mutation:
-    """Any field dropped, or of another type."""
+    """Drop any field, or change its type."""
     content = torch.load(path, weights_only=True)
     places = _places(content)
     top = [place for place in places if len(place[0]) <= 2]
@@ -68,13 +68,13 @@ def _field(path: Path, rng: np.random.Generator) -> Mutation:
         _set(content, where, other)
         what = f"{name} = {str(other)[:24]}, was {type(before).__name__}"
     torch.save(content, path)
-    # None is how a best model that there is not yet is written.
+    # A best model that does not exist yet is stored as None.
     may_be_none = before is None or "= None" in what
     return Mutation(what, FREE if may_be_none and len(where) > 1 else REFUSE, str(where[0]))
 
 
 def _tensor(path: Path, rng: np.random.Generator) -> Mutation:
-    """A tensor of another shape, type or value."""
+    """Change the shape, type or a value of a tensor."""
     content = torch.load(path, weights_only=True)
     tensors = [place for place in _places(content) if isinstance(place[1], torch.Tensor) and place[1].numel()]
     if not tensors:
@@ -131,7 +131,7 @@ def _flip(tensor: torch.Tensor, rng: np.random.Generator) -> None:
 
 
 def _record(path: Path, rng: np.random.Generator) -> Mutation:
-    """A bit of one record of the archive, with its CRC as it was, or as it then should be."""
+    """Flip a bit of one record of the archive; its CRC is left as it was, or corrected."""
     content = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         records = [info for info in archive.infolist() if "/data/" in info.filename and info.file_size]
@@ -152,7 +152,7 @@ def _record(path: Path, rng: np.random.Generator) -> Mutation:
 
 
 def _pickle(path: Path, rng: np.random.Generator) -> Mutation:
-    """A bit of the pickle that says which tensors there are, with its CRC."""
+    """Flip a bit of the pickle that lists the tensors, and correct its CRC."""
     with zipfile.ZipFile(path) as archive:
         name = next(info.filename for info in archive.infolist() if info.filename.endswith("data.pkl"))
         data = bytearray(archive.read(name))
@@ -172,7 +172,7 @@ def _rewrite(path: Path, name: str, data: bytes) -> None:
 
 
 def _object(path: Path, rng: np.random.Generator) -> Mutation:
-    """Something else that torch can store."""
+    """Store another object that torch can store."""
     other: Any = pick(rng, (5, "text", [], {}, torch.zeros(3), None, {"model": {}}, {1: 2}))
     buffer = io.BytesIO()
     torch.save(other, buffer)

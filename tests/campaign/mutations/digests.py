@@ -1,4 +1,4 @@
-"""One short text for what a reader made of a file, to compare."""
+"""A short text for the result of reading a file, to compare results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 import torch
 
-# These differ between two conversions of one file.
+# These attributes differ between two conversions of one file.
 _OF_ITS_OWN = {"uuid", "provenance", "parts_uuid"}
 
 
 def digest(*parts: Any) -> str:
-    """Of arrays, with their types and shapes, and of plain values."""
+    """The digest of arrays, with their types and shapes, and of plain values."""
     total = hashlib.sha1(usedforsecurity=False)
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -30,13 +30,13 @@ def digest(*parts: Any) -> str:
 
 
 def of_edges(num_nodes: int, edges: list[tuple[int, int, float]], *, weighted: bool) -> str:
-    """Of a graph of edges alone, in any order; weights as float32."""
+    """The digest of a graph that has only edges, in any order; weights are float32."""
     rows = sorted((s, d, float(np.float32(w)) if weighted else 1.0) for s, d, w in edges)
     return digest("edges", num_nodes, weighted, rows)
 
 
 def of_graph_file(path: Path) -> str:
-    """Of a graph file of edges alone as :func:`of_edges` does it, of another one with all its arrays."""
+    """The digest of a graph file: as :func:`of_edges` if it has only edges, else of all its arrays."""
     with h5py.File(path, "r") as file:
         if "nodes" in file and len(file["nodes"]):
             return of_hdf5(path)
@@ -49,7 +49,7 @@ def of_graph_file(path: Path) -> str:
 
 
 def of_hdf5(path: Path) -> str:
-    """Of all datasets and of all attributes that are not the file's own."""
+    """The digest of all datasets, and of all attributes that do not belong to the file itself."""
     parts: list[Any] = []
 
     def add(name: str, item: Any) -> None:
@@ -68,7 +68,7 @@ def _is_own(name: str) -> bool:
 
 
 def of_run(path: Path) -> str:
-    """Of what was learned in a run: losses, metrics and weights."""
+    """The digest of a training: losses, metrics and weights of a run."""
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     learned = [(line["epoch"], line.get("loss"), line.get("test_metric")) for line in lines]
     last = torch.load(path / "checkpoints" / "last.pt", weights_only=True)

@@ -1,7 +1,7 @@
 """A process that has imported everything, and forks one child for each mutation: a reader starts in milliseconds, not seconds.
 
-The parent never enters MPI and no parallel region of OpenMP, whose state would not live in its children. Each child has a folder,
-a session and a deadline of its own.
+The parent never enters MPI or a parallel region of OpenMP, whose state would not survive in its children. Each child has its
+own folder, session and deadline.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ from campaign.mutations.mutation import Mutation
 from campaign.mutations.places import copy
 from campaign.mutations.readers import RESULTS
 
-# Bytes that a reader may take beside what it starts with: enough to be seen, too few to trouble the machine.
+# Memory that a reader may take beside its initial memory: enough to be noticed, but not enough to affect the machine.
 _ADDRESSES = 4 << 30
 CODE_RAN = "code-ran"
 """The file that code in a damaged file makes where it runs."""
-_HARNESS = 99  # exit code of a child that could not do what it is there for
+_HARNESS = 99  # exit code of a child that could not run its task
 _POLL_SECONDS = 0.002
 
 
 @dataclass
 class Outcome:
-    """exit: the code, or minus the signal; None where the deadline passed. digest: of what was made. resident_bytes: above the
-    start, at most. address_bytes: the same of addresses, of which memory never touched is a part. ranks: the exit of each rank,
-    where the reader runs under mpirun; memory is the largest of them. left_behind: temporary files, and results of a refused
-    file. code_ran: whether code that a mutator put in a file did (:data:`CODE_RAN`)."""
+    """The outcome of a task.
+
+    exit: the exit code, or minus the signal; None if the deadline passed. digest: of the result. resident_bytes: largest
+    resident memory above that at the start. address_bytes: the same for address space, which includes memory that is never
+    touched. ranks: the exit of each rank, if the reader runs under mpirun; memory is then the largest of all ranks.
+    left_behind: temporary files, and results from a refused file. code_ran: whether code that a mutator put into a file has run
+    (:data:`CODE_RAN`).
+    """
 
     exit: int | None
     stderr: str
@@ -56,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """One reader in one folder. damage: done there to the files of the case; None for the files as they are."""
+    """One reader in one folder. damage: a function that damages the files of the case there; None for undamaged files."""
 
     case: Case
     name: str
@@ -65,13 +69,14 @@ class Task:
 
     @property
     def group(self) -> str:
-        """Its row in the report."""
+        """The row of the task in the report."""
         return self.of_group or f"{self.case.kind}, damaged by chance"
 
 
 class ForkServer:
-    """inputs: the folder that cases copy from. scratch: takes a folder for each child. jobs: children at a time. keep: takes a
-    copy of each folder at its end."""
+    """inputs: the folder from which files of cases are copied. scratch: a folder for the children's folders. jobs: number of
+    children at a time. keep: a folder that gets a copy of each child's folder at its end.
+    """
 
     def __init__(
         self, inputs: Path, scratch: Path, *, jobs: int, deadline_seconds: float, keep: Path | None = None
@@ -82,7 +87,7 @@ class ForkServer:
         self._running: dict[int, tuple[Task, Path, float]] = {}
 
     def run_all(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """What becomes of each, in the order in which they end."""
+        """The outcome of each task, in the order in which they end."""
         more = True
         while more or self._running:
             while more and len(self._running) < self.jobs:
@@ -95,7 +100,7 @@ class ForkServer:
             time.sleep(_POLL_SECONDS)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run ``function`` in a child, because it enters MPI. Raises ``RuntimeError`` where that does not end well."""
+        """Run ``function`` in a child, because it enters MPI. Raises ``RuntimeError`` if the child fails."""
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
@@ -135,7 +140,7 @@ class ForkServer:
 
 
 def _not_plain(folder: str, names: list[str]) -> list[str]:
-    """What is no file, folder or link: a pipe would not end."""
+    """The names of special files such as pipes, from which a copy would not end."""
     return [
         name for name in names if not ((path := Path(folder, name)).is_symlink() or path.is_dir() or path.is_file())
     ]
@@ -158,7 +163,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _in_child(function: Callable[[], object]) -> None:
-    """Run ``function`` and leave, past all that the parent would do at its end."""
+    """Run ``function`` and exit, without the parent's cleanup."""
     os.setsid()
     code = _HARNESS
     try:
@@ -172,7 +177,7 @@ def _in_child(function: Callable[[], object]) -> None:
 
 
 def prepare(task: Task, inputs: Path, folder: Path) -> None:
-    """Copy a case's files to ``folder`` and damage one of them."""
+    """Copy the files of a case to ``folder``, and damage one of them."""
     for source, name in task.case.copies:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy(inputs / source, folder / name)
@@ -205,13 +210,13 @@ def _read(task: Task, inputs: Path, folder: Path) -> int:
 
 
 def _limit() -> None:
-    """No reader is to take the machine's memory, nor to write its own to the disk."""
+    """Limit the memory of a reader, and forbid core dumps."""
     resource.setrlimit(resource.RLIMIT_AS, (_memory()["VmSize"] + _ADDRESSES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _write_memory(rank: int) -> None:
-    # Since the fork: a child begins with its parent's pages, and its largest size with that.
+    # The memory since the fork: a child begins with the pages of its parent, and with its largest size.
     now = _memory()
     Path(f"memory.{rank}").write_text(json.dumps({"resident_bytes": now["VmHWM"], "address_bytes": now["VmPeak"]}))
 

@@ -1,7 +1,7 @@
-"""A command on the ranks of a real mpirun, each of which is a fork of this process: no rank has to import anything.
+"""A command on the ranks of a real mpirun, where each rank is a fork of this process, so that no rank has to import anything.
 
-mpirun starts :mod:`rank_client` for each rank, which hands the environment of its place over. Whoever has that, and is the same
-user, is that rank for MPI.
+mpirun starts :mod:`rank_client` for each rank, which sends the environment of its rank to this process. A process of the same
+user with that environment is accepted by MPI as that rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.01
 
 
 def launcher() -> str | None:
-    """Open MPI's, whose environment is known here; None where there is none."""
+    """Open MPI's launcher, the only one whose environment is known here; None if it is not installed."""
     found = shutil.which("mpirun")
     if found is None:
         return None
@@ -36,9 +36,10 @@ def launcher() -> str | None:
 
 
 def on_ranks(size: int, program: Callable[[], int], folders: list[str], ended: Callable[[int], None]) -> list[int]:
-    """The exit codes (or minus the signals) of ``program`` on each rank, in ``folders``; at its end it calls ``ended(rank)``.
+    """The exit codes (or minus the signals) of ``program`` on each rank, run in ``folders``; at its end it calls
+    ``ended(rank)``.
 
-    What ranks write to stderr goes to ``stderr.RANK``, and then to this process's, one rank after the other.
+    The stderr of each rank goes to ``stderr.RANK``, and then to stderr of this process, one rank after the other.
     """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("ranks.sock")
@@ -70,12 +71,14 @@ def on_ranks(size: int, program: Callable[[], int], folders: list[str], ended: C
 
 
 def _look_after(running: dict[int, tuple[int, socket.socket]], codes: dict[int, int], stopped: set[int]) -> None:
-    """Tell places how their ranks ended, and end the ranks whose places are gone: mpirun ends all when one has failed."""
+    """Report the ends of ranks to their clients, and end ranks whose clients are gone: mpirun kills all clients if one has
+    failed.
+    """
     for pid, (rank, place) in list(running.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             codes[rank] = os.waitstatus_to_exitcode(status)
-            with contextlib.suppress(OSError):  # mpirun may have ended it meanwhile
+            with contextlib.suppress(OSError):  # mpirun may have ended it already
                 place.send(struct.pack("i", codes[rank]))
             place.close()
             del running[pid]
@@ -87,7 +90,7 @@ def _look_after(running: dict[int, tuple[int, socket.socket]], codes: dict[int, 
 def _be(
     rank: int, environment: dict[str, str], program: Callable[[], int], folder: str, ended: Callable[[int], None]
 ) -> None:
-    """Be a rank, and leave."""
+    """Become a rank, run the program, and exit."""
     code = 1
     try:
         os.dup2(os.open(f"stderr.{rank}", os.O_WRONLY | os.O_CREAT, 0o600), 2)
@@ -107,14 +110,14 @@ def _be(
 
 
 def end_mpi() -> None:
-    """Leave MPI, if this process has entered it."""
+    """Finalise MPI, if this process has entered it."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.Finalize()
 
 
 def leave(code: int) -> NoReturn:
-    """End a forked process, past all that its parent would do at its end."""
+    """Exit a forked process, without the cleanup of its parent."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

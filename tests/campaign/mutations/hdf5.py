@@ -1,6 +1,6 @@
-"""Mutators of ``graph.h5`` and ``parts.h5``. Each knows whether what it leaves is forbidden by the schema alone.
+"""Mutators of ``graph.h5`` and ``parts.h5``. Each knows whether the schema alone forbids its result.
 
-Values that stay in their ranges are forbidden only where a checksum covers them: ``checked`` says whether one does.
+Values within their ranges are forbidden only if a checksum covers them; ``checked`` says whether one does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hpcgnn.data.sealing import seal
 
 _OFFSETS = ("indptr", "node_offsets", "_offsets")
 _MASKS = ("train_mask", "val_mask", "test_mask")
-# How a file was made: nothing goes by it, but a checksum is of it.
+# The history of a file: no reader uses it, but a checksum covers it.
 _TOLD = ("graph_uuid", "method", "objective", "balance", "seed")
 
 
 def of_hdf5(*, checked: bool) -> list[Mutator]:
-    """checked: the file has checksums, so that any other value is forbidden."""
+    """Mutators of HDF5 files. checked: the file has checksums, so that any other value is forbidden."""
     changes: tuple[Callable[..., Mutation | None], ...] = (
         _drop, _rename, _retype, _retype, _reshape, _reshape, _value, _value, _value, _value, _value, _swap, _duplicate,
         _attribute, _attribute, _attribute, _replace, _huge, _chunked,
@@ -33,7 +33,7 @@ def of_hdf5(*, checked: bool) -> list[Mutator]:
     def changing(change: Callable[..., Mutation | None]) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
             with h5py.File(path, "r+", locking=False) as file:
-                while True:  # some changes are none to some datasets
+                while True:  # some changes do nothing to some datasets
                     name = str(pick(rng, datasets(file)))
                     if mutation := change(file, name, rng, REFUSE if checked else FREE):
                         return mutation
@@ -44,16 +44,16 @@ def of_hdf5(*, checked: bool) -> list[Mutator]:
 
 
 def of_resealed_hdf5() -> list[Mutator]:
-    """The same, with checksums made anew where the file can be read for that: only values tell what is wrong."""
+    """The same with new checksums, if the file can still be read to compute them, so that only the values are wrong."""
 
     def resealing(mutator: Mutator) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
             mutation = mutator(path, rng)
             try:
                 seal(path)
-            except Exception:  # it stays as it is, a damaged file with the checksums of before
+            except Exception:  # the file stays damaged, with the old checksums
                 return mutation
-            # Where checksums were what was wrong, nothing is now.
+            # If the checksums were wrong, they are correct now.
             expects = SAME if "checksum" in mutation.touches else mutation.expects
             return replace(mutation, what=f"{mutation.what}, with new checksums", expects=expects)
 
@@ -98,7 +98,7 @@ def _retype(file: h5py.File, name: str, rng: np.random.Generator, other: str) ->
     if changed.dtype == array.dtype:
         return None
     _again(file, name, changed)
-    # A wider or narrower whole number that holds the same is no harm, if it is read as that.
+    # A wider or narrower integer type with the same values is harmless if it is read as such.
     alike = array.dtype.kind in "iu" and changed.dtype.kind in "iu" and np.array_equal(array, changed)
     wider = array.dtype.kind == changed.dtype.kind == "f"
     return Mutation(f"{name} as {kind}", SAME if alike or wider else REFUSE, name)
@@ -127,7 +127,7 @@ def _reshape(file: h5py.File, name: str, rng: np.random.Generator, other: str) -
 
 
 def _value(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> Mutation | None:
-    """One value out of its range, or in it."""
+    """Change one value, within its range or beyond."""
     dataset = file[name]
     array = dataset[()]
     if not array.size or array.dtype == np.bool_:
@@ -143,7 +143,7 @@ def _value(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> 
 
 
 def _values(file: h5py.File, name: str, array: np.ndarray, place: tuple[int, ...], other: str) -> list[tuple[Any, str]]:
-    """Values for one place, and what each has to become."""
+    """Values for one place, each with the expected outcome."""
     nodes = int(file.attrs["num_nodes"])
     last = name.rpartition("/")[2]
     if array.dtype.kind == "f":
@@ -153,7 +153,7 @@ def _values(file: h5py.File, name: str, array: np.ndarray, place: tuple[int, ...
     wild = [(value, REFUSE) for value in (least, most) if value != array[place]]
     if array.dtype == np.uint8:
         return [(2, REFUSE), (255, REFUSE), (1 - int(array[place]), other)]
-    if any(word in last for word in _OFFSETS):  # rising, from 0 to the end; other offsets may rise as well
+    if any(word in last for word in _OFFSETS):  # these rise from 0 to the end; other offsets may rise as well
         return [*wild, (-1, REFUSE), *((int(array[place]) + step, REFUSE) for step in _not_rising(array, place))]
     if last == "y":
         inside = (int(array[place]) + 1) % int(file.attrs["num_classes"])
@@ -171,7 +171,7 @@ def _values(file: h5py.File, name: str, array: np.ndarray, place: tuple[int, ...
 
 
 def _not_rising(array: np.ndarray, place: tuple[int, ...]) -> list[int]:
-    """Steps after which the list of offsets rises no more, or ends elsewhere."""
+    """Changes after which a list of offsets no longer rises, or has another end."""
     column = array[:, place[1]] if array.ndim == 2 else array
     at, steps = place[0], [10**6, 2**40]
     if at == 0 or at + 1 == column.size:
@@ -202,7 +202,7 @@ def _duplicate(file: h5py.File, name: str, rng: np.random.Generator, other: str)
     return Mutation(f"{name}: row {second} copied to {first}", REFUSE if name.endswith("original_ids") else other, name)
 
 
-_FIRST_WITH_X_DTYPE = 3  # versions before have float32 features, whatever they say
+_FIRST_WITH_X_DTYPE = 3  # earlier versions have float32 features, whatever the attribute says
 
 
 def _attribute(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> Mutation | None:
@@ -248,7 +248,7 @@ def _of_attribute(key: str, value: Any, before: Any, other: str) -> str:
     ):
         return other
     if key in ("directed",) and value in (0, 1):
-        return other  # how edges are to be read by humans
+        return other  # text for people, which is not interpreted
     if key == "provenance" or "checksum" in key:
         return SAME  # or refused
     if key in ("uuid", "parts_uuid") and isinstance(value, str):
@@ -263,7 +263,7 @@ def _of_attribute(key: str, value: Any, before: Any, other: str) -> str:
 
 
 def _replace(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> Mutation:
-    """Something else under a dataset's name."""
+    """Put another object under the name of a dataset."""
     how = str(pick(rng, ("a group", "a dangling link", "a link to another file", "a link to itself", "a named type")))
     del file[name]
     if how == "a group":
@@ -280,12 +280,12 @@ def _replace(file: h5py.File, name: str, rng: np.random.Generator, other: str) -
 
 
 def _huge(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> Mutation:
-    """A dataset that says it has far more rows than the file has bytes: HDF5 has no space for it, and reads zeros."""
+    """Claim far more rows than the file has bytes: HDF5 allocates nothing for them, and reads zeros."""
     shape, dtype = file[name].shape, file[name].dtype
     rows = int(pick(rng, (10**9, 10**12, 10**15)))
     del file[name]
     file.create_dataset(name, (rows, *shape[1:]), dtype, chunks=(1024, *shape[1:]) if rng.integers(2) else None)
-    if rng.integers(2):  # and the attribute agrees
+    if rng.integers(2):  # the attribute agrees with the claim
         counts = {
             "indptr": "num_nodes",
             "indices": "num_edges",
@@ -299,7 +299,7 @@ def _huge(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> M
 
 
 def _chunked(file: h5py.File, name: str, rng: np.random.Generator, other: str) -> Mutation | None:
-    """The same values in chunks, compressed: a valid dataset, but one that has no place in the file."""
+    """Store the same values in compressed chunks: a valid dataset, but without a single place in the file."""
     array = file[name][()]
     if not array.size or not array.ndim:
         return None

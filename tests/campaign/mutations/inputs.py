@@ -1,4 +1,4 @@
-"""Small valid files of each kind. Texts and arrays are made here, the others from them by the package itself."""
+"""Small valid files of each kind. Texts and arrays are made here; the package itself makes the others from them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from campaign.mutations.readers import SMALL, command, on_two_threads
 
 _NODES, _EDGES = 40, 150
 GRAPHS = ("plain", "sparse", "multi")
-KINDS = ("graph", "1", "2")  # a graph, and its one and two parts
+KINDS = ("graph", "1", "2")  # a graph, and its division into one and two parts
 
 
 def make_inputs(folder: Path) -> None:
-    """Write everything under ``folder``. Starts MPI: in a process of its own."""
+    """Write all files to ``folder``. It starts MPI, so run it in a separate process."""
     rng = np.random.default_rng(0)
     source, target = rng.integers(0, _NODES, (2, _EDGES))
     weight = rng.uniform(0.5, 2, _EDGES).round(3)
@@ -84,7 +84,7 @@ def _write_arrays(
 
 
 def write_version_1(source: Path, target: Path) -> None:
-    """The file as it was before there were checksums: damage that they would tell has to be told by the values themselves."""
+    """Write the file without checksums, as version 1 had none: damage must then be detected from the values themselves."""
     shutil.copyfile(source, target)
     with h5py.File(target, "r+", locking=False) as file:
         plans = file.get("plan", {})
@@ -97,6 +97,6 @@ def write_version_1(source: Path, target: Path) -> None:
 
 
 def has_checksums(path: Path) -> bool:
-    """Return whether values that stay in their ranges are known to be those that were written."""
+    """Return whether checksums show that values within their ranges have changed."""
     with h5py.File(path, "r") as file:
         return int(file.attrs["version"]) >= 2

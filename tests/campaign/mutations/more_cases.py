@@ -1,6 +1,7 @@
-"""Which of the files of :mod:`more_inputs` is given to which reader, and how it may be damaged.
+"""The files of :mod:`more_inputs` that each reader gets, and the ways to damage them.
 
-These have no checksums, and no second reader: what is accepted may have any result. What is looked for is how a reader ends.
+These files have no checksums, and there is no second parser, so an accepted file may have any result. Only the way in which the
+reader ends is checked.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _FITTED = (("model.toml", "model.toml"),)
 
 
 def more_cases() -> list[Case]:
-    """All of them."""
+    """All of these cases."""
     return [*_sources(), *_runs(), *_studies(), *_models(), *_checked()]
 
 
 def free(*ways: list[Mutator]) -> tuple[list[Mutator], ...]:
-    """The same changes, after which nothing is said of what is accepted."""
+    """The same mutators, but an accepted file may have any result."""
 
     def freed(mutator: Mutator) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
@@ -91,7 +92,7 @@ def _ogb(name: str) -> Reader:
 
 
 def _runs() -> list[Case]:
-    """Of a run, what a report and a prediction read."""
+    """The files of a run that a report and a prediction read."""
     report = command("report", "run", "--out", "page.html", "--quiet")
     pairs = (("run-link", "run"), ("plain-1.h5", "parts.h5"))
     found = [
@@ -143,7 +144,7 @@ def _models() -> list[Case]:
 
 
 def _checked() -> list[Case]:
-    """`hpcgnn check`, which looks at every byte of what has checksums."""
+    """The reader `hpcgnn check`, which reads every byte of files with checksums."""
     ways = (of_hdf5(checked=True), of_hdf5(checked=True), of_bytes(), of_place(may_be_missing=False))
     stored = (of_checkpoint(), of_checkpoint(), of_bytes(), of_place(may_be_missing=False))
     names = ("graph.h5", "parts.h5", "last.pt")

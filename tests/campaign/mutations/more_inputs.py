@@ -1,4 +1,6 @@
-"""Small valid files of the kinds that are read besides graphs, checkpoints and logs of a run. Made after :mod:`inputs`."""
+"""Small valid files of further kinds, beside graphs, checkpoints and logs of a run. They are made after those of
+:mod:`inputs`.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ _PROFILE = "fugaku-like"
 
 
 def make_more_inputs(folder: Path) -> None:
-    """Write everything to ``folder``."""
+    """Write all files to ``folder``."""
     rng = np.random.default_rng(1)
     _write_tables(folder, rng)
     _write_webgraph(folder / "web", rng)
@@ -102,7 +104,7 @@ def _write_webgraph(base: Path, rng: np.random.Generator) -> None:
 
 
 def _write_of_others(folder: Path) -> None:
-    """A file that DGL wrote, and GraphML."""
+    """Write a file as DGL writes it, and a GraphML file."""
     shutil.copyfile(ROOT / "tests" / "data" / "dgl-2.1-csc.bin", folder / "dgl.bin")
     graph = nx.path_graph(12)
     for node, values in graph.nodes(data=True):
@@ -118,7 +120,7 @@ def _labels(rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]
 
 
 def _write_mag(folder: Path, rng: np.random.Generator) -> None:
-    """As OGB publishes MAG240M, small."""
+    """Write a small MAG240M as OGB publishes it."""
     paper, cites = folder / "processed" / "paper", folder / "processed" / "paper___cites___paper"
     paper.mkdir(parents=True)
     cites.mkdir()
@@ -132,7 +134,7 @@ def _write_mag(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write_papers(folder: Path, rng: np.random.Generator) -> None:
-    """As OGB publishes papers100M, small."""
+    """Write a small papers100M as OGB publishes it."""
     (folder / "raw").mkdir(parents=True)
     (folder / "split" / "time").mkdir(parents=True)
     y, split = _labels(rng)
@@ -150,7 +152,7 @@ def _write_papers(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write_studies(folder: Path) -> None:
-    """``study``, some runs and a failed one, and a model that was fitted on others."""
+    """Write ``study``, with some runs and a failed one, and a model that was fitted to other runs."""
     studies = ROOT / "docs" / "studies"
     (folder / "study").mkdir()
     shutil.copyfile(studies / "exchange" / "study.toml", folder / "study" / "study.toml")
@@ -162,13 +164,13 @@ def _write_studies(folder: Path) -> None:
 
 
 def _write_profile(path: Path) -> None:
-    """One of those that are shipped, as a user's file."""
+    """Write one of the machine profiles that the package contains, as a user's file."""
     shipped = tomllib.loads((ROOT / "hpcgnn" / "cost_model" / "profiles.toml").read_text())
     path.write_text(tomli_w.dumps({_PROFILE: shipped[_PROFILE]}))
 
 
 def _write_runs(folder: Path) -> None:
-    """Runs of other models, of another width, and of another graph of the same size; and one of links."""
+    """Write runs of other models, of another width, and of another graph of the same size; and a run of link prediction."""
     _run("train", folder / "plain-1.h5", "--out", folder / "run-sage", *_MODEL, "--model", "sage")
     _run("train", folder / "plain-1.h5", "--out", folder / "run-wide", *SMALL[:2], "--hidden", 16, *SMALL[4:])
     _run(
@@ -202,7 +204,7 @@ def _write_runs(folder: Path) -> None:
 
 
 def _write_large(folder: Path) -> None:
-    """Files of some hundred KiB, to be cut at every 4 KiB."""
+    """Write files of some hundred KiB, to be cut at every 4 KiB."""
     source = "sbm:nodes=2000,blocks=3,degree=8,features=24"
     _run("convert", source, folder / "large-graph.h5", "--undirected")
     _run("partition", folder / "large-graph.h5", folder / "large-1.h5", "--parts", 1)

@@ -1,4 +1,4 @@
-"""What a mutator says of what it did, and what has to become of it."""
+"""The description of a mutation, and of the expected outcome."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ any other text: the digest of what a valid other file holds, by :mod:`oracles`. 
 
 @dataclass(frozen=True)
 class Mutation:
-    """what: in words. expects: above. touches: the dataset, array or field, for readers that do not read all of a file. names:
-    words of which a refusal has one, where that is not the name of the damaged file."""
+    """A mutation. what: in words. expects: see above. touches: the dataset, array or field, for readers that do not read the
+    whole file. names: words, one of which a refusal must contain if it does not name the damaged file.
+    """
 
     what: str
     expects: str
@@ -36,6 +37,6 @@ Mutator = Callable[[Path, np.random.Generator], Mutation]
 
 
 def pick(rng: np.random.Generator, options: list | tuple | dict) -> object:
-    """One of them, as it is: numpy's choice would make arrays of them."""
+    """A random option, unchanged; numpy's own choice would convert options to arrays."""
     options = list(options)
     return options[int(rng.integers(len(options)))]

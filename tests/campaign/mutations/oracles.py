@@ -1,6 +1,7 @@
-"""Text formats read a second time, plainly, by code that shares nothing with the package's: what a mutated file says, or None.
+"""Second parsers of text formats, simple and without code of the package: they give the content of a mutated file, or None.
 
-Each takes a file's bytes and gives the digest of its graph (:func:`digests.of_edges`), or None for what the format forbids.
+Each takes the bytes of a file and returns the digest of its graph (:func:`digests.of_edges`), or None if the format forbids
+them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _NODES_PER_EDGE, _ALWAYS_NODES = 8, 65_536
 
 
 class Invalid(Exception):
-    """The format forbids it."""
+    """The format forbids the file."""
 
 
 def edge_list(content: bytes) -> str | None:
-    """``src dst [weight]`` a line."""
+    """Lines ``src dst [weight]``."""
     try:
         rows = [line for line in _lines(content) if line.strip() and not line.startswith(("#", "%"))]
         if not rows:
@@ -42,7 +43,7 @@ def edge_list(content: bytes) -> str | None:
 
 
 def metis(content: bytes) -> str | None:
-    """A METIS ``.graph``: symmetric, ids from 1, ``nodes edges [fmt [ncon]]`` first."""
+    """A METIS ``.graph``: symmetric, with ids from 1, and ``nodes edges [fmt [ncon]]`` in the first line."""
     try:
         lines = [line.split() for line in _lines(content) if not line.lstrip().startswith("%")]
         header = lines[0] if lines else []

@@ -1,4 +1,4 @@
-"""Mutators of what is under a name: nothing, a folder, a pipe, a device, a link to nowhere, another kind of file."""
+"""Mutators that replace a file by something else: nothing, a folder, a pipe, a device, a dangling link, another kind of file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from campaign.mutations.mutation import FREE, REFUSE, Mutation, Mutator, pick
 
 
 def of_place(*, may_be_missing: bool, may_be_empty: bool = False) -> list[Mutator]:
-    """Readers may go on without such a file, or with nothing in it."""
+    """Mutators of a place. Readers may work without this file, or with an empty one."""
 
     def mutate(path: Path, rng: np.random.Generator) -> Mutation:
         what = str(pick(rng, ("missing", "empty", "a folder", "a pipe", "an endless device", "a dangling link", "a loop of links",
                               "a text", "without permissions")))  # fmt: skip
-        if what == "without permissions":  # which a superuser does not notice
+        if what == "without permissions":  # a superuser can read it anyway
             path.chmod(0)
             return Mutation(f"the file is {what}", FREE)
         path.unlink()
@@ -43,7 +43,7 @@ def of_place(*, may_be_missing: bool, may_be_empty: bool = False) -> list[Mutato
 
 
 def copy(source: Path, target: Path) -> None:
-    """A file or a folder."""
+    """Copy a file or a folder."""
     if source.is_dir():
         shutil.copytree(source, target)
     else:

@@ -1,6 +1,6 @@
-"""What mpirun starts in place of a rank: it lends its place in the job to a child of the process that has imported everything.
+"""The program that mpirun starts for a rank: it hands its rank to a forked child of the process that has imported everything.
 
-usage: rank_client.py SOCKET. Ends when that child does, and the child ends when this one is killed.
+usage: rank_client.py SOCKET. It ends when that child ends, and the child is ended when this process is killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GRACE_SECONDS = 2.0
 
 
 def main() -> None:
-    """Hand over the environment, and wait."""
+    """Send the environment, and wait for the end of the child."""
     server = socket.socket(socket.AF_UNIX)
     server.connect(sys.argv[1])
     server.sendall(json.dumps(dict(os.environ)).encode() + b"\n")
@@ -26,7 +26,7 @@ def main() -> None:
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    if code:  # mpirun kills the other ranks, which may be about to say the same
+    if code:  # mpirun kills the other ranks, which may be about to print the same
         time.sleep(_GRACE_SECONDS)
     os._exit(code)
 

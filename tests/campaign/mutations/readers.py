@@ -1,4 +1,6 @@
-"""The commands and functions that read files: how they are called, and what they make. Run in a process that is forked for it."""
+"""The commands and functions that read files, with their arguments and results. They run in a process that is forked for each
+task.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,16 @@ from hpcgnn.train.run_folder import RunFolder
 
 RESULTS = ("out.h5", "p.h5")
 """Files that commands write as a whole: none is there after a refusal."""
-SMALL = ("--epochs", "2", "--hidden", "8", "--layers", "2", "--model", "gcn")  # which uses weights of edges
+SMALL = ("--epochs", "2", "--hidden", "8", "--layers", "2", "--model", "gcn")  # gcn uses edge weights
 
 
 @dataclass(frozen=True)
 class Reader:
-    """run: in the folder with the files, gives the exit code. result: what it made, as a digest. reads: whether something of that
-    name in a file has a part in it. ranks: the folder of each rank, where it runs under mpirun. may_refuse: the valid
-    files as well, because nothing that takes its time is to be done. reads_files: memory is
-    compared with that of the valid files; without them, values say how much is to be done, and addresses are limited."""
+    """A reader. run: runs in the folder with the files, and returns the exit code. result: returns a digest of the result.
+    reads: whether the part of a file with this name is read. ranks: the folder of each rank, if it runs under mpirun.
+    may_refuse: it may refuse the valid files as well, because it must not do anything that takes long. reads_files: memory is
+    compared with that for the valid files; otherwise values determine the amount of work, and the address space is limited.
+    """
 
     name: str
     run: Callable[[], int]
@@ -45,7 +48,7 @@ class Reader:
 
 
 def command(arguments: list[str]) -> int:
-    """Run ``hpcgnn`` in this process; its exit code."""
+    """Run ``hpcgnn`` in this process, and return its exit code."""
     sys.argv = ["hpcgnn", *arguments]
     try:
         main()
@@ -54,7 +57,7 @@ def command(arguments: list[str]) -> int:
 
 
 def called(function: Callable[[], object]) -> int:
-    """Run a Python function as the command runs its own: the exit code, and what is wrong on stderr."""
+    """Run a Python function as the command runs its own: return the exit code, and print an error to stderr."""
     try:
         function()
     except HpcgnnError as error:
@@ -73,7 +76,7 @@ def hpcgnn(*arguments: str, result: Callable[[], str], reads: Callable[[str], bo
 
 
 def convert(kind: str, name: str) -> Reader:
-    """From one source."""
+    """A conversion from one source."""
     return hpcgnn("convert", f"{kind}:{name}", "out.h5", "--quiet", result=lambda: of_graph_file(Path("out.h5")))
 
 
@@ -97,7 +100,7 @@ PREDICT = hpcgnn(
     "predict", "parts.h5", "run", "--out", "p.h5", "--quiet", result=lambda: of_hdf5(Path("p.h5")),
     reads=lambda touched: touched not in ("parts_uuid", "task"),
 )  # fmt: skip
-PREDICT_ANY = replace(  # on one rank from two parts: the plan is made, not read
+PREDICT_ANY = replace(  # on one rank from two parts, so that the plan is computed and not read
     PREDICT, reads=lambda touched: not touched.startswith("plan")
 )
 PREDICT_LAST = hpcgnn(
@@ -107,7 +110,7 @@ PREDICT_LAST = hpcgnn(
 
 
 def under_mpirun(reader: Reader, *, apart: bool) -> Reader:
-    """A command on two ranks. apart: each in a folder with files of its own, as on two nodes."""
+    """A command on two ranks. apart: each rank has a folder with its own files, as on two nodes."""
     name = f"{reader.name}, mpirun{' apart' if apart else ''}"
     return replace(reader, name=name, ranks=(".", "other" if apart else "."))
 
@@ -183,7 +186,7 @@ def _plan_told() -> str:
 
 
 def warm_up(folder: Path) -> None:
-    """Compile and import what readers need, without MPI: what is done here is done once for all."""
+    """Compile and import everything that readers need, without MPI, so that it is done only once."""
     for name in ("convert", "partition", "plan", "predict", "train"):
         importlib.import_module(f"hpcgnn.cli.{name}")
     from hpcgnn.data.convert import ConvertOptions, convert

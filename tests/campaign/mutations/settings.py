@@ -1,4 +1,4 @@
-"""Mutators of JSON lines, JSON and TOML: what has types, but no checksum. The types of the file as it was are the schema."""
+"""Mutators of JSON lines, JSON and TOML, which have types but no checksums. The types in the original file are the schema."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _RAW_LINES = (
 
 
 def of_lines(*, needed: tuple[str, ...]) -> list[Mutator]:
-    """Mutators of a file with a JSON object a line. needed: fields without which a line says nothing."""
+    """Mutators of a file with a JSON object on each line. needed: fields that every line must have."""
 
     def value(path: Path, rng: np.random.Generator) -> Mutation:
         lines = _lines(path)
@@ -88,7 +88,7 @@ def of_lines(*, needed: tuple[str, ...]) -> list[Mutator]:
 
 
 def of_json(*, needed: tuple[str, ...]) -> list[Mutator]:
-    """Mutators of a file with one JSON object of objects of numbers."""
+    """Mutators of a file with one JSON object whose values are objects of numbers."""
 
     def value(path: Path, rng: np.random.Generator) -> Mutation:
         whole = json.loads(path.read_text())
@@ -145,12 +145,12 @@ def of_toml() -> list[Mutator]:
 
 
 def of_nested_toml() -> list[Mutator]:
-    """Mutators of any value in a TOML file, however deep: nothing is said of what has to become of it."""
+    """Mutators of any nested value in a TOML file; an accepted file may have any result."""
     return [_nested(lambda text: tomllib.loads(text), lambda whole: tomli_w.dumps(whole), _OTHERS_IN_TOML)]
 
 
 def of_nested_json() -> list[Mutator]:
-    """The same of a JSON file, or of one line of a file with a JSON value a line."""
+    """Mutators of any nested value in a JSON file, or in one line of a file with a JSON value on each line."""
 
     def of_line(path: Path, rng: np.random.Generator) -> Mutation:
         lines = _lines(path)
@@ -181,7 +181,7 @@ def _nested(load: Callable[[str], Any], dump: Callable[[Any], str], others: tupl
 
 
 def _change_somewhere(whole: Any, others: tuple[Any, ...], rng: np.random.Generator) -> str:
-    """Drop a value of a list or a dictionary, or give it another one."""
+    """Drop a value of a list or a dictionary, or replace it."""
     places: list[tuple[Any, Any]] = []
 
     def visit(value: Any) -> None:
@@ -203,7 +203,7 @@ def _change_somewhere(whole: Any, others: tuple[Any, ...], rng: np.random.Genera
 
 
 def _of_setting(before: Any, other: Any) -> str:
-    """What a setting of another type has to become; within its type, its limits decide, which nobody but the program knows."""
+    """The expected outcome for a setting of another type. Within the type, limits decide, which only the program knows."""
     if isinstance(other, list | dict):
         return FREE if isinstance(before, list) and other else REFUSE
     if isinstance(before, bool) or isinstance(other, bool):
@@ -227,7 +227,7 @@ def _other(line: dict[str, Any], key: str, rng: np.random.Generator, needed: tup
 
 
 def _fits(before: Any, other: Any) -> bool:
-    """Return whether it may stand where the other stood."""
+    """Return whether one value may replace the other."""
     if isinstance(before, bool) or isinstance(other, bool):
         return isinstance(before, bool) and isinstance(other, bool)
     if isinstance(other, float) and not math.isfinite(other):
@@ -248,7 +248,9 @@ def _alike(before: Any, after: Any) -> bool:
 
 
 def _flipped(parse: Callable[[bytes], list[Any]]) -> Mutator:
-    """A flipped bit. What is no such file any more has to be refused; what has the same types may be taken for what it says."""
+    """Flip a bit. If the result is no such file any more, it must be refused; if it has the same types, it may be accepted with
+    its new values.
+    """
 
     def mutate(path: Path, rng: np.random.Generator) -> Mutation:
         content = bytearray(path.read_bytes())
@@ -262,14 +264,14 @@ def _flipped(parse: Callable[[bytes], list[Any]]) -> Mutator:
         except (ValueError, RecursionError):
             return Mutation(what, REFUSE)
         renamed = len(before) == len(after) and any(map(_is_renamed, before, after))
-        # A field under another name may be one that is not needed.
+        # A renamed field may be one that is optional.
         return Mutation(what, FREE if renamed or len(before) != len(after) or _alike(before, after) else REFUSE)
 
     return mutate
 
 
 def _is_renamed(before: Any, after: Any) -> bool:
-    """Return whether a field, however deep, has another name."""
+    """Return whether a field, at any depth, has another name."""
     if isinstance(before, dict) and isinstance(after, dict):
         return before.keys() != after.keys() or any(_is_renamed(before[key], after[key]) for key in before)
     if isinstance(before, list) and isinstance(after, list):
@@ -278,7 +280,7 @@ def _is_renamed(before: Any, after: Any) -> bool:
 
 
 def _types_of_lines(content: bytes) -> list[Any]:
-    # A last line without its end is one that was being written.
+    # A last line without a line end counts as incomplete.
     return [json.loads(line) for line in content.decode().splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -1,4 +1,4 @@
-"""Mutators of text and of bytes. What a text says afterwards is asked of :mod:`oracles`."""
+"""Mutators of text and of bytes. The meaning of a changed text follows from :mod:`oracles`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _JUNK = (
 
 
 def of_text(oracle: Callable[[bytes], str | None]) -> list[Mutator]:
-    """Mutators of a text whose meaning ``oracle`` tells."""
+    """Mutators of a text whose meaning ``oracle`` determines."""
 
     def asked(change: Callable[[bytes, np.random.Generator], tuple[bytes, str]]) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
@@ -38,7 +38,7 @@ def of_text(oracle: Callable[[bytes], str | None]) -> list[Mutator]:
             is_zipped = content[:2] == b"\x1f\x8b"
             changed, what = change(gzip.decompress(content) if is_zipped else content, rng)
             path.write_bytes(gzip.compress(changed) if is_zipped else changed)
-            # What starts like gzip is read as gzip.
+            # A file that begins like gzip is read as gzip.
             expects = REFUSE if changed[:2] == b"\x1f\x8b" else oracle(changed) or REFUSE
             return Mutation(what, expects)
 
@@ -48,7 +48,7 @@ def of_text(oracle: Callable[[bytes], str | None]) -> list[Mutator]:
 
 
 def of_words() -> list[Mutator]:
-    """Mutators of a text of lines and words whose meaning nobody tells."""
+    """Mutators of a text of lines and words for which there is no oracle."""
 
     def free(change: Callable[[bytes, np.random.Generator], tuple[bytes, str]]) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:
@@ -62,7 +62,7 @@ def of_words() -> list[Mutator]:
 
 
 def of_bytes(*, checked: bool = True) -> list[Mutator]:
-    """Mutators of any file. checked: it has checksums, so that what is accepted has to be what it was."""
+    """Mutators of any file. checked: the file has checksums, so that an accepted file must give the original result."""
 
     def at_border(change: Callable[[bytes, np.random.Generator], tuple[bytes, str]]) -> Mutator:
         def mutate(path: Path, rng: np.random.Generator) -> Mutation:

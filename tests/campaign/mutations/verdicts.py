@@ -1,4 +1,4 @@
-"""What counts as a defect of the reader."""
+"""The outcomes that count as defects of a reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from campaign.mutations.fork import Outcome
 from campaign.mutations.mutation import FREE, REFUSE, SAME
 
 _MIB = 1 << 20
-# Above what the valid file takes, beside twice the size of the damaged one: pages of modules imported late, arenas of malloc.
+# Memory above that for the valid file and twice the size of the damaged one, for late imports and for arenas of malloc.
 _RESIDENT_SLACK, _ADDRESS_SLACK = 32 * _MIB, 256 * _MIB
 _ERROR_EXITS = (1, 2)
 _HARNESS = 99
@@ -29,7 +29,7 @@ DEFECTS = (
 
 
 def defects(case: Case, outcome: Outcome, valid: Outcome) -> dict[str, str]:
-    """Kinds of defects with what is wrong. valid: the outcome with the file as it was."""
+    """The kinds of defects in an outcome, with a phrase about each. valid: the outcome for the undamaged file."""
     found = {}
     if len(set(outcome.ranks)) > 1:
         found["ranks"] = f"ranks end with {outcome.ranks}"
@@ -58,9 +58,9 @@ def defects(case: Case, outcome: Outcome, valid: Outcome) -> dict[str, str]:
 
 
 def _accepted(case: Case, outcome: Outcome, valid: Outcome) -> str:
-    """What is wrong with exit 0, if something is."""
+    """A phrase about a wrongly accepted file, if it is one."""
     expects, touches = outcome.mutation.get("expects", SAME), outcome.mutation.get("touches", "")
-    own_copies = len(set(case.reader.ranks)) > 1  # of which each rank reads its own slabs only
+    own_copies = len(set(case.reader.ranks)) > 1  # each rank reads only slabs from its copy
     if expects == REFUSE and touches and (own_copies or not case.reader.reads(touches)):
         expects = SAME
     if expects == REFUSE:
@@ -72,18 +72,18 @@ def _accepted(case: Case, outcome: Outcome, valid: Outcome) -> str:
 
 
 def _not_a_sentence(case: Case, outcome: Outcome) -> str:
-    """What is wrong with what is said, if something is."""
+    """A phrase about a wrong message, if it is one."""
     lines = [
         line for line in outcome.stderr.splitlines() if line.strip() and "PMIX ERROR" not in line
-    ]  # Open MPI's own
-    if outcome.exit == 2:  # click's way: usage, a hint, and the sentence
+    ]  # messages of Open MPI itself
+    if outcome.exit == 2:  # click prints usage, a hint, and the sentence
         lines = lines[-1:] if lines and lines[0].startswith("Usage:") else lines
     names = outcome.mutation.get("names") or [Path(case.target).name]
     if len(lines) != 1 or not lines[0].startswith(("hpcgnn: error", "Error:")):
         return f"{len(lines)} lines where one is wanted: {' | '.join(lines)[:300]}"
     if outcome.mutation.get("expects") == FREE and not outcome.mutation.get(
         "names"
-    ):  # a valid other file, of which something else may follow
+    ):  # a valid other file, which may have another result
         return ""
     return "" if any(name in lines[0] for name in names) else f"does not name {' or '.join(names)}: {lines[0][:300]}"
 

@@ -1,8 +1,8 @@
-"""What a network that fails, and ranks that stop for a while, do to training: wrong sums and hangs, which there must be none of.
+"""The effects of network failures, and of ranks that stop for a while, on training: there must be neither wrong sums nor hangs.
 
-settings   the ways of training that are tried, and the phases of a run
-faults     what happens to a link or to a rank
-verdict    what a run must have in common with an undisturbed one
+settings   the settings of training that are tried, and the phases of a run
+faults     faults of a link or of a rank
+verdict    comparison of a run with an undisturbed one
 section    the cases
 """
 

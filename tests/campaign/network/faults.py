@@ -1,4 +1,4 @@
-"""What happens to a link or to a rank, and for how long."""
+"""Faults of a link or of a rank, and their durations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Victim:
     pid: int
 
     def cut(self) -> None:
-        """Pull the cable."""
+        """Cut the link of the host."""
         self.network.set_link(self.network.hosts[self.host], up=False)
 
     def heal(self) -> None:
-        """Put it back."""
+        """Restore the link."""
         self.network.set_link(self.network.hosts[self.host], up=True)
 
 
@@ -37,13 +37,13 @@ Go = Callable[[], None]
 
 
 def cut_for_good(victim: Victim, go: Go, seconds: float) -> None:
-    """It is healed when the run has ended."""
+    """Cut the link; it is restored after the run has ended."""
     victim.cut()
     go()
 
 
 def cut_short(victim: Victim, go: Go, seconds: float) -> None:
-    """For so many seconds."""
+    """Cut the link for some seconds."""
     victim.cut()
     go()
     time.sleep(seconds)
@@ -51,7 +51,7 @@ def cut_short(victim: Victim, go: Go, seconds: float) -> None:
 
 
 def slow(victim: Victim, go: Go, seconds: float) -> None:
-    """All links."""
+    """Slow down all links."""
     victim.network.set_rate(SLOW)
     go()
     time.sleep(seconds)
@@ -59,7 +59,7 @@ def slow(victim: Victim, go: Go, seconds: float) -> None:
 
 
 def in_fits(victim: Victim, go: Go, seconds: float) -> None:
-    """Cut and healed again and again, so that messages come late and in bursts."""
+    """Cut and restore the link again and again, so that messages come late and in bursts."""
     victim.cut()
     go()
     for _ in range(_FITS):
@@ -71,12 +71,12 @@ def in_fits(victim: Victim, go: Go, seconds: float) -> None:
 
 
 def paused(victim: Victim, go: Go, seconds: float) -> None:
-    """Its rank."""
+    """Stop the rank of the host for a while."""
     paused_rank(victim.pid, go, seconds)
 
 
 def paused_rank(pid: int, go: Go, seconds: float) -> None:
-    """SIGSTOP, and SIGCONT so many seconds later, where the process is still there."""
+    """Send SIGSTOP, and SIGCONT some seconds later if the process still exists."""
     os.kill(pid, signal.SIGSTOP)
     go()
     until = time.monotonic() + seconds
@@ -89,7 +89,7 @@ def paused_rank(pid: int, go: Go, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. seconds: how long it lasts, from and to. ends_job: it lasts longer than ``--timeout``."""
+    """A kind of fault. seconds: shortest and longest duration. ends_job: it lasts longer than ``--timeout``."""
 
     name: str
     happens: Callable[[Victim, Go, float], None]
@@ -99,7 +99,7 @@ class Kind:
 
 
 def kinds(longest_pause: float) -> Sequence[Kind]:
-    """All of them."""
+    """All kinds of faults."""
     return (
         Kind("cut and healed", cut_short, (0.2, 1.5), 60),
         Kind("1 Mbit/s for a while", slow, (0.5, 2.0), 60),

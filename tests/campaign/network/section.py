@@ -1,4 +1,4 @@
-"""The cases: every way of training, every phase of a run, every kind of fault."""
+"""The cases: all combinations of settings, phases of a run, and kinds of faults."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ from hpcgnn.launch.virtual_network import Network
 
 _HOSTS = 4
 _LONGEST_RUN_SECONDS = 120.0
-_BEYOND_TIMEOUT_SECONDS = 30.0  # to compute, to wait for each other's sentences, and for the launcher to end the ranks
+# For computation, for waiting for the sentences of other ranks, and for the launcher to end the ranks.
+_BEYOND_TIMEOUT_SECONDS = 30.0
 _SHORT_SETTINGS = ("32 bits", "2 bits, delta", "pipeline, 2 bits", "pipeqs, late")
 _SHORT_PHASES = ("start", "forward", "backward", "evaluation", "checkpoint")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A case: its settings, the phase of the fault, and the fault. number: of those that are alike otherwise."""
+    """A planned case: its settings, the phase of the fault, and the fault. number: distinguishes cases that are otherwise
+    equal.
+    """
 
     settings: str
     phase: str
@@ -46,14 +49,14 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """How to run it again."""
+        """The name by which the case can be run again."""
         again = f" ({self.number})" if self.number else ""
         return f"{self.settings}: {self.phase}: {self.kind.name}{again}"
 
 
 @dataclass
 class Lab:
-    """The cluster, its job, and the undisturbed runs. waits: of rank 0 in the undisturbed run of some settings."""
+    """The cluster, its job, and the undisturbed runs. waits: the waits of rank 0 in the undisturbed run of some settings."""
 
     session: Session
     network: Network
@@ -65,7 +68,7 @@ class Lab:
     longest_end: float = 0.0
 
     def fresh_job(self) -> Job:
-        """The job that is there, or a new one."""
+        """The present job, or a new one."""
         if self.job is None:
             self.jobs += 1
             started = [*HPCGNN, "cluster", "run", "--name", self.network.name, "-n", _HOSTS, "-t", 1, "--"]
@@ -74,11 +77,11 @@ class Lab:
         return self.job
 
     def arguments(self, settings: str, run: Path, timeout: float, *more: object) -> list[object]:
-        """Of `hpcgnn train`."""
+        """The arguments of `hpcgnn train`."""
         return ["train", self.parts, "--out", run, *COMMON, *SETTINGS[settings], "--timeout", timeout, *more]
 
     def train(self, settings: str, run: Path, *more: object) -> Outcome:
-        """Without a fault."""
+        """Train without a fault."""
         outcome = self.fresh_job().run(
             self.arguments(settings, run, _LONGEST_RUN_SECONDS, *more), seconds=_LONGEST_RUN_SECONDS
         )
@@ -88,14 +91,16 @@ class Lab:
         return outcome
 
     def undisturbed(self, settings: str) -> Path:
-        """A run that nothing happened to."""
+        """The undisturbed run of some settings."""
         run = self.session.folder / f"undisturbed {settings}"
         if settings not in self.waits:
             self.waits[settings] = self.train(settings, run).waits
         return run
 
     def alike(self, settings: str, run: Path) -> Path | None:
-        """An undisturbed run that decides as ``run`` did, which may have gone by the clock; None if it came to no epoch."""
+        """An undisturbed run with the decisions of ``run``, which may depend on the clock; None if that run has no complete
+        epoch.
+        """
         decisions, usual = run / "decisions.jsonl", self.undisturbed(settings)
         if not (usual / "decisions.jsonl").exists():
             return usual
@@ -114,7 +119,7 @@ class Lab:
 
 
 def run(session: Session) -> Iterator[Case]:
-    """The section."""
+    """Yield the cases of the section."""
     if reason := _lacking():
         yield Case("all", "all", LEFT_OUT, reason)
         return
@@ -143,7 +148,9 @@ def _lacking() -> str:
 
 
 def _planned(session: Session) -> list[Planned]:
-    """In an order by chance, so that a short time has some of everything; those that end the job are not next to each other."""
+    """The cases in random order, so that even a short time tries something of everything. Cases that end the job do not follow
+    each other.
+    """
     draw = session.generator("order")
     every = kinds(3.0 if session.short else 20.0)
     if session.short:
@@ -235,7 +242,7 @@ def _disturbed(lab: Lab, planned: Planned, place: Place, *, host: int, share: fl
 
 
 def _wrong(lab: Lab, planned: Planned, outcome: Outcome, run: Path) -> str:
-    """What is wrong with a run in which something happened."""
+    """A phrase about the defect of a disturbed run; empty if there is none."""
     if outcome.ended is None:
         undisturbed = lab.alike(planned.settings, run)
         assert undisturbed is not None
@@ -247,7 +254,7 @@ def _wrong(lab: Lab, planned: Planned, outcome: Outcome, run: Path) -> str:
     most = 2 * planned.kind.timeout_seconds + _BEYOND_TIMEOUT_SECONDS
     if wrong := verdict.wrong_stop(outcome, ranks=_HOSTS, silent=silent, most_seconds=most):
         return wrong
-    if not run.exists():  # it had not begun
+    if not run.exists():  # the run had not begun
         return ""
     looked = processes.run([*HPCGNN, "check", run]) if (run / "metrics.jsonl").exists() else None
     if looked is not None and looked.exit != 0:
@@ -260,7 +267,7 @@ def _wrong(lab: Lab, planned: Planned, outcome: Outcome, run: Path) -> str:
 
 
 def _cut_at_the_very_end(lab: Lab) -> Case:
-    """A link is cut when a run has written everything, and ranks only have to leave."""
+    """Cut a link after a run has written everything, when ranks only have to exit."""
     started = time.monotonic()
     victim = Victim(lab.network, 2, lab.fresh_job().pids[2])
     lab.undisturbed("32 bits")

@@ -1,4 +1,4 @@
-"""The ways of training that are tried, and the phases of a run."""
+"""The settings of training that are tried, and the phases of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS: dict[str, tuple[object, ...]] = {
     "pipeqs": ("--staleness", "pipeqs", "--bits", "pipeqs", "--drift-threshold", 2),
     "pipeqs, late": ("--staleness", "pipeqs", "--drift-threshold", 2, "--bypass", "late"),
 }
-# What a rank waits for, by phase; the first that fits.
+# The operations for which a rank waits, by phase; the first match decides.
 _PHASES = {
     "policy": r"bits of rows|.*costs? of links.*|a timed message|.*assignment.*|every rank to assign bits",
     "checkpoint": r"the disk, .*|every rank to write .*",
@@ -45,7 +45,7 @@ def phase_of(what: str) -> str:
 
 
 def by_phase(waits: Mapping[str, int]) -> dict[str, list[str]]:
-    """What a rank waited for in a run, by phase."""
+    """The operations for which a rank waited in a run, by phase."""
     found: dict[str, list[str]] = {}
     for what in waits:
         found.setdefault(phase_of(what), []).append(what)

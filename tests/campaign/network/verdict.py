@@ -1,4 +1,4 @@
-"""What a run must have in common with an undisturbed one."""
+"""Comparison of a run with an undisturbed one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_A_STALL = re.compile(r"hpcgnn: error on rank (\d+): rank \1 of \d+ waited .+
 
 
 def numbers(run: Path) -> list[list[str]]:
-    """Loss and metrics of each epoch that was written, to the last bit."""
+    """The loss and the metrics of each epoch that was written, exactly."""
     path = run / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -31,7 +31,7 @@ def _bits(value: Any) -> str:
 
 
 def weights(run: Path) -> dict[str, bytes]:
-    """Of the last and of the best checkpoint."""
+    """The weights of the last and of the best checkpoint."""
     found = {}
     for name in ("last.pt", "best.pt"):
         content = torch.load(run / "checkpoints" / name, weights_only=True)
@@ -40,7 +40,7 @@ def weights(run: Path) -> dict[str, bytes]:
 
 
 def wrong_result(run: Path, undisturbed: Path) -> str:
-    """What a run that came to its end has otherwise; empty where nothing."""
+    """A phrase about a difference in a run that completed; empty if there is none."""
     mine, wanted = numbers(run), numbers(undisturbed)
     if wrong := wrong_beginning(mine, wanted):
         return wrong
@@ -52,13 +52,14 @@ def wrong_result(run: Path, undisturbed: Path) -> str:
 
 
 def wrong_weights(outcome: Outcome) -> str:
-    """Return whether ranks ended with weights that differ."""
+    """A phrase about ranks that ended with different weights; empty if their weights are the same."""
     return "" if len(set(outcome.weights)) == 1 else f"the ranks' weights differ: {outcome.weights}"
 
 
 def wrong_beginning(mine: Sequence[list[str]], wanted: Sequence[list[str]], *, replayed: bool = False) -> str:
-    """What the epochs of a run that was ended have otherwise. replayed: ``wanted`` is of a run of just these epochs, which has
-    evaluated its last one whether or not the run that was to be longer had to."""
+    """A phrase about a difference in the epochs of a run that was ended. replayed: ``wanted`` is a run of exactly these epochs,
+    which has evaluated its last epoch even if the longer run did not.
+    """
     for epoch, (one, other) in enumerate(zip(mine, wanted, strict=False)):
         for name, value, right in zip(_NUMBERS, one, other, strict=True):
             was_not_due = replayed and epoch == len(wanted) - 1 and name != "loss" and value == _NONE
@@ -68,7 +69,7 @@ def wrong_beginning(mine: Sequence[list[str]], wanted: Sequence[list[str]], *, r
 
 
 def wrong_stop(outcome: Outcome, *, ranks: int, silent: Sequence[int], most_seconds: float) -> str:
-    """What is wrong with the end of a job that a fault was to end. silent: ranks that need not have said anything."""
+    """A phrase about a wrong end of a job that a fault should end. silent: ranks that need not have printed anything."""
     ended = outcome.ended
     if outcome.hangs or ended is None:
         return f"hangs: no end within {outcome.seconds:.0f} s of the fault: {ended.stderr[-500:] if ended else ''}"

@@ -1,13 +1,12 @@
-"""Numbers at their limits: trainings on several ranks beside one process, and the kernels of messages beside each
-other.
+"""Extreme numbers: trainings on several ranks compared with one process, and the kernels of messages compared with each other.
 
-graphs      graphs, features and labels out of the ordinary
-settings    which of them meets which settings: every pair
-ranks       a training that tells all it found
-training    P ranks beside one process
-verdicts    what may differ, and what may not
-messages    rows out of the ordinary through all kernels of messages
-under_mpi   some of the trainings under mpirun (program), and the command where numbers overflow
+graphs      unusual graphs, features and labels
+settings    combinations of settings: every pair of values occurs
+ranks       a training that returns all its results
+training    P ranks compared with one process
+verdicts    the differences that are allowed
+messages    unusual rows through all kernels of messages
+under_mpi   some of the trainings under mpirun (program), and the command with numbers that overflow
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _kernels(session: Session) -> Iterator[Case]:
 
 def _run(session: Session) -> Iterator[Case]:
     notes: dict[str, int] = {}
-    logging.disable(logging.WARNING)  # of trainings that learn nothing in an epoch, and the like
+    logging.disable(logging.WARNING)  # warnings of trainings that learn nothing in an epoch, for instance
     try:
         for case in _cases(session):
             if case.said in training.NOTES:

@@ -1,4 +1,4 @@
-"""Graphs and features at the limits of what there is: shapes of edges, values of features, labels and masks, by name."""
+"""Extreme graphs and features, by name: structures of edges, values of features, labels and masks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ EDGES: dict[str, Callable[[np.random.Generator], tuple[int, np.ndarray]]] = {
     "ring": lambda rng: (_NODES, np.stack((np.arange(_NODES), (np.arange(_NODES) + 1) % _NODES))),
 }
 """Number of nodes and (2, E) edges, source row first. The small ones leave ranks without a node."""
-WITHOUT_LINKS = ("isolated nodes only", "1 node", "1 node with a loop", "2 nodes and an edge")  # to be learned
+# Graphs without links to be learned.
+WITHOUT_LINKS = ("isolated nodes only", "1 node", "1 node with a loop", "2 nodes and an edge")
 
 
 def _one_huge(x: np.ndarray) -> np.ndarray:
@@ -78,7 +79,8 @@ FEATURES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "1e38": lambda x: np.sign(x) * 1e38,
 }
 """Features (N, F), made of standard normal ones."""
-SUMS_OVERFLOW = ("the largest numbers", "1e38")  # float32 sums of them are finite in one order and not in another
+# Whether float32 sums of these are finite depends on the order of summation.
+SUMS_OVERFLOW = ("the largest numbers", "1e38")
 
 
 def _usual(rng: np.random.Generator, nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +106,7 @@ LABELS: dict[str, Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndar
 
 
 def make(edges: str, features: str, labels: str, rng: np.random.Generator) -> Arrays:
-    """The graph of these three names."""
+    """The graph with these three names."""
     nodes, edge_index = EDGES[edges](rng)
     x = FEATURES[features](rng.standard_normal((nodes, _FEATURES))).astype(np.float32)
     y, group = LABELS[labels](rng, nodes)

@@ -1,4 +1,4 @@
-"""What quantization promises of every row, whatever is in it, and that all kernels say the same."""
+"""The guarantees of quantization for every row of any values, and the agreement of all kernels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hpcgnn.kernels.native import library
 
 LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110
 _STEP_UP = 1 + 2.0**-7  # a scale is rounded up to bfloat16
-_ROUNDING = 2.0**-7  # of a zero-point, relative to it
+_ROUNDING = 2.0**-7  # relative rounding error of a zero-point
 _WIDTHS = (1, 3, 8, 17, 64, 130)
 
 
 def beyond_bound(x: np.ndarray, decoded: np.ndarray, bits: int, *, has_noise: bool) -> str:
-    """Which value of ``x`` (n, F) is farther from what was decoded than its row's step; empty where none is.
+    """A phrase about a value of ``x`` (n, F) whose decoded value differs by more than the row's step; empty if there is none.
 
-    Rows with a NaN or an infinity must be NaN throughout; values beyond 2**126 are taken as 2**126.
+    Rows with a NaN or an infinity must be NaN throughout; values beyond 2**126 count as 2**126.
     """
     is_finite = np.isfinite(x).all(1)
     if not np.isnan(decoded[~is_finite]).all():
@@ -36,11 +36,11 @@ def beyond_bound(x: np.ndarray, decoded: np.ndarray, bits: int, *, has_noise: bo
         return ""
     if not np.isfinite(decoded).all():
         return "a finite row came with a NaN or an infinity"
-    is_beyond = np.abs(x) > LARGEST  # such a value takes the last code, whose number may be a rounding beyond 2**126
+    is_beyond = np.abs(x) > LARGEST  # such a value gets the last code, which rounding may put beyond 2**126
     x = x.clip(-LARGEST, LARGEST)
     low, high = x.min(1), x.max(1)
     largest = np.abs(x).max(1)
-    # The zero-point is below the smallest value by its rounding, so that the grid is so much longer.
+    # The rounded zero-point is below the smallest value, so the grid is longer by that difference.
     steps = 2**bits - 1 if has_noise else 2**bits
     scale = np.maximum((high - low + _ROUNDING * np.abs(low) * has_noise) / steps, SMALLEST_SCALE) * _STEP_UP
     allowed = scale * (1 if has_noise else 0.5) + (not has_noise) * 2.0**-8 * (np.abs(low) + scale)
@@ -54,7 +54,7 @@ def beyond_bound(x: np.ndarray, decoded: np.ndarray, bits: int, *, has_noise: bo
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
-    """Meanwhile every quantized message of this process is decoded again and compared with what was to be sent."""
+    """Inside the context, decode every quantized message of this process again, and compare it with the rows that were sent."""
     problems: list[str] = []
 
     def encode(x: torch.Tensor, rows: torch.Tensor, bits: int, key: int | None, *where: Any, **how: Any) -> Any:
@@ -72,7 +72,7 @@ def watched() -> Iterator[list[str]]:
 
 
 def rows_out_of_the_ordinary(rng: np.random.Generator, width: int) -> dict[str, np.ndarray]:
-    """(F,) rows by what they are."""
+    """Unusual rows (F,), by description."""
     x = rng.standard_normal(width)
     top = np.finfo(np.float32).max
     sign = np.where(rng.random(width) < 0.5, -1.0, 1.0)
@@ -101,15 +101,16 @@ def rows_out_of_the_ordinary(rng: np.random.Generator, width: int) -> dict[str, 
 
 
 def ways() -> dict[str, tuple[str, str]]:
-    """Backend and instruction set of every kernel that runs here, by name."""
+    """The backend and instruction set of every kernel that runs here, by name."""
     return {"reference": ("reference", ""), "jit": ("jit", "")} | {
         f"native, {isa}": ("native", isa) for isa in library.isas()
     }
 
 
 def problem_of_kernels(rng: np.random.Generator, width: int, bits: int, *, has_noise: bool) -> str:
-    """What is wrong with the kernels of messages for all rows out of the ordinary at once, in an order by chance; empty where
-    nothing is."""
+    """A phrase about a defect of the kernels of messages for all unusual rows at once, in random order; empty if
+    there is none.
+    """
     rows = rows_out_of_the_ordinary(rng, width)
     names = [list(rows)[number] for number in rng.permutation(len(rows))]
     x = torch.from_numpy(np.stack([rows[name] for name in names]))
@@ -133,15 +134,16 @@ def problem_of_kernels(rng: np.random.Generator, width: int, bits: int, *, has_n
 
 
 def _bits_of(decoded: torch.Tensor) -> bytes:
-    """All NaNs as one: which of them it is, is nobody's promise."""
+    """The bits of values with all NaNs made equal, because their bits are not specified."""
     values = decoded.numpy().copy()
     values[np.isnan(values)] = np.nan
     return values.tobytes()
 
 
 def problem_of_plain_words(rng: np.random.Generator, width: int, bits: int) -> str:
-    """As :func:`problem_of_kernels`, of 16 and 32 bits: to the nearest bfloat16, and as they are; and how many rows are told to
-    be not finite."""
+    """The same as :func:`problem_of_kernels` for 16 bits, whose values must be rounded to the nearest bfloat16, and 32 bits,
+    whose values must be unchanged. The returned number of rows that are not finite must be right as well.
+    """
     rows = rows_out_of_the_ordinary(rng, width)
     x = torch.from_numpy(np.stack(list(rows.values())))
     first: bytes | None = None
@@ -165,7 +167,7 @@ def problem_of_plain_words(rng: np.random.Generator, width: int, bits: int) -> s
 
 
 def kernel_cases() -> Iterator[tuple[int, int, bool]]:
-    """Columns, bits, and whether with noise."""
+    """Combinations of columns, bit-widths, and rounding with or without noise."""
     for width in _WIDTHS:
         for bits in (*QUANTIZED_BITS, 16, 32):
             yield width, bits, True

@@ -1,5 +1,6 @@
-"""``python -m campaign.numbers.program FOLDER``, under mpirun: the trainings of ``FOLDER/choices.json``, told in
-``told.json``."""
+"""``python -m campaign.numbers.program FOLDER`` under mpirun: runs the trainings of ``FOLDER/choices.json``, and writes the
+outcomes to ``told.json``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hpcgnn.comm import MpiWorld
 
 
 def main(folder: Path) -> None:
-    """Train all choices, one after another, on all ranks."""
+    """Run all trainings, one after another, on all ranks."""
     torch.set_num_threads(1)
     told = []
     with small_products_in_bfloat16():

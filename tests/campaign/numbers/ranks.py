@@ -1,4 +1,4 @@
-"""A program of ranks: a training of a few epochs, told whole or with the sentence that refused it."""
+"""A program for ranks: a training of a few epochs, whose outcome is its results or the sentence that refused it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NUDGES = {torch.float32: 2.0**-21, torch.float64: 2.0**-48}
 
 @dataclass
 class Outcome:
-    """refused: the sentence; empty where there was none. losses, metrics: of each epoch. gradients: of the first.
-    rows_sent: of all
-    ranks, whether any travelled."""
+    """The outcome of a training. refused: the sentence; empty if there was none. losses, metrics: of each epoch. gradients: of
+    the first epoch. rows_sent: of all ranks, whether any rows were sent.
+    """
 
     refused: str = ""
     losses: list[float] = field(default_factory=list)
@@ -40,8 +40,9 @@ class Outcome:
 
 
 def train(world: World, path: Path, config: RunConfig, arithmetic: str, nudge: int = 0) -> Outcome:
-    """What every rank finds. nudge: move weights and features by their last bits, at random from this seed; 0: not at
-    all."""
+    """The outcome of a training on every rank. nudge: seed of random changes of weights and features in their last bits; 0: no
+    changes.
+    """
     found = Outcome()
     try:
         trainer = _trainer(world, path, config, arithmetic, nudge)
@@ -95,13 +96,13 @@ def _trainer(world: World, path: Path, config: RunConfig, arithmetic: str, nudge
 def _moved(x: torch.Tensor, graph: LocalGraph, seed: int, by: float) -> torch.Tensor:
     rows = [np.random.default_rng((seed, int(node))).standard_normal(x.shape[1]) for node in graph.original_ids]
     noise = torch.from_numpy(np.array(rows).reshape(x.shape))
-    # Features are kept in float32: less than its last bit would not be seen.
+    # Features are stored as float32, so changes below their last bit would have no effect.
     return (x.double() * (1 + max(by, 2.0**-23) * noise)).clamp(-3.4028234e38, 3.4028234e38).to(x.dtype)
 
 
 @contextlib.contextmanager
 def small_products_in_bfloat16() -> Iterator[None]:
-    """Products of tiny graphs are else done in float32, whatever was asked for, because that is faster."""
+    """Use bfloat16 for small products too, which are otherwise computed in float32 because that is faster."""
     least = ("_LEAST_MULTIPLICATIONS", "_LEAST_WIDTH", "_LEAST_MULTIPLICATIONS_BY_TORCH", "_LEAST_WIDTH_BY_TORCH")
     with contextlib.ExitStack() as stack:
         for name in least:

@@ -1,4 +1,4 @@
-"""Which cases there are: every pair of two settings' values occurs in one, with every graph and every kind of feature."""
+"""The cases: every pair of two settings' values occurs in one, with every graph and every kind of feature."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXACT = {
 
 
 def all_axes() -> Axes:
-    """The values of each axis; the first is the plain one."""
+    """The values of each axis; the first one is the plain one."""
     return {
         "edges": tuple(graphs.EDGES),
         "features": tuple(graphs.FEATURES),
@@ -57,7 +57,7 @@ def all_axes() -> Axes:
 
 @dataclass(frozen=True)
 class Choice:
-    """A case: a value of each axis, by the axis' name."""
+    """A case: a value for each axis, by the name of the axis."""
 
     chosen: tuple[tuple[str, object], ...]
 
@@ -66,17 +66,17 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """As ``--only`` takes it: what differs from the first value of its axis, graph and features always."""
+        """The name for ``--only``: graph, features, and all values that differ from the first value of their axis."""
         first = {name: values[0] for name, values in all_axes().items()}
         always = ("edges", "features", "labels", "ranks", "model")
         words = [str(v) if n in always else f"{n}={v}" for n, v in self.chosen if n in always or v != first[n]]
         return ", ".join(words)
 
     def config(self) -> RunConfig:
-        """The settings of its run.
+        """The settings of the run.
 
         Raises:
-            HpcgnnError: where they do not go together.
+            HpcgnnError: for values that cannot be combined.
         """
         chosen = dict(self.chosen)
         own = {
@@ -101,9 +101,9 @@ def _are_valid(chosen: Chosen) -> bool:
 
 
 def cases(rng: np.random.Generator, count: int, axes: Axes) -> Iterator[Choice]:
-    """So many at least: first those that cover all pairs, then random ones, in which each value is as likely as another.
+    """At least this many cases: first cases that cover all pairs, then random ones in which all values are equally likely.
 
-    Pairs of values that do not go together are in none: which settings are refused together is another section's matter.
+    Pairs of values that cannot be combined occur in none; another section checks which combinations are refused.
     """
     pairs = [((a, x), (b, y)) for a, b in itertools.combinations(axes, 2) for x in axes[a] for y in axes[b]]
     missing = {pairs[number] for number in rng.permutation(len(pairs))}
@@ -127,7 +127,7 @@ def cases(rng: np.random.Generator, count: int, axes: Axes) -> Iterator[Choice]:
 def _completed(
     given: Chosen, missing: set[tuple[tuple[str, object], ...]], axes: Axes, rng: np.random.Generator
 ) -> Chosen | None:
-    """The best of a few choices of the other values that go together; None where none did."""
+    """The best of a few choices of the other values that can be combined; None if there is none."""
     best: Chosen | None = None
     most = -1
     for _ in range(5):
@@ -145,7 +145,9 @@ def _completed(
 
 
 def _made_to_go_together(chosen: Chosen, given: Chosen, axes: Axes) -> Chosen:
-    """Most random choices are refused for one of a few reasons: without these, where the pair does not ask for them."""
+    """Replace values that cannot be combined, unless the pair needs them. Most random choices would be refused for one of a few
+    reasons.
+    """
     fixed = dict(chosen)
     if "labels" not in given and fixed["labels"] == "no training nodes":
         fixed["labels"] = "usual"

@@ -1,4 +1,4 @@
-"""Trainings at the limits of numbers: P ranks, which are threads here, beside one."""
+"""Trainings with extreme numbers: P ranks, which are threads here, compared with one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTES = (_UNSURE, _ILL)
 
 
 def run(session: Session, group: str, count: int) -> Iterator[Case]:
-    """So many cases of one group at least, in which every pair of values occurs; in the short form the first so many of them."""
+    """Run at least this many cases of one group, in which every pair of values occurs; in the short form, the first of them."""
     axes = all_axes() | (EXACT if group == ALIKE else {})
     folder = session.new_folder(group)
     chosen = cases(session.generator(group), count, axes)
@@ -42,7 +42,7 @@ def _case(session: Session, folder: Path, group: str, choice: Choice) -> Case:
     started = time.monotonic()
     try:
         end, said = _verdict(session, folder, choice)
-    except Exception as error:  # any other than a sentence is a defect, and the next case can be run
+    except Exception as error:  # any error but a sentence is a defect, and the next case can run
         end, said = FAILED, f"{type(error).__name__}: {error}"
     return Case(group, choice.name, end, said, time.monotonic() - started)
 
@@ -74,7 +74,7 @@ def _files(session: Session, folder: Path, choice: Choice) -> tuple[Path, Path]:
 
 
 def trained(path: Path, ranks: int, choice: Choice, nudge: int = 0) -> list[Outcome]:
-    """What each of so many ranks, which are threads, finds. nudge: as of :func:`campaign.numbers.ranks.train`."""
+    """The outcome on each of the given number of ranks, which are threads. nudge: see :func:`campaign.numbers.ranks.train`."""
     config, arithmetic = choice.config(), str(choice["arithmetic"])
     nodes = {"HPCGNN_RANKS_PER_NODE": "2"} if choice["node_aware"] == "on" else {}
     threads = torch.get_num_threads()
@@ -89,7 +89,7 @@ def trained(path: Path, ranks: int, choice: Choice, nudge: int = 0) -> list[Outc
 
 
 def both_refused(one: Outcome, many: Outcome, choice: Choice | dict[str, object]) -> tuple[str, str]:
-    """The verdict where a training was refused on one rank or on several."""
+    """The verdict for a training that was refused on one rank or on several."""
     sentences = [each.refused for each in (one, many) if each.refused]
     for sentence in sentences:
         if not verdicts.is_a_sentence(sentence):
@@ -105,7 +105,9 @@ def both_refused(one: Outcome, many: Outcome, choice: Choice | dict[str, object]
 
 
 def _compared(path: Path, one: Outcome, many: Outcome, choice: Choice) -> tuple[str, str]:
-    """Equal where settings promise it; where one process is not sure of its own results, equal to within what it is sure of."""
+    """Compare results: they must be equal where settings guarantee it, and otherwise within the uncertainty of one process's
+    own results.
+    """
     arithmetic = str(choice["arithmetic"])
     is_rounded = many.rows_sent and choice["bits"] != "32"
     if arithmetic not in verdicts.TOLERANCE or is_rounded:

@@ -1,4 +1,4 @@
-"""Some of the trainings under mpirun, beside the same ranks as threads; and what the command leaves of a run that overflows."""
+"""Some of the trainings under mpirun, compared with the same ranks as threads; and the files of a run whose numbers overflow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from campaign.numbers.settings import Choice, all_axes, cases
 from campaign.section import FAILED, REFUSED, RIGHT, Case, Session
 
 GROUP, COMMAND = "under mpirun", "the command, where numbers overflow"
-_RANKS = 2  # of whose sums the order is of no matter
+_RANKS = 2  # with two ranks, the order of a sum does not matter
 _SECONDS, _COMMAND_SECONDS = 400.0, 120.0
 
 
 def trainings(session: Session, count: int) -> Iterator[Case]:
-    """So many of the usual choices, in one launch."""
+    """Run this many of the usual choices in one launch."""
     if session.only and not session.wants(GROUP):
         return
     axes = all_axes() | {"ranks": (_RANKS,)}
@@ -52,8 +52,8 @@ def _write(session: Session, path: Path, choice: Choice) -> None:
 
 
 def _alike(found: Outcome, threads: Outcome, choice: Choice) -> tuple[str, str]:
-    # torch's products in bfloat16 depend on its number of threads, which is another one here; a last bit of bfloat16 then decides
-    # how a message is rounded
+    # torch multiplies in bfloat16 in a way that depends on its number of threads, which differs here, and a last bit of bfloat16 then decides
+    # how a message is rounded.
     is_torchs = choice["arithmetic"] == "bf16-emulated"
     if found.refused != threads.refused:
         return FAILED, f"under MPI {found.refused or 'it trains'!r}, with threads {threads.refused or 'it trains'!r}"
@@ -66,7 +66,7 @@ def _alike(found: Outcome, threads: Outcome, choice: Choice) -> tuple[str, str]:
 
 
 def commands(session: Session) -> Iterator[Case]:
-    """Runs whose weights leave float32 after some epochs: the sentence, and the checkpoint before."""
+    """Run trainings whose weights overflow float32 after some epochs, and check the sentence and the earlier checkpoint."""
     for lr in ("1e30", "1e15"):
         for ranks in (1, 3):
             name = f"--lr {lr} on {ranks} ranks"

@@ -1,4 +1,4 @@
-"""Whether what P ranks found is what one process finds."""
+"""Comparison of the results of P ranks with those of one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MOST_SPREADS = 20.0
 
 
 def difference(found: np.ndarray, wanted: np.ndarray, floor: float = 0.0) -> float:
-    """Largest difference relative to the largest magnitude; 0 where the same values are not finite and all others are equal."""
+    """The largest difference relative to the largest magnitude; 0 if all values are equal, including those that are
+    not finite.
+    """
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     if not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
         return math.inf
@@ -27,8 +29,9 @@ def difference(found: np.ndarray, wanted: np.ndarray, floor: float = 0.0) -> flo
 
 
 def differences(found: Outcome, wanted: Outcome, epochs: int) -> dict[str, float]:
-    """Of the losses of so many first epochs, and of the gradients of the first, relative to the largest gradient of all: what a
-    parameter's gradient is next to nothing of is rounding of the others'."""
+    """The differences of the losses of this many first epochs, and of the gradients of the first epoch. They are relative to
+    the largest gradient of all, because tiny gradients of one parameter are rounding errors of the others.
+    """
     told = {"losses": difference(np.array(found.losses[:epochs]), np.array(wanted.losses[:epochs]))}
     names = wanted.gradients.keys()
     if found.gradients.keys() != names:
@@ -38,17 +41,17 @@ def differences(found: Outcome, wanted: Outcome, epochs: int) -> dict[str, float
 
 
 def is_a_sentence(refused: str) -> bool:
-    """Return whether it may be shown to people: one line, with words, and no Python in it."""
+    """Return whether a text can be shown to people: it is one line with words, without parts of Python code."""
     return "\n" not in refused and len(refused.split()) > 3 and "Traceback" not in refused and "Error(" not in refused
 
 
 def of_numbers(refused: str) -> bool:
-    """Return whether a training was refused because of what it computed, which another order of summing may not compute."""
+    """Return whether a training was refused because of its numbers, which may differ with another order of summation."""
     return re.search(r"NaN|nan|inf", refused) is not None
 
 
 def finite_everywhere(found: Outcome) -> str:
-    """What is not finite in a training that went to its end."""
+    """A phrase about a value that is not finite in a training that completed; empty if there is none."""
     if not np.isfinite(found.losses).all():
         return f"ends well with losses {found.losses}"
     if not found.weights_finite:
@@ -57,7 +60,7 @@ def finite_everywhere(found: Outcome) -> str:
 
 
 def ranks_disagree(outcomes: list[Outcome]) -> str:
-    """What the ranks of one job tell differently."""
+    """A phrase about a difference between the ranks of one job; empty if there is none."""
     first = outcomes[0]
     for rank, each in enumerate(outcomes):
         if each.refused != first.refused:

@@ -1,4 +1,4 @@
-"""What somebody asks who has to trust hpcgnn with other people's files."""
+"""The questions of somebody who runs hpcgnn on other people's files."""
 
 from __future__ import annotations
 

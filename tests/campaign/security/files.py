@@ -1,4 +1,4 @@
-"""Files and folders that somebody else has made, and what is allowed to others of those that hpcgnn makes."""
+"""Files and folders that another user has made, and the permissions of those that hpcgnn makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ torch.save({"graph": RunsCode(), "labels": 0}, sys.argv[1])
 
 
 def cases(session: Session) -> Iterator[Case]:
-    """Each thing that somebody may have prepared."""
+    """Yield a case for each thing that another user may have prepared."""
     folder = session.new_folder("files")
     graph, parts = folder / "g.h5", folder / "p.h5"
     _must(*HPCGNN, "convert", "sbm:nodes=60,blocks=3,degree=4,features=4", graph, "--undirected")
@@ -56,7 +56,7 @@ def cases(session: Session) -> Iterator[Case]:
                 started = time.monotonic()
                 try:
                     end, said = check()
-                except RuntimeError as error:  # of what comes before
+                except RuntimeError as error:  # an error in the preparation
                     end, said = FAILED, str(error)
                 yield Case(group, name, end, said, time.monotonic() - started)
 
@@ -72,7 +72,7 @@ def _must(*command: object, ranks: int = 0) -> None:
 
 
 def refused(ended: Ended, name: str) -> tuple[str, str]:
-    """``(end, said)`` of a command that must be refused, with a sentence that has ``name``."""
+    """``(end, said)`` of a command that must be refused, with a sentence that contains ``name``."""
     problem = processes.wrong_end(ended, names=[name])
     if problem:
         return FAILED, problem
@@ -144,7 +144,7 @@ _POINTERS: dict[str, Callable[[h5py.File, str, Path], None]] = {
 
 
 def _pointed(folder: Path, graph: Path, kind: str, name: str) -> tuple[str, str]:
-    """The values are those of the whole file, so a reader that follows the pointer finds nothing wrong."""
+    """The values are those of the whole file, so a reader that follows the pointer notices nothing."""
     path, out = folder / "pointing.h5", folder / "q.h5"
     shutil.copy(graph, path)
     with h5py.File(path, "r+", libver=("v108", "v110")) as file:
@@ -172,7 +172,7 @@ def _plan_elsewhere(folder: Path, parts: Path) -> tuple[str, str]:
     return refused(ended, path.name)
 
 
-# -- links and folders of others ---------------------------------------------------------------------------------------
+# -- links and folders of other users ----------------------------------------------------------------------------------
 
 
 def _planted(
@@ -234,7 +234,7 @@ def _caches(session: Session, folder: Path) -> Iterator[tuple[str, Callable[[], 
 
 
 def _own_caches() -> tuple[str, str]:
-    """numba's are beside the source, where Python's own compiled code is."""
+    """numba's caches are beside the source, like Python's own compiled code."""
     places = list((ROOT / "hpcgnn").rglob("__pycache__"))
     writable = [str(path) for path in places if path.stat().st_mode & stat.S_IWOTH]
     return (FAILED, f"everybody may write {writable[0]}") if writable else (RIGHT, "")
@@ -253,7 +253,7 @@ def _cache_of_others(folder: Path, mode: int, owner: int) -> tuple[str, str]:
 
 
 def _pickles(session: Session, folder: Path) -> Iterator[tuple[str, Callable[[], tuple[str, str]]]]:
-    if session.short:  # importing ogb takes seconds
+    if session.short:  # the import of ogb takes seconds
         return
     yield "ogb's cache, with code in it", functools.partial(_ogb, folder)
 
@@ -296,13 +296,13 @@ def _umask(session: Session, umask: int) -> tuple[str, str]:
 
 
 def too_wide(folder: Path, umask: int) -> str:
-    """The first file below ``folder`` with a bit that ``umask`` takes away; empty where there is none."""
+    """The first file below ``folder`` with a permission bit that ``umask`` removes; empty if there is none."""
     found = (path for path in folder.rglob("*") if not path.is_symlink() and path.stat().st_mode & umask)
     return next((f"{path.name} ({path.stat().st_mode & 0o777:o})" for path in found), "")
 
 
 def _shared_memory(session: Session, parts: Path) -> tuple[str, str]:
-    """What appears in /dev/shm while ranks train, under a umask that would let others read."""
+    """The shared memory in /dev/shm while ranks train, under a umask that would let others read."""
     place = Path("/dev/shm")
     before = {path.name for path in place.iterdir()}
     words = (*HPCGNN, "train", parts, "--out", session.new_folder("shm") / "run", "--epochs", 30, "--node-aware", "on")

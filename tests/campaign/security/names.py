@@ -1,4 +1,4 @@
-"""Names of files as an enemy of shell scripts would choose them, through every command that takes one."""
+"""Names of files that are dangerous in shell scripts, tried with every command that takes a name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ ranks = 1
 
 @dataclass
 class Place:
-    """Where a chain of commands runs. name: of its files and of its folder. losses: what the training must give, once known."""
+    """The place where a chain of commands runs. name: of its files and of its folder. losses: the losses that the training must
+    have, once known.
+    """
 
     label: str
     folder: Path
@@ -64,22 +66,22 @@ class Place:
     losses: list[float] = field(default_factory=list)
 
     def file(self, suffix: str) -> Path:
-        """A file of this place."""
+        """A file in this place."""
         return self.folder / f"{self.name}{suffix}"
 
     def run(self, *command: object, seconds: float = 300, **variables: str) -> Ended:
-        """Run a command here."""
+        """Run a command in this place."""
         path = os.pathsep.join([str(self.programs), os.environ["PATH"]])
         return processes.run(command, folder=self.folder, variables={"PATH": path} | variables, seconds=seconds)
 
 
-_EXACT = ("--compute", "float32")  # the default goes by a measurement
-_FOUND = {"convert", "partition"}  # whose files other commands read
-_MADE = _FOUND | {"launch and train"}  # which tells what a training gives
+_EXACT = ("--compute", "float32")  # the default depends on a measurement
+_FOUND = {"convert", "partition"}  # commands whose files other commands read
+_MADE = _FOUND | {"launch and train"}  # the training's losses are compared
 
 
 def cases(session: Session) -> Iterator[Case]:
-    """A case for each name and command; a plain name comes first, and says what a training gives."""
+    """Yield a case for each name and command. A plain name comes first, and determines the losses of the training."""
     programs = session.new_folder("programs")
     _write_programs(programs)
     losses: list[float] = []
@@ -111,14 +113,14 @@ def _case(place: Place, name: str, command: Callable[[Place], str]) -> Case:
 
 
 def marks(folder: Path) -> str:
-    """The file that a shell would have made, where there is one."""
+    """The file that a shell would have created from the name, if it exists."""
     home = Path.home() / MARK
     found = next((path for path in (*folder.rglob(MARK), home) if path.exists() or path.is_symlink()), None)
     return str(found) if found else ""
 
 
 def wrong(ended: Ended) -> str:
-    """What is wrong with the end of a command that must succeed, and with what it printed."""
+    """A phrase about the end of a command that must succeed, or about its output; empty if both are right."""
     if ended.exit != 0:
         return f"exit code {ended.exit}: {' | '.join(ended.stderr.strip().splitlines()[-4:])[-400:]}"
     return "an escape sequence is printed" if "\x1b" in ended.stdout + ended.stderr else ""
@@ -152,7 +154,7 @@ def _trained(place: Place, suffix: str, *command: object) -> str:
 
 
 def wrong_losses(place: Place, run: Path) -> str:
-    """Return whether a run of 2 epochs gave what one with a plain name gave."""
+    """A phrase about a run of 2 epochs whose losses differ from those of the run with a plain name; empty if they do not."""
     found = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     if place.label == "plain" and not place.losses:
         place.losses.extend(found)
@@ -171,7 +173,7 @@ def _report(place: Place) -> str:
 
 
 class _Page(html.parser.HTMLParser):
-    """Collects what a page runs or fetches."""
+    """Collects everything that a page runs or fetches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +188,7 @@ class _Page(html.parser.HTMLParser):
 
 
 def page_problem(text: str) -> str:
-    """What a page runs, or fetches from elsewhere; empty where it does neither."""
+    """A phrase about code that a page runs, or resources that it fetches; empty if there are none."""
     page = _Page()
     page.feed(text)
     return f"the page has {', '.join(page.found[:5])}" if page.found else ""

@@ -1,4 +1,4 @@
-"""What hpcgnn's own source must not do with what comes from elsewhere, found in its syntax trees and by shellcheck."""
+"""Things that hpcgnn's source must not do with input from outside, found in its syntax trees and by shellcheck."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PLACES = ("/tmp", "/dev/shm", "/var/tmp", "/run")
 
 @dataclass(frozen=True)
 class Offence:
-    """rule: of ``RULES``. text: the expression, in Python's own words. line: in its module."""
+    """A violation of a rule. rule: of ``RULES``. text: the expression as Python code. line: in its module."""
 
     rule: str
     text: str
@@ -77,7 +77,7 @@ ALLOWED = {
 
 
 def cases(session: Session) -> Iterator[Case]:
-    """A case for each rule, and for each shell script."""
+    """Yield a case for each rule, and for each shell script."""
     files = {str(path.relative_to(ROOT / "hpcgnn")): path for path in sorted((ROOT / "hpcgnn").rglob("*.py"))}
     found = {name: offences(path.read_text()) for name, path in files.items()}
     for rule in RULES:
@@ -97,7 +97,7 @@ def _case(name: str, found: list[str]) -> Case:
 
 
 def judged(found: dict[str, list[Offence]], rule: str) -> list[str]:
-    """What breaks the rule and is not allowed: ``FILE:LINE: TEXT``."""
+    """The violations of the rule that are not allowed, as ``FILE:LINE: TEXT``."""
     return [
         f"{name}:{each.line}: {each.text}"
         for name, of_file in found.items()
@@ -107,7 +107,7 @@ def judged(found: dict[str, list[Offence]], rule: str) -> list[str]:
 
 
 def offences(text: str) -> list[Offence]:
-    """All that a module does of what the rules are about."""
+    """All places of a module that concern the rules."""
     return [offence for node in ast.walk(ast.parse(text)) for offence in _of_node(node)]
 
 
@@ -162,7 +162,7 @@ def _scripts(session: Session) -> Iterator[Case]:
 
 
 def script_problems(path: Path, checker: str | None) -> str:
-    """What bash, and shellcheck where there is one, find wrong with a script; empty where nothing is."""
+    """The complaints of bash about a script, and of shellcheck if it is installed; empty if there are none."""
     commands = [["bash", "-n", path], *([[checker, "--severity=style", path]] if checker else [])]
     for command in commands:
         ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)

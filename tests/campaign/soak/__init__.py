@@ -1,10 +1,10 @@
-"""Long runs: memory, files, threads and what MPI holds stay as they are, and the same training gives the same losses.
+"""Long runs: memory, open files, threads and MPI's objects must not grow, and the same training must give the same losses.
 
-jobs     a job, watched and judged
+jobs     a job that is watched and judged
 watch    samples of ranks from outside
-counts   what ranks ask MPI for, by a library before MPI's own (counts.c)
-growth   when something has grown
-again    a job that loads, builds, trains and drops, again and again
+counts   the requests of ranks to MPI, counted by a library in front of MPI's own (counts.c)
+growth   the rules for growth
+again    a job that loads, builds, trains and drops models repeatedly
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from campaign.section import FAILED, RIGHT, Case, Section, Session
 from campaign.soak import jobs
 
 _LONG = {"ranks": 16, "epochs": 1000, "rounds": 200, "period": 50, "share": 0.01, "seconds": 3600.0}
-# Bits are assigned anew several times before the warm-up is over: the first times take memory.
+# Bits are assigned several times before the warm-up is over, because the first assignments take memory.
 _SHORT = {"ranks": 2, "epochs": 200, "rounds": 0, "period": 5, "share": 0.08, "seconds": 400.0}
 _BITS = "adaqp"
 _AGAIN = "the same training again"
@@ -29,7 +29,7 @@ def _run(session: Session) -> Iterator[Case]:
 
 
 def soak(session: Session, form: dict[str, float], variables: dict[str, str]) -> Iterator[Case]:
-    """All jobs of a form. variables: of the ranks' environment."""
+    """Run all jobs of a form. variables: for the environment of ranks."""
     folder, ranks = session.new_folder("soak"), int(form["ranks"])
     for count in dict.fromkeys((ranks, 2) if form["rounds"] else (ranks,)):
         problem = jobs.prepared(folder, count)

@@ -1,6 +1,7 @@
-"""``python -m campaign.soak.again PARTS ROUNDS OUT``: load, build, train two epochs and drop, again and again in one job.
+"""``python -m campaign.soak.again PARTS ROUNDS OUT``: load a graph, build a model, train two epochs and drop both, repeatedly
+in one job.
 
-By turns a model of our own and one of PyG's that is distributed. A line is added to OUT for every round.
+A native model and a distributed PyG model alternate. Each round adds a line to OUT.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _one_round(parts: Path, number: int) -> float:
 
 
 def main(parts: Path, rounds: int, out: Path) -> None:
-    """All rounds."""
+    """Run all rounds."""
     for number in range(rounds):
         loss = _one_round(parts, number)
         if loss != loss:

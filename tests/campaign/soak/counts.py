@@ -1,4 +1,4 @@
-"""Counts of what ranks ask MPI for, by a library that stands before MPI's own (``counts.c``)."""
+"""Counts of the requests of ranks to MPI, by a library in front of MPI's own (``counts.c``)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 @dataclass(frozen=True)
 class Count:
-    """A line of a rank's. reductions: all-reduces started so far. under_way: requests that are not complete.
-    communicators, types,
-    windows, groups: made and not freed. allocated: bytes that malloc has given out."""
+    """A line of a rank. reductions: number of all-reduces started so far. under_way: number of requests that are not complete.
+    communicators, types, windows, groups: number of objects that exist. allocated: bytes allocated by malloc.
+    """
 
     reductions: int
     under_way: int
@@ -26,7 +26,7 @@ class Count:
 
 
 def library(folder: Path) -> Path | None:
-    """Compile it; None where there is no ``mpicc`` that can."""
+    """Compile the library; None if no ``mpicc`` can compile it."""
     compiler, path = shutil.which("mpicc"), folder / "counts.so"
     if compiler is None:
         return None
@@ -35,12 +35,12 @@ def library(folder: Path) -> Path | None:
 
 
 def variables(library: Path, prefix: Path, every: int) -> dict[str, str]:
-    """For the ranks, which write to ``PREFIX.PID``: a line every so many all-reduces."""
+    """Environment variables for the ranks, each of which writes a line to ``PREFIX.PID`` after every few all-reduces."""
     return {"LD_PRELOAD": str(library), "SOAK_COUNTS": str(prefix), "SOAK_EVERY": str(every)}
 
 
 def read(prefix: Path) -> dict[int, list[Count]]:
-    """What each rank wrote, by process id: processes that started no reduction are no ranks."""
+    """The lines of each rank, by process id. Processes that started no reduction are not ranks."""
     found = {}
     for path in prefix.parent.glob(f"{prefix.name}.*"):
         lines = [_count(line) for line in path.read_text().splitlines()]

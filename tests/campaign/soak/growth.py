@@ -1,4 +1,4 @@
-"""Whether what was sampled stays as it is: the rules by which a soak passes."""
+"""The rules by which a soak passes: samples must not grow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST = 4
 
 @dataclass(frozen=True)
 class Slope:
-    """Of a line through samples: bytes an epoch, and its interval of 95 %. level: the mean, in bytes."""
+    """The slope of a line through samples: bytes for each epoch, with its 95 % interval. level: the mean, in bytes."""
 
     value: float
     half_width: float
@@ -25,12 +25,13 @@ class Slope:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """From, to."""
+        """The two ends of the interval."""
         return self.value - self.half_width, self.value + self.half_width
 
     def problem(self, share: float) -> str:
-        """Why memory is not flat; empty where the interval reaches 0, or ``SCALE`` epochs add less than ``share`` of
-        the level."""
+        """The reason why memory is not flat; empty if the interval contains 0, or if ``SCALE`` epochs add less than ``share``
+        of the level.
+        """
         low, high = self.interval
         if low <= 0 or self.value * SCALE < share * self.level:
             return ""
@@ -41,15 +42,15 @@ class Slope:
 
 
 def after_warm_up(values: Sequence[float]) -> Sequence[float]:
-    """Those that count."""
+    """The samples after the warm-up."""
     return values[int(np.ceil(WARM_UP * len(values))) :]
 
 
 def slope(epochs: Sequence[float], values: Sequence[float]) -> Slope:
-    """By least squares, behind the warm-up.
+    """The slope by least squares, after the warm-up.
 
     Raises:
-        ValueError: with too few samples to tell.
+        ValueError: for too few samples.
     """
     x, y = (np.asarray(after_warm_up(each), np.float64) for each in (epochs, values))
     if x.size < _FEWEST:
@@ -60,8 +61,9 @@ def slope(epochs: Sequence[float], values: Sequence[float]) -> Slope:
 
 
 def rises(counts: Sequence[int]) -> str:
-    """How a count has risen: its least value in the last quarter against the median of the first, behind the warm-up. What is
-    there for a moment, as the file of a checkpoint, does not count, nor what a few early epochs still make."""
+    """The growth of a count: its smallest value in the last quarter, less the median of the first quarter after the warm-up.
+    Things that exist only for a moment, such as the file of a checkpoint, do not count, nor do the first epochs.
+    """
     kept = after_warm_up(counts)
     quarter = max(len(kept) // 4, 1)
     before, now = float(np.median(kept[:quarter])), min(kept[-quarter:])

@@ -1,4 +1,4 @@
-"""The jobs of the soak: each watched from outside, with MPI counted inside, and judged when it has ended."""
+"""The jobs of the soak: each is watched from outside, with MPI counted inside, and judged when it has ended."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _MPI = ("under_way", "communicators", "types", "windows", "groups")
 
 @dataclass
 class Job:
-    """A command on ranks. every: epochs between two samples. reductions: all-reduces between two lines of counts. share: of its
-    memory that a rank may grow by in ``growth.SCALE`` epochs. variables: of the environment."""
+    """A command on ranks. every: number of epochs between two samples. reductions: number of all-reduces between two lines of
+    counts. share: of its memory by which a rank may grow in ``growth.SCALE`` epochs. variables: of the environment.
+    """
 
     folder: Path
     ranks: int
@@ -38,7 +39,9 @@ class Job:
 
 @dataclass
 class Soaked:
-    """A job that has ended. watched: from outside. counted: by its ranks. problem: of its end."""
+    """A job that has ended. watched: samples from outside. counted: counts by its ranks. problem: a phrase about its end, if
+    that was wrong.
+    """
 
     job: Job
     watched: watch.Watched
@@ -48,7 +51,7 @@ class Soaked:
 
 
 def run(job: Job) -> Soaked:
-    """Start the job, sample it until it ends, and gather what its ranks wrote."""
+    """Start the job, sample it until it ends, and collect the counts of its ranks."""
     library, temporary = counts.library(job.folder), job.folder / "t"
     temporary.mkdir()
     prefix = job.folder / "told"
@@ -65,7 +68,7 @@ def run(job: Job) -> Soaked:
 
 
 def verdicts(soaked: Soaked) -> Iterator[Verdict]:
-    """What became of memory, files, threads, MPI's objects and what may be left behind."""
+    """The verdicts about memory, files, threads, MPI's objects and left-over files."""
     job = soaked.job
     if soaked.problem:
         yield "it ends well", FAILED, soaked.problem
@@ -96,7 +99,7 @@ def _of_mpi(soaked: Soaked) -> Iterator[Verdict]:
     epochs = max(soaked.watched.last_epoch, 1)
     allocated = []
     for rows in soaked.counted.values():
-        running = rows[:-1]  # the last is of the end
+        running = rows[:-1]  # the last row is from the end of the run
         per_epoch = epochs / max(rows[-1].reductions, 1)
         allocated.append(growth.slope([c.reductions * per_epoch for c in running], [c.allocated for c in running]))
     level = [
@@ -122,12 +125,14 @@ def _worst(name: str, problems: list[str]) -> Verdict:
 
 
 def slopes(soaked: Soaked) -> list[growth.Slope]:
-    """Of each rank's memory."""
+    """The slope of each rank's memory."""
     return [growth.slope([s.epoch for s in rows], [s.memory for s in rows]) for rows in soaked.watched.samples.values()]
 
 
 def unlike(one: Path, other: Path) -> str:
-    """What two runs did differently: losses and metrics of every epoch, and the weights at the end; empty where nothing is."""
+    """A phrase about a difference between two runs in losses and metrics of any epoch, or in the final weights; empty if there
+    is none.
+    """
     names = ("loss", "train_metric", "val_metric", "test_metric", "bits", "stale_epochs")
     records = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, other)]
     if len(records[0]) != len(records[1]):
@@ -147,7 +152,9 @@ def training(
     folder: Path, parts: Path, out: str, *, ranks: int, epochs: int, period: int, bits: str, replay: Path | None, seconds: float,
     share: float, variables: dict[str, str],
 ) -> Job:  # fmt: skip
-    """``hpcgnn train`` with AdaQP's or PipeQS' bits and PipeQS' staleness, evaluations and checkpoints every ten epochs."""
+    """``hpcgnn train`` with the bits of AdaQP or PipeQS and the staleness of PipeQS, with evaluations and checkpoints every ten
+    epochs.
+    """
     words: list[object] = ["--bits", bits, "--staleness", "pipeqs", "--epochs", epochs, "--eval-every", 10]
     words += ["--checkpoint-every", 10, "--hidden", 16, "--layers", 2, "--seed", 1, "--quiet", "--bits-period", period]
     words += ["--replay", replay] if replay is not None else []
@@ -166,7 +173,7 @@ def repeated(folder: Path, parts: Path, *, rounds: int, share: float, seconds: f
 
 
 def prepared(folder: Path, ranks: int) -> str:
-    """Make ``parts.h5`` of the digits; what went wrong."""
+    """Make ``parts.h5`` of the digits graph; return a phrase if that failed."""
     steps = itertools.chain(
         [["convert", "digits", "graph.h5", "--quiet"]] if not (folder / "graph.h5").exists() else [],
         [["partition", "graph.h5", f"parts{ranks}.h5", "--parts", ranks, "--quiet"]],

@@ -1,5 +1,4 @@
-"""What a running job takes, looked at from outside: a sample of every rank each time that it has come some epochs
-further."""
+"""The resources of a running job, seen from outside: a sample of every rank each time that the job has run some more epochs."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from rank_pool import ranks_of
 from hpcgnn.footprint import private_memory_bytes
 
 _PAUSE_SECONDS = 0.1
-_SHARED_MEMORY = "/dev/shm/"  # looked for among what ranks map
+_SHARED_MEMORY = "/dev/shm/"  # found among the memory mappings of ranks
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Of one rank. epoch: how far the job had come. memory: bytes that no other process has. files, threads: how many
-    are open, and
-    run."""
+    """A sample of a rank. epoch: progress of the job. memory: bytes of private memory. files, threads: number of open files,
+    and of threads.
+    """
 
     epoch: int
     memory: int
@@ -31,7 +30,9 @@ class Sample:
 
 @dataclass
 class Watched:
-    """samples: by process id. shared: files of shared memory that ranks mapped. last_epoch: how far the job came."""
+    """The samples of a job. samples: by process id. shared: files of shared memory that ranks have mapped. last_epoch: progress
+    of the job.
+    """
 
     samples: dict[int, list[Sample]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
@@ -41,7 +42,7 @@ class Watched:
 def watch(
     process: subprocess.Popen[str], ranks: int, epochs_done: Callable[[], int], every: int, seconds: float
 ) -> Watched:
-    """Sample all ranks of a launcher every so many epochs until it ends, or for so many seconds."""
+    """Sample all ranks of a launcher every few epochs until it ends, or for some seconds."""
     found, ends = Watched(), time.monotonic() + seconds
     pids: list[int] = []
     while process.poll() is None and time.monotonic() < ends:
@@ -61,7 +62,7 @@ def watch(
 
 
 def _sample(pid: int, epoch: int) -> Sample | None:
-    """None where the process has ended."""
+    """A sample of a process, or None if it has ended."""
     try:
         files, threads = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("fd", "task"))
     except OSError:
@@ -80,7 +81,7 @@ def _mapped_in_shared_memory(pid: int) -> set[str]:
 
 
 def lines_of(path: Path) -> int:
-    """Lines that a file has so far: 0 where it is not there yet."""
+    """The number of lines in a file; 0 if it does not exist yet."""
     try:
         return path.read_bytes().count(b"\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""Copies of ``parts.h5`` that differ between nodes, damage that `hpcgnn check` is to name, and formats of every version."""
+"""Copies of ``parts.h5`` that differ between nodes, damage that `hpcgnn check` must name, and formats of every version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KEPT = {
 
 
 def cases(session: Session, parts: Path) -> Iterator[Case]:
-    """All of them; ``parts`` is in two parts, with a plan."""
+    """Yield all cases; ``parts`` has two parts and a plan."""
     yield from _copies(session, parts)
     yield from _damage(session, parts)
     yield from _versions(session)
@@ -70,7 +70,7 @@ def _copies(session: Session, parts: Path) -> Iterator[Case]:
 
 
 def _as_one_name(answers: list[tuple[str, bool] | None], paths: list[Path]) -> list[tuple[str, bool] | None]:
-    """With one name for the file, as copies have it that are on different nodes."""
+    """Give both copies one name, as copies on different nodes have."""
     return [answer and (_renamed(answer[0], paths), answer[1]) for answer in answers]
 
 
@@ -111,7 +111,7 @@ def _changed(change: Callable[[h5py.File], object], *, sealed: bool) -> Callable
 
 
 def _add_to(name: str) -> Callable[[h5py.File], object]:
-    """To the first and the last row, so that both parts are others."""
+    """Change the first and the last row, so that both parts differ."""
 
     def change(file: h5py.File) -> None:
         for row in (0, -1):
@@ -127,7 +127,7 @@ def _another_uuid(parts: Path, path: Path) -> Path:
 
 
 def _more_plans(parts: Path, path: Path) -> Path:
-    """Only the plan that all have is used, so that the other's copy lacks it."""
+    """Add a plan. Only the plan that all copies have is used, so that the other copy lacks this one."""
     shutil.copy(parts, path)
     with h5py.File(path, "r+") as file:
         del file["plan/hybrid"]
@@ -136,7 +136,7 @@ def _more_plans(parts: Path, path: Path) -> Path:
 
 
 def _swapped_rows(file: h5py.File) -> None:
-    """Another plan that is right by itself: the entries of a row of each part, in another order."""
+    """Another valid plan: the entries of one row of each part, in another order."""
     indices, edges, indptr = (file[f"plan/hybrid/L_{name}"] for name in ("indices", "edges", "indptr"))
     offsets = file["plan/hybrid/L_offsets"][:]
     for part in range(_PARTS):
@@ -169,7 +169,7 @@ _COPIES: dict[str, Callable[[Path, Path], Path]] = {
 
 
 def _damage(session: Session, parts: Path) -> Iterator[Case]:
-    """A bit of every array of every part, and of its plan; the sentence is to name the array and the part."""
+    """Flip a bit in every array of every part and of its plan; the sentence must name the array and the part."""
     folder, draw = session.new_folder("damage"), session.generator("damage")
     for name, first, last, where in _slabs(parts):
         case = f"a bit of {name}, {where}"
@@ -197,14 +197,16 @@ def _damage(session: Session, parts: Path) -> Iterator[Case]:
 
 
 def _names(said: str, name: str, where: str) -> bool:
-    """Whether it names the array and the part; for offsets of a plan, an array that they divide, which they no longer fit."""
+    """Return whether a sentence names the array and the part. For offsets of a plan, it may name an array that they divide,
+    which no longer fits.
+    """
     if name.endswith("_offsets") and "has shape" in said:
         return f"plan/hybrid/{name.removesuffix('offsets')}" in said
     return name.rpartition("/")[2] in said and (where in said or where == "all parts" or "near row" in said)
 
 
 def _slabs(parts: Path) -> list[tuple[str, int, int, str]]:
-    """Every array with the bytes of each part's slab in the file, and what the slab is called."""
+    """The bytes of each part's slab of every array in the file, and the name of the slab."""
     found = []
     with PartsFile(parts) as reader:
         plan = plan_store.StoredPlan(reader, "hybrid")
@@ -263,7 +265,7 @@ def _of_version(version: int, path: Path) -> Path:
 
 
 def _looked_at(name: str, path: Path, wanted: str) -> Case:
-    """It is to be read, or refused in a sentence with ``wanted``."""
+    """The file must be read, or refused by a sentence with ``wanted``."""
     started = time.monotonic()
     try:
         if path.suffix == ".pt" or "checkpoint" in path.name:
@@ -282,7 +284,7 @@ def _looked_at(name: str, path: Path, wanted: str) -> Case:
 
 
 def _later_plan(folder: Path) -> Case:
-    """A plan that another version has stored is not used, and made again; the file around it is read."""
+    """A plan of a later version is not used, but computed again; the rest of the file is read."""
     path = Path(shutil.copy(_DATA / KEPT["parts"][-1], folder / "later-plan.h5"))
     with h5py.File(path, "r+") as file:
         file["plan/hybrid"].attrs["plan_version"] = 99

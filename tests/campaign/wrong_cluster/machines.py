@@ -1,4 +1,6 @@
-"""Ranks with other instruction sets, and with clocks that differ by hours, beside ranks that are alike: the same bits."""
+"""Ranks with other instruction sets, and with clocks that differ by hours, compared with equal ranks: the bits must be the
+same.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Session
 from campaign.wrong_cluster import ranks
 from hpcgnn.kernels.native import library
 
-_SIZES = ("--hidden", 16, "--layers", 2)  # which sgc has none of
+_SIZES = ("--hidden", 16, "--layers", 2)  # sgc does not have these settings
 _COMMON = ("--epochs", 4, "--eval-every", 2, "--checkpoint-every", 2, "--quiet")
 _SETTINGS: dict[str, tuple[object, ...]] = {
     "sage": (),
@@ -40,7 +42,7 @@ _ALIKE = [{}, {}]
 
 
 class Lab:
-    """Runs of some settings by ranks that are alike, and by ranks that are not."""
+    """Runs of some settings by equal ranks, and by different ones."""
 
     def __init__(self, session: Session, parts: Path) -> None:
         self.session, self.parts = session, parts
@@ -48,13 +50,13 @@ class Lab:
         self._done: dict[str, Path] = {}
 
     def arguments(self, settings: str, run: Path, *more: object) -> list[object]:
-        """Of `hpcgnn train`."""
+        """The arguments of `hpcgnn train`."""
         compute = () if "--compute" in _SETTINGS[settings] else ("--compute", "float32")
         sizes = () if settings == "sgc" else _SIZES
         return ["train", self.parts, "--out", run, *_COMMON, *sizes, *compute, *_SETTINGS[settings], *more]
 
     def alike(self, settings: str) -> Path:
-        """The run of ranks that are alike."""
+        """The run of equal ranks."""
         if self._alike is None:
             self._alike = Job(lambda program: ranks.line(program, _ALIKE), self.session.new_folder("alike"), 2)
         if settings not in self._done:
@@ -66,13 +68,13 @@ class Lab:
         return self._done[settings]
 
     def close(self) -> None:
-        """End its job."""
+        """End the job."""
         if self._alike is not None:
             self._alike.close()
 
 
 def cases(session: Session, parts: Path) -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases."""
     lab = Lab(session, parts)
     try:
         yield from _instruction_sets(lab)
@@ -109,8 +111,9 @@ def _compared(
     wrapped: tuple[object, ...] = (),
     may_differ: bool = False,
 ) -> Iterator[Case]:
-    """One job of ranks that are not alike runs all settings. may_differ: in last bits from ranks that are alike, though not from
-    each other."""
+    """Run all settings in one job of different ranks. may_differ: results may differ in the last bits from those of equal
+    ranks, but not between these ranks.
+    """
     wanted = [settings for settings in wanted if lab.session.wants(f"{what}: {settings}")]
     job: Job | None = None
     for settings in wanted:
@@ -159,7 +162,7 @@ def _clocks(lab: Lab) -> Iterator[Case]:
 
 
 def _resumed(lab: Lab, what: str, own: list[dict[str, str]], wrapped: tuple[object, ...]) -> Iterator[Case]:
-    """A run is stopped after two epochs, something is left as a writer that died leaves it, and the run goes on."""
+    """Stop a run after two epochs, leave a file as a killed writer leaves it, and resume the run."""
     settings, started = "gcn, 2 bits, delta", time.monotonic()
     name = f"{what}: resumed"
     if not lab.session.wants(name):
@@ -172,7 +175,7 @@ def _resumed(lab: Lab, what: str, own: list[dict[str, str]], wrapped: tuple[obje
     wrong = _wrong(outcome, run, undisturbed, may_differ=False)
     if (
         wrong.startswith("epoch 1 ") and "metric" in wrong
-    ):  # the last of two epochs is evaluated, the second of four as well
+    ):  # the second epoch is the last of two and is evaluated; so is the second of four
         wrong = f"resumed: {wrong}"
     yield Case("clocks", name, FAILED if wrong else RIGHT, wrong, time.monotonic() - started)
     if outcome.ended is None:
@@ -180,7 +183,7 @@ def _resumed(lab: Lab, what: str, own: list[dict[str, str]], wrapped: tuple[obje
 
 
 def _timed_out(lab: Lab, what: str, own: list[dict[str, str]], wrapped: tuple[object, ...]) -> Iterator[Case]:
-    """A rank is stopped for longer than ``--timeout``, by its own clock and by the others'."""
+    """Stop a rank for longer than ``--timeout``, by its own clock and by the clocks of the others."""
     name = f"{what}: --timeout"
     if not lab.session.wants(name):
         return

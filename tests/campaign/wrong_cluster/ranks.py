@@ -1,4 +1,4 @@
-"""Jobs whose ranks have environments of their own."""
+"""Jobs whose ranks have different environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcgnn.launch import mpiexec
 def line(
     program: Sequence[object], variables: Sequence[dict[str, str]], wrapped: Sequence[object] = ()
 ) -> list[object]:
-    """The launcher's command line for one rank with each of ``variables``; ``wrapped``: before the program of the last rank."""
+    """The launcher's command line for one rank with each of ``variables``. wrapped: words before the program of the last rank."""
     launcher = mpiexec.command(1, 1)
     words: list[object] = []
     for rank, own in enumerate(variables):

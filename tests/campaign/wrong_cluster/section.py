@@ -1,4 +1,4 @@
-"""The section."""
+"""The section on nodes that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcgnn.partition.partitioner import partition
 
 
 def run(session: Session) -> Iterator[Case]:
-    """Those that start no ranks first."""
+    """Yield the cases; those that start no ranks come first."""
     parts = _parts(session.new_folder("graph"))
     for group in (files, versions, machines):
         yield from group.cases(session, parts)

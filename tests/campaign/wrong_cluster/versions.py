@@ -16,14 +16,14 @@ from campaign.wrong_cluster.ranks import line as line_of
 
 _OTHER_VERSION = "99.7.0"
 _OTHER_MPI = "Some MPI 7.5"
-# A rank whose MPI library says that it is another one.
+# The program of a rank whose MPI library claims to be another one.
 _OF_ANOTHER_MPI = f"""
 import hpcgnn.comm.mpi_world, hpcgnn.cli.main
 hpcgnn.comm.mpi_world.MpiWorld.library = property(lambda world: {_OTHER_MPI!r})
 hpcgnn.cli.main.main()
 """
 _SECONDS = 90.0
-# What launchers of other MPI libraries tell processes that they start: name of the size, name of the rank.
+# The variables that launchers of other MPI libraries set for their processes: name of the size, name of the rank.
 _LAUNCHERS = {
     "MPICH": ("PMI_SIZE", "PMI_RANK"),
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -33,7 +33,7 @@ _LAUNCHERS = {
 
 
 def cases(session: Session, parts: Path) -> Iterator[Case]:
-    """All of them; ``parts`` is in two parts."""
+    """Yield all cases; ``parts`` has two parts."""
     other = session.folder / "other-version"
     shutil.copytree(ROOT / "hpcgnn", other / "hpcgnn", ignore=shutil.ignore_patterns("__pycache__"))
     (other / "hpcgnn" / "version.py").write_text(f'__version__ = "{_OTHER_VERSION}"\n')
@@ -64,7 +64,7 @@ def _run(session: Session, line: list[object]) -> Ended:
 
 
 def _judged(name: str, ended: Ended, word: str, said_by: int, *, ranks: int = 2) -> Case:
-    """It is to end with exit code 1 and one sentence with ``word``, of so many ranks."""
+    """Return the verdict: the command must end with exit code 1 and one sentence with ``word``, printed by this many ranks."""
     wrong = wrong_end(ended, names=[word], ranks=ranks)
     if not wrong and ended.exit != 1:
         wrong = f"exit code {ended.exit}, where it should be refused: {ended.stdout[-300:]}"
@@ -75,7 +75,9 @@ def _judged(name: str, ended: Ended, word: str, said_by: int, *, ranks: int = 2)
 
 
 def _alone(session: Session, name: str, variables: dict[str, str]) -> Case:
-    """What a launcher of another MPI makes of a rank: a process that has its variables, and that MPI knows alone."""
+    """The environment in which the launcher of another MPI starts a rank: its variables are set, but MPI knows only this
+    process.
+    """
     started = time.monotonic()
     ended = processes.run([*HPCGNN, "info"], folder=session.folder, variables=variables, seconds=_SECONDS)
     case = _judged(name, ended, next(iter(variables)), 1, ranks=0)
