@@ -1,0 +1,148 @@
+"""The pages in docs/explanation name modules, functions and classes that exist; nothing is imported to look."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_blocks import blocks, name_of, without_blocks
+from rank_pool import ROOT
+
+PAGES = sorted((ROOT / "docs" / "explanation").glob("*.md"))
+_CODE = re.compile(r"`([^`\n]+)`")
+# `hpcgnn/plan/cover.py: sources_in_cover`, with a name or without; and the `Aggregator.finish_step` after an "and".
+_PATH = re.compile(r"((?:hpcgnn|native|tests|tools)/[\w/.-]*)(?:: ([\w.]+))?")
+_DOTTED = re.compile(r"hpcgnn(?:\.\w+)+")
+_PAPERS = ROOT / "docs" / "explanation" / "papers.md"
+
+
+@functools.cache
+def names_in(path: Path) -> frozenset[str]:
+    """The names that a module defines or imports, and the members of its classes as ``Class.member``."""
+    return frozenset(_names(ast.parse(path.read_text()).body))
+
+
+def _names(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.ClassDef():
+                yield prefix + node.name
+                yield from _names(node.body, f"{prefix}{node.name}.")
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield prefix + node.name
+                if node.name == "__init__":  # attributes are members as well
+                    yield from (
+                        prefix + each.attr
+                        for each in ast.walk(node)
+                        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+                    )
+            case ast.Assign():
+                targets = (each for target in node.targets for each in ast.walk(target))
+                yield from (prefix + each.id for each in targets if isinstance(each, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield prefix + name
+            case ast.Import() | ast.ImportFrom():
+                yield from (prefix + (each.asname or each.name) for each in node.names)
+            case ast.If():  # names for type checkers, which a package hands out lazily
+                yield from _names(node.body, prefix)
+            case _:
+                pass
+
+
+def wrong_path(code: str) -> bool:
+    """Whether ``code`` is a path, with a name behind it or without, that does not exist."""
+    found = _PATH.fullmatch(code)
+    if found is None:
+        return False
+    path, name = ROOT / found[1], found[2]
+    if not path.exists() or name is None:
+        return not path.exists()
+    known = names_in(path) if path.suffix == ".py" else re.findall(r"\w+", path.read_text())
+    return name not in known
+
+
+def wrong_module(code: str) -> bool:
+    """Whether ``code`` is a dotted name in hpcgnn that does not exist."""
+    if _DOTTED.fullmatch(code) is None:
+        return False
+    folder, (_, *names) = ROOT / "hpcgnn", code.split(".")
+    while names and (folder / names[0]).is_dir():
+        folder, names = folder / names[0], names[1:]
+    if names and (folder / f"{names[0]}.py").exists():
+        module, names = folder / f"{names[0]}.py", names[1:]
+    else:
+        module = folder / "__init__.py"
+    if not names:
+        return not module.exists()
+    known = names_in(module)
+    # Members of a class that the module only imports are looked for where it is defined, by the other rule.
+    return ".".join(names) not in known and (len(names) == 1 or names[0] not in known)
+
+
+def codes(page: Path) -> list[str]:
+    """The words between backticks outside of a page's fenced blocks."""
+    return _CODE.findall(without_blocks(page))
+
+
+def imported(page: Path) -> Iterator[str]:
+    """The names of hpcgnn that the programs of a page import."""
+    for block in blocks(page):
+        if block.kind == "python":
+            for node in ast.walk(ast.parse(block.text)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hpcgnn":
+                    yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_and_functions_that_a_page_names_exist(page: Path) -> None:
+    assert [code for code in codes(page) if wrong_path(code) or wrong_module(code)] == []
+    assert [name for name in imported(page) if wrong_module(name)] == []
+
+
+def test_members_after_an_and_belong_to_the_module_before() -> None:
+    """A table cell may go on with a name of the same module: ``a.py: f`` and ``g``."""
+    pairs = re.findall(r"`(hpcgnn/[\w/]+\.py): [\w.]+` and `([\w.]+)`", _PAPERS.read_text())
+    assert pairs
+    assert [(path, name) for path, name in pairs if name not in names_in(ROOT / path)] == []
+
+
+def test_the_papers_page_leads_into_the_code() -> None:
+    named = [found[1] for code in codes(_PAPERS) if (found := _PATH.fullmatch(code))]
+    assert len({*named}) > 40
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "hpcgnn/plan/covers.py",
+        "hpcgnn/plan/cover.py: sources",
+        "hpcgnn/nn/aggregate.py: Aggregator.no_step",
+        "hpcgnn.plan.no_module",
+        "hpcgnn.kernels.messages.encode",
+        "hpcgnn.no_function",
+        "native/spmm.cpp",
+    ],
+)
+def test_names_that_do_not_exist_are_found(wrong: str) -> None:
+    assert wrong_path(wrong) or wrong_module(wrong)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "hpcgnn/plan",
+        "hpcgnn/plan/cover.py: sources_in_cover",
+        "hpcgnn/nn/aggregate.py: Aggregator.start_step",
+        "hpcgnn.kernels.messages.encode_rows",
+        "hpcgnn.kernels.spmm",
+        "hpcgnn.Trainer.fit",
+        "native/spmm.h",
+    ],
+)
+def test_names_that_exist_are_accepted(right: str) -> None:
+    assert not wrong_path(right)
+    assert not wrong_module(right)
