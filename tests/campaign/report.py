@@ -18,13 +18,29 @@ FOUND = Path(__file__).with_name("found")
 _INTRODUCTION = """\
 # Reliability
 
-Made by `python tests/campaign --out docs/reliability` from the records in the folder `reliability` beside this page.
-
-`tests/campaign` is the program. A case ends well with the result that an undisturbed run has, or with one sentence that says
-what is wrong and exit code 1 or 2, the same on all ranks. All other ends are failures: a traceback, a signal, a hang, a wrong
-result, a file under its final name that is not whole. A defect is counted once, however many cases met it; each that was mended
-has a regression test.
+This page shows what hpcgnn does when something goes wrong: damaged or malicious files, wrong arguments, kills at any moment,
+full and failing disks, cut and slow links, extreme numbers, nodes that differ from each other, and long runs. The program
+`tests/campaign` breaks things on purpose and checks how every command ends. Each section below says what was tested, gives the
+result, and lists the defects that were found.
 """
+_HOW_TO_READ = """\
+## How to read the results
+
+Each case ends in one of these ways:
+
+| end | meaning |
+| --- | --- |
+| right | the result is that of an undisturbed run |
+| refused | the command correctly ended with exit code 1 or 2 and one sentence that says what is wrong, the same on all ranks |
+| failed | anything else: a traceback, a signal, a hang, a wrong result, or an incomplete file under its final name |
+| skipped | the case was not run, for the reason given |
+
+A defect counts once, however many cases met it. Every fixed defect has a regression test, named beside it.
+
+The page is made from the records in the folder `reliability` beside it. `python tests/campaign --out docs/reliability` runs
+all sections again, and `python tests/campaign --short` runs the short form that also runs in CI.
+"""
+_SHOWN = {LEFT_OUT: "skipped"}  # the names of ends that records do not have
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -61,8 +77,23 @@ def write(folder: Path) -> Path:
 def page(folder: Path) -> str:
     """The whole text."""
     found = records(folder)
-    blocks = [_INTRODUCTION, _summary(found), *map(_of_section, found)]
+    blocks = [_INTRODUCTION, _result(found), _summary(found), _HOW_TO_READ, *map(_of_section, found)]
     return "\n".join(blocks)
+
+
+def _result(found: list[dict[str, Any]]) -> str:
+    """A paragraph with the result of all sections."""
+    tried = sum(sum(ends.values()) - ends[LEFT_OUT] for ends in map(totals, found))
+    of_all = [each for record in found for each in defects(record["section"])]
+    left = sum("left" in each for each in of_all)
+    words = f"{tried:,} cases were tried, and {len(of_all)} defects were found. "
+    words += f"{len(of_all) - left} of them are fixed." if left else "All of them are fixed."
+    if left:
+        words += (
+            f" The other {left} are explained in their sections: they are properties of MPI, PyTorch Geometric or the memory"
+            " allocator, or do no harm."
+        )
+    return "\n".join(["## Result", "", words, ""])
 
 
 def _summary(found: list[dict[str, Any]]) -> str:
@@ -74,37 +105,74 @@ def _summary(found: list[dict[str, Any]]) -> str:
         title = section(record["section"]).title
         numbers = (tried, ends[FAILED], failing(record), ends[LEFT_OUT], len(of_section), left)
         rows.append((f"[{title}](#{_anchor(title)})", *numbers))
-    heads = ("section", "cases tried", "failed in this run", "fail still", "left out", "defects found", "defects left")
+    heads = (
+        "section",
+        "cases tried",
+        "failed at first",
+        "failing after the fixes",
+        "skipped",
+        "defects found",
+        "defects left",
+    )
     return _table(heads, rows)
 
 
 def _of_section(record: dict[str, Any]) -> str:
     this = section(record["section"])
     on = record["on"]
-    lines = [f"## {this.title}", "", this.about, ""]
-    lines += [
-        f"`{record['command']}`: {record['seconds'] / 60:.0f} min on {on['cpu']}, {on['cores']} cores, {on['mpi']}, Python"
-        f" {on['python']}, hpcgnn {on['hpcgnn']}, {on['date']}; the longest case took {record['longest_case_seconds']:.0f} s.",
-        "",
-    ]
     ends = [end for end in ENDS if totals(record)[end]]
     rows = [(group, *(counts.get(end, 0) for end in ends)) for group, counts in record["groups"].items()]
-    lines.append(_table(("cases", *ends), rows))
+    lines = [f"## {this.title}", "", this.about.strip(), "", "**Result**", "", _in_words(record), ""]
+    lines.append(_table(("cases", *(_SHOWN.get(end, end) for end in ends)), rows))
     if record["facts"]:
         rows = [(fact["name"], f"{_number(fact['value'])} {fact['unit']}".strip()) for fact in record["facts"]]
         lines.append(_table(("measured", ""), rows))
-    lines += _listed(record["listed"], FAILED, "Failures of this run:") + _listed(
-        record["listed"], LEFT_OUT, "Left out:"
-    )
+    lines += _defects(defects(record["section"]))
+    lines += _listed(record["listed"], FAILED, "**Cases that failed in the recorded run**")
     if again := record.get("again"):
-        ends = totals(again)
+        ends_again = totals(again)
         lines += [
-            f"Run again with hpcgnn {again['on']['hpcgnn']}, after it had been mended: of the cases with these names"
-            f" {ends[RIGHT]} end right, {ends[REFUSED]} are refused, and {ends[FAILED]} fail.",
+            f"These cases were run again with hpcgnn {again['on']['hpcgnn']}, after the fixes: {ends_again[RIGHT]} end right,"
+            f" {ends_again[REFUSED]} are refused, and {ends_again[FAILED]} fail. (The words that select them also select other"
+            " cases with such names.)",
             "",
         ]
-    lines += _defects(defects(record["section"]))
+    lines += _listed(record["listed"], LEFT_OUT, "**Skipped cases**")
+    lines += [
+        f"Recorded by `{record['command']}` in {record['seconds'] / 60:.0f} min on {on['cpu']}, {on['cores']} cores, {on['mpi']},"
+        f" Python {on['python']}, hpcgnn {on['hpcgnn']}, {on['date']}. The longest case took"
+        f" {record['longest_case_seconds']:.0f} s.",
+        "",
+    ]
     return "\n".join(lines)
+
+
+def _in_words(record: dict[str, Any]) -> str:
+    """The result of a section in two or three sentences."""
+    ends, found = totals(record), defects(record["section"])
+    tried, failed, left = sum(ends.values()) - ends[LEFT_OUT], ends[FAILED], sum("left" in each for each in found)
+    words = (
+        f"{tried:,} cases were tried, and {failed:,} of them failed."
+        if failed
+        else f"{tried:,} cases were tried, and none failed."
+    )
+    if failed:
+        still = failing(record)
+        words += " After the fixes none of these fails." if not still else f" {still:,} of these still fail, see below."
+    state = "all are fixed" if not left else f"{len(found) - left:,} are fixed"
+    return (
+        f"{words} The section has found {_count(len(found), 'defect')}, of which {state}."
+        if len(found) > 1
+        else f"{words} {_one(found)}".strip()
+    )
+
+
+def _one(found: list[dict[str, Any]]) -> str:
+    return f"The section has found one defect, which is {'left' if 'left' in found[0] else 'fixed'}." if found else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
 
 
 def _listed(cases: list[dict[str, Any]], end: str, head: str) -> list[str]:
@@ -121,10 +189,10 @@ def _listed(cases: list[dict[str, Any]], end: str, head: str) -> list[str]:
 
 
 def _defects(found: list[dict[str, Any]]) -> list[str]:
-    mended = [f"- {each['what']} `{each['test']}`" for each in found if "left" not in each]
-    left = [f"- {each['what']} Left: {each['left']}" for each in found if "left" in each]
-    lines = ["Found and mended, with the test of each:", "", *mended, ""] if mended else []
-    return lines + (["Left:", "", *left, ""] if left else [])
+    fixed = [f"- {each['what']} Test: `{each['test']}`" for each in found if "left" not in each]
+    left = [f"- {each['what']} {each['left']}" for each in found if "left" in each]
+    lines = ["**Defects that were found and fixed**", "", *fixed, ""] if fixed else []
+    return lines + (["**Defects that are left, and why**", "", *left, ""] if left else [])
 
 
 def _short(text: str) -> str:

@@ -361,14 +361,21 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.partition("[")[0].strip()).lower()
 
 
+_ABOUT = """\
+- The tests of the native kernels run under AddressSanitizer and UBSan, called from C++ and from Python.
+- They also run under ThreadSanitizer, with an OpenMP runtime that ThreadSanitizer understands: with libgomp it would report
+  every barrier.
+- Compiled loops run with bounds checking.
+- Open MPI checks the arguments of its calls, and reports the windows, files and memory that are left when a job ends.
+- The source must pass ruff's security rules, and each requirement has one pinned version, which must be installed.
+
+Any report and any failing test is a failure. Cases with a deliberate error must be reported.
+"""
+
 SECTION = Section(
     "sanitizers",
     "Sanitizers and static checks",
-    "Native kernels run their tests under AddressSanitizer and UBSan, called by C++ and by Python, and under ThreadSanitizer,"
-    " with an OpenMP that it can look into (of libgomp's it would report every barrier). Compiled loops run with bounds checking."
-    " Open MPI checks the arguments of its calls and says which windows, files and memory are left when a job ends. The source"
-    " passes ruff's security rules; each requirement has one pinned version, which is installed. A failure is any report, and"
-    " a test that does not pass; cases that are wrong on purpose must be reported.",
+    _ABOUT,
     _run,
     share=1.0,
 )

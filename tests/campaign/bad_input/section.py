@@ -88,8 +88,8 @@ def _guided(session: Session, kind: str, group: str, inputs: Path) -> Iterator[C
         yield Case(group, f"{kind}, failed {number}", FAILED, f"{failure['said']}: {failure['text']}"[:_LONGEST_SAID])
     reached = _PROGRESS.findall(ended.stderr)
     if reached:
-        session.add_fact(f"{group}: branches of its parser that were reached", int(reached[-1][0]))
-        session.add_fact(f"{group}: texts that each reached something new", int(reached[-1][1]))
+        session.add_fact(f"{group}: branches of its parser reached", int(reached[-1][0]))
+        session.add_fact(f"{group}: inputs that reached new branches", int(reached[-1][1]))
 
 
 def _case(told: dict[str, Any]) -> Case:
@@ -105,17 +105,27 @@ def _tail(path: Path) -> str:
     return " | ".join(path.read_text(errors="replace").strip().splitlines()[-4:])[-_LONGEST_SAID:]
 
 
+_ABOUT = """\
+Each case gives one faulty input to one command or function:
+
+- a valid file in which a bit, a value, a shape, a type or a line was changed at random, from a seed;
+- files that are cut off at every 4 KiB, and headers that claim 2^60 rows;
+- files with Python code in them, and checkpoints of other runs;
+- a value of a command-line option, an environment variable, or an argument of a public Python function.
+
+Text formats with a parser in Python are also fuzzed by Atheris for thousands of inputs. It keeps each input that reached new
+code, and changes it further. Graphs that are accepted are compared with the result of a second reader.
+
+A case fails unless it ends with a right result, or with exit code 1 or 2 on all ranks and one sentence that names the file,
+the option or the argument. The following are failures, too: a run of more than 30 s, damage that is accepted and changes the
+result, a temporary or incomplete file that is left behind, memory of more than twice the file's size (plus the memory for the
+valid file and 32 MiB), and code from a file that was executed.
+"""
+
 SECTION = Section(
     "bad_input",
     "Bad input",
-    "Each case gives one thing that is wrong to one command or function: a valid file with a bit, a value, a shape, a type or a"
-    " line of it changed by chance from a seed, files cut at every 4 KiB, headers that claim 2^60 rows, files with Python code in"
-    " them, checkpoints of other runs, a value of an option of the command line, an environment variable, an argument of a public"
-    " Python function. Texts whose parsers are Python are changed thousands of times more by Atheris, which keeps what reached"
-    " new code, to change it further; what is accepted of graphs is compared with a second reader. A case fails where the end is"
-    " not a right result or one sentence that names the file, the option or the argument, with exit code 1 or 2 on all ranks: a"
-    " traceback, a signal, more than 30 s, damage accepted with another result, a temporary or half-made file left behind, memory"
-    " of more than twice the file (beside what the valid file takes, and 32 MiB), or code from a file that ran.",
+    _ABOUT,
     _run,
     share=5.0,
 )

@@ -62,7 +62,7 @@ def run(session: Session) -> Iterator[Case]:
         yield from mounts.cases(bench)
         if not session.short:
             yield from _on_ranks(bench)
-        session.add_fact("calls on files of commands, by kind", ", ".join(f"{n} {k}" for k, n in bench.met.items()))
+        session.add_fact("system calls on files, by kind", ", ".join(f"{n} {k}" for k, n in bench.met.items()))
 
 
 def _check(ended: Ended) -> None:

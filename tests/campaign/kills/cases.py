@@ -118,14 +118,14 @@ def run(session: Session) -> Iterator[Case]:
 
 
 def _add_facts(session: Session, tally: Tally) -> None:
-    session.add_fact("kills that hit a command at work", len(tally.seconds))
-    session.add_fact("commands that had ended before their kill, tried again earlier", tally.too_late)
-    session.add_fact("kills at which a temporary file of a checkpoint was there", tally.in_checkpoints)
-    session.add_fact("files and folders that Open MPI itself left, of killed launchers", tally.of_open_mpi)
+    session.add_fact("kills that hit a running command", len(tally.seconds))
+    session.add_fact("commands that ended before the kill, and were tried again with an earlier one", tally.too_late)
+    session.add_fact("kills while a temporary file of a checkpoint existed", tally.in_checkpoints)
+    session.add_fact("files and folders left behind by killed launchers of Open MPI", tally.of_open_mpi)
     if tally.seconds:
-        session.add_fact("a kill with all that belongs to it, median", round(statistics.median(tally.seconds), 1), "s")
+        session.add_fact("duration of a case, median", round(statistics.median(tally.seconds), 1), "s")
         session.add_fact(
-            "until all processes of a killed job had ended, longest", round(max(tally.until_ended), 1), "s"
+            "time until all processes of a killed job had ended, longest", round(max(tally.until_ended), 1), "s"
         )
 
 

@@ -216,7 +216,7 @@ def _tried(lab: Lab, planned: Planned) -> Case:
     place = Place(place.rank, what, 1 + int(draw.integers(most)))
     outcome, run = _disturbed(lab, planned, place, host=int(draw.integers(_HOSTS)), share=float(draw.random()))
     if not outcome.reached and outcome.ended is None:
-        return made(LEFT_OUT, f"such a run does not always come to the {planned.phase} that was chosen")
+        return made(LEFT_OUT, f"a run with these settings does not always reach the chosen phase, {planned.phase!r}")
     lab.hit[planned.phase] += outcome.reached
     wrong = _wrong(lab, planned, outcome, run)
     end = FAILED if wrong else RIGHT if outcome.ended is None else REFUSED
@@ -280,23 +280,32 @@ def _cut_at_the_very_end(lab: Lab) -> Case:
 
 
 def _add_facts(lab: Lab) -> None:
-    lab.session.add_fact("longest time from a fault that lasts to the end of the job", lab.longest_end, "s")
+    lab.session.add_fact("longest time from a permanent fault to the end of the job", lab.longest_end, "s")
     for phase, count in lab.hit.items():
         lab.session.add_fact(f"faults in the phase {phase!r}", count)
 
 
+_ABOUT = """\
+Four ranks train on four virtual hosts of one machine, with links of 50 Mbit/s, every staleness policy and several bit-widths.
+One rank stops just before it waits for something in a chosen phase. Then one of these faults is made, and the rank continues:
+
+- a link is cut for good, or for up to 1.5 s, or it fails and recovers repeatedly;
+- all links are limited to 1 Mbit/s for up to 2 s;
+- a rank is stopped for 0.3 to 20 s.
+
+The phases are the start (reading the graph and its plan), the forward and backward passes, the reduction of gradients, the
+exchange of an epoch's times, evaluations, checkpoints, the decisions of policies, and the end.
+
+A case fails if a run that finishes differs in one bit of a loss, a metric or a weight from an undisturbed run (policies that
+depend on the clock replay their observations), or if a run ends early although its fault was over before `--timeout`. If the
+fault was not over, a case fails if the run hangs, if it does not end with exit code 1 and one sentence from each rank, or if
+an epoch that was written before the end differs in one bit.
+"""
+
 SECTION = Section(
     "network",
     "The network",
-    "Four ranks train on four virtual hosts of one machine with links of 50 Mbit/s, with every staleness policy and several"
-    " numbers of bits. A rank stops where it is about to wait for something of a chosen phase; then a link is cut, for good or"
-    " for up to 1.5 s, or cut and healed in fits, or all links go down to 1 Mbit/s for up to 2 s, or a rank is stopped for 0.3"
-    " to 20 s; and the rank goes on. Phases are the start (reading the graph and its plan), forward, backward, the reduction of"
-    " gradients, the times of an epoch, evaluations, checkpoints, what policies agree on, and the end. A failure is a run that"
-    " comes to its end with another bit in a loss, a metric or a weight than a run that nothing happened to (policies that go"
-    " by the clock are replayed from what they saw); a run that ends though its fault was over before `--timeout`; and, where it"
-    " was not, a hang, an end without exit code 1 and one sentence of each rank, or an epoch written before the end with"
-    " another bit.",
+    _ABOUT,
     run,
     share=2.0,
 )

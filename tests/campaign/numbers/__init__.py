@@ -65,24 +65,31 @@ def _cases(session: Session) -> Iterator[Case]:
         yield from training.run(session, group, count)
 
 
+_ABOUT = """\
+Trainings of three epochs get unusual inputs: features of 1e30 and 1e-30, denormal numbers, zeros of both signs, equal rows,
+integers too large for float32, and the largest float32 numbers; graphs with one node, without edges, with a node that has all
+edges, and with fewer nodes than ranks; one class, one training node, and no validation nodes. The cases cover every pair of
+these inputs and of the values of 15 settings (model, strategy, bit-width, coding, staleness, arithmetic, normalisation, task,
+and others).
+
+- With float32 messages and without stale rows, P ranks must have the losses and gradients of one process. The tolerance is
+  2e-4 of the largest value (1e-9 in float64). If a change of the last bits of the inputs changes the results of one process
+  by more, the tolerance is 20 times that change.
+- With rounded or stale messages, every value of every message must be within one step of its row's grid, and a training must
+  stay finite where that of one process does.
+- A training whose loss, messages or gradients overflow must end with a sentence that names the epoch, the same on all ranks,
+  and must leave its last checkpoint unchanged.
+- The message kernels get rows with NaN, infinities, subnormal numbers and ranges beyond float32: all backends and instruction
+  sets must produce the same bytes, within the bound.
+
+Every other end is a failure: different numbers, a non-finite number in a run that ends normally, a missing sentence, ranks
+that end differently, or a hang.
+"""
+
 SECTION = Section(
     name="numbers",
     title="Numbers",
-    about=(
-        "Trainings of three epochs with features of 1e30, 1e-30, denormals, zeros of both signs, equal rows, numbers "
-        "beyond which float32 has no whole numbers, and the largest that there are; on graphs of one node, without "
-        "edges, with a node that has all edges, and with fewer nodes than ranks; with one class, one training node, "
-        "none for validation. Every pair of these and of the values of 15 settings (model, strategy, bits, coding, "
-        "staleness, arithmetic, norm, task, ...) is in a case. Without rounded or stale messages P ranks must have "
-        "the losses and gradients of one process: to 2e-4 of the largest (1e-9 in float64), or, where one process' "
-        "own results move farther when its inputs move by their last bits, to 20 times that. With them, every value "
-        "of every message must arrive within a step of its row's grid, and a training must be finite where one "
-        "process' is. A training whose loss, messages or gradients overflow is refused with a sentence that names the"
-        " epoch, the same on all ranks, and leaves its last checkpoint as it was. The kernels of messages get rows "
-        "with NaN, infinities, ranges beyond float32 and subnormal ones: all backends and instruction sets must make "
-        "the same bytes, within the bound. Failures are any other end: other numbers, a number that is not finite in "
-        "a run that ends well, no sentence, ranks that end differently, a hang."
-    ),
+    about=_ABOUT,
     run=_run,
     share=1.5,
 )

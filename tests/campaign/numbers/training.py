@@ -22,7 +22,7 @@ from hpcgnn.comm.thread_world import on_threads
 ALIKE, ROUNDED = "P ranks equal one process", "rounded, stale and delta messages"
 _HANG_SECONDS = 20.0
 _UNSURE = "one process ends otherwise where its inputs move by their last bits"
-_ILL = "one process' own results move farther than 2e-4 where its inputs move by their last bits"
+_ILL = "the results of one process change by more than 2e-4 if the last bits of its inputs change"
 NOTES = (_UNSURE, _ILL)
 
 

@@ -14,14 +14,20 @@ def _run(session: Session) -> Iterator[Case]:
     yield from names.cases(session)
 
 
+_ABOUT = """\
+The statements of SECURITY.md are put to the test. The source is searched for anything that executes what it reads. The cases
+make and read files that contain code, HDF5 files that point to other files, links in the place of temporary files, and
+folders that belong to other users. File names with blanks, quotes, commands, newlines and escape sequences are passed to
+every command and job script.
+
+A case fails if code is executed, if a file elsewhere is read or written, if a file mode lets other users write, if an escape
+sequence is printed, or if the result differs from that with a plain name.
+"""
+
 SECTION = Section(
     "security",
     "Security",
-    "What SECURITY.md says is tried. The source is searched for anything that runs what it reads. Files with code in them, HDF5"
-    " files that point to others, links in the place of temporary files and folders of others are made and read. Names of files"
-    " with blanks, quotes, commands, newlines and escape sequences go through every command and job script. A failure is code"
-    " that runs, a file elsewhere that is read or written, a mode that lets others write, an escape sequence that is printed,"
-    " and another result than that with a plain name.",
+    _ABOUT,
     _run,
     share=1.0,
 )

@@ -319,5 +319,5 @@ def _shared_memory(session: Session, parts: Path) -> tuple[str, str]:
         time.sleep(0.01)
     processes.finish(process)
     wide = [f"{name} ({mode:o})" for name, mode in seen.items() if mode & 0o022]
-    session.add_fact("files in /dev/shm that were looked at", len(seen))
+    session.add_fact("files in /dev/shm inspected", len(seen))
     return (FAILED, f"others may write {wide[0]}") if wide else (RIGHT, "")

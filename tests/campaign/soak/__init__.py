@@ -88,24 +88,29 @@ def _judged(session: Session, group: str, job: jobs.Job) -> Iterator[Case]:
         session.add_fact(f"{group}: seconds", round(time.monotonic() - started))
 
 
+_ABOUT = """\
+Two kinds of jobs run for a long time:
+
+- 16 ranks on the machine's cores train 1,000 epochs with AdaQP's bit-widths and PipeQS' staleness, with an evaluation and a
+  checkpoint every ten epochs. They do it twice. The second run replays the times that the first one observed (`--replay`),
+  and losses, metrics, bit-widths, ages of rows and weights must be equal bit for bit.
+- Two ranks of one job load parts, build a model, train two epochs and drop everything, 200 times. The model is in turn one of
+  this package and a distributed one of PyG.
+
+Meanwhile every rank is observed from outside: its private memory, open files, threads, and files of shared memory. A library
+in front of MPI counts requests, communicators, datatypes, windows and groups, and the bytes that malloc has given out.
+
+Memory passes if it does not grow: a line is fitted to a rank's memory after the first fifth of the samples, and either the 95
+% interval of its slope contains 0, or 1,000 epochs (or rounds) at this slope add less than 1 % of the rank's memory. (The
+short form of this section, with 200 epochs on 2 ranks, allows 8 %, because buffers are still being allocated.) Counts must
+not be higher in the last quarter than in the first. At the end no request may be active, and no file of shared memory and no
+temporary file may be left.
+"""
+
 SECTION = Section(
     name="soak",
     title="Long runs",
-    about=(
-        "16 ranks on the machine's cores train 1,000 epochs with AdaQP's bits and PipeQS' staleness, with an "
-        "evaluation and a checkpoint every ten epochs; twice, the second time with the times that the first "
-        "one saw (`--replay`): losses, metrics, bits, ages and weights must be equal to the bit. Two ranks of "
-        "one job load parts, build a model (by turns one of this package and one of PyG's that is "
-        "distributed), train two epochs and drop all, 200 times. Meanwhile every rank is looked at from "
-        "outside: memory that no other process has, open files, threads, files of shared memory; and a "
-        "library that stands before MPI's own counts requests, communicators, datatypes, windows and groups, "
-        "and what malloc has given out. Behind the first fifth of the samples a line is fitted to a rank's "
-        "memory: it is flat where the interval (95 %) of the slope reaches 0, or where 1,000 epochs (rounds) "
-        "at this slope add less than 1 % of the rank's memory (8 % in the short form, of 200 epochs on 2 "
-        "ranks, in which buffers are still taken). Counts may not be higher in the last quarter than in the "
-        "first, no request may be under way at the end, and no file of shared memory and no temporary file "
-        "may be left."
-    ),
+    about=_ABOUT,
     run=_run,
     share=1.5,
 )

@@ -28,18 +28,27 @@ def _parts(folder: Path) -> Path:
     return folder / "parts.h5"
 
 
+_ABOUT = """\
+Two ranks run on nodes that differ. The cases, and what counts as a failure:
+
+- **Versions and launchers.** One rank has another version of hpcgnn, reports another MPI library, or was started by the
+  launcher of another MPI. Anything but exit code 1 and one sentence that names the difference is a failure.
+- **Instruction sets and clocks.** One rank has another instruction set (`HPCGNN_ISA`), or a clock that is wrong by hours or
+  days, in the time of day and in the time since boot. A loss, metric or weight that differs in one bit from that of equal
+  ranks is a failure. If torch's own kernels use another instruction set, the last bits may differ from such a run, but not
+  between the ranks.
+- **Copies of parts.h5.** One rank reads another copy: other parts, other values with valid checksums, changed bytes, another
+  plan or none, half of the file, or no file. A copy that is accepted is a failure, and so is a sentence that differs between
+  the ranks.
+- **Changed bits.** One bit of each array of each part and its plan is changed. `hpcgnn check` must name the array and the
+  part.
+- **Format versions.** Files of every format version so far must be read, and files of unknown versions must be refused.
+"""
+
 SECTION = Section(
     "wrong_cluster",
     "A wrong cluster",
-    "Two ranks whose nodes are not alike. One runs another version of hpcgnn, or says that its MPI library is another one, or was"
-    " started by the launcher of another MPI: a failure is anything but one sentence that names it, and exit code 1. One has"
-    " another instruction set (`HPCGNN_ISA`), or a clock that is hours or days off, in the time of day and since the machine was"
-    " started: a failure is another bit in a loss, a metric or a weight than ranks have that are alike; where torch's own"
-    " kernels take another instruction set, last bits may differ from such a run, but not between the ranks. One reads another"
-    " copy of parts.h5: other parts, other values with checksums that fit, changed bytes, another plan or none, half of the"
-    " file, or no file: a failure is a copy that is accepted, or a sentence that is not the same on both. A bit of each array"
-    " of each part and its plan is changed: a failure is `hpcgnn check` not naming the array and the part. Files of every"
-    " version that there has been are read, and those of versions that there have not been are refused.",
+    _ABOUT,
     run,
     share=1.5,
 )
