@@ -54,7 +54,7 @@ def _names(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
 
 
 def wrong_path(code: str) -> bool:
-    """Whether ``code`` is a path, with a name behind it or without, that does not exist."""
+    """Return whether ``code`` is a path, with a name behind it or without, that does not exist."""
     found = _PATH.fullmatch(code)
     if found is None:
         return False
@@ -66,7 +66,7 @@ def wrong_path(code: str) -> bool:
 
 
 def wrong_module(code: str) -> bool:
-    """Whether ``code`` is a dotted name in hpcgnn that does not exist."""
+    """Return whether ``code`` is a dotted name in hpcgnn that does not exist."""
     if _DOTTED.fullmatch(code) is None:
         return False
     folder, (_, *names) = ROOT / "hpcgnn", code.split(".")
