@@ -1,0 +1,80 @@
+"""docs/reference/environment.md has a line for every environment variable that the code reads or sets, and for no other one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rank_pool import ROOT
+
+PAGE = ROOT / "docs" / "reference" / "environment.md"
+# What a function calls the environment that it is given.
+_ENVIRONMENTS = ("os.environ", "variables")
+
+
+class Reader(ast.NodeVisitor):
+    """The variables that a module names: ``os.environ["A"]``, ``.get("A")``, ``.setdefault("A")``, ``"A" in os.environ``, and
+    ``envvar="A"`` of click. A name in place of ``"A"`` is that of a constant, or of a loop over constants."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.found: set[str] = set()
+        self._values: dict[str, ast.expr] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._values[node.targets[0].id] = node.value
+            elif isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
+                self._values.setdefault(node.target.id, node.iter)
+        self.visit(tree)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if ast.unparse(node.value) == "os.environ":
+            self._add(node.slice)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.found |= {
+            key.value.value for key in node.keywords if key.arg == "envvar" and isinstance(key.value, ast.Constant)
+        }
+        function = node.func
+        asked = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+        if asked in _ENVIRONMENTS and ast.unparse(function).endswith((".get", ".setdefault", ".pop")):
+            self._add(node.args[0])
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if isinstance(node.ops[0], ast.In | ast.NotIn) and ast.unparse(node.comparators[0]) in _ENVIRONMENTS:
+            self._add(node.left)
+        self.generic_visit(node)
+
+    def _add(self, name: ast.expr) -> None:
+        self.found |= set(self._texts(name))
+
+    def _texts(self, node: ast.expr) -> Iterator[str]:
+        if isinstance(node, ast.Constant):
+            yield str(node.value)
+        elif isinstance(node, ast.Tuple):
+            for each in node.elts:
+                yield from self._texts(each)
+        else:
+            assert isinstance(node, ast.Name), f"cannot tell which variable {ast.unparse(node)} is"
+            assert node.id in self._values, f"cannot tell which variable {node.id} is"
+            yield from self._texts(self._values[node.id])
+
+
+def variables_of(path: Path) -> set[str]:
+    return Reader(ast.parse(path.read_text())).found
+
+
+def test_the_page_has_every_variable_that_the_code_names() -> None:
+    modules = [*(ROOT / "hpcgnn").rglob("*.py"), ROOT / "native" / "build.py"]
+    named = set().union(*map(variables_of, modules))
+    first_cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)} == named
+
+
+def test_native_code_reads_no_variable() -> None:
+    sources = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".cpp", ".h", ".c")]
+    assert sources
+    assert [str(path) for path in sources if "getenv" in path.read_text()] == []
