@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Before torch, whose threads would otherwise spin while they wait, in each of the processes that share few cores.
+# Set before torch is imported: its threads would otherwise spin while they wait, in several processes that share few cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
 
-# Before Triton is imported: its interpreter runs the kernels for GPUs here, on tensors of the CPU.
+# Set before Triton is imported: its interpreter runs the kernels for GPUs here, on tensors of the CPU.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -23,18 +23,18 @@ from hypothesis import settings
 from rank_pool import ROOT, RankPool, launched
 from requires import require
 
-settings.register_profile("repeatable", derandomize=True)  # what fails here fails for whoever looks into it
+settings.register_profile("repeatable", derandomize=True)  # a failure here can be repeated by others
 settings.load_profile("repeatable")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The same numbers in every run, whichever tests run."""
+    """Seed all generators, so that random numbers do not depend on the selection of tests."""
     torch.manual_seed(0)
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start ranks are marked by what they use: the Makefile runs them one by one, beside all others."""
+    """Mark tests that start ranks by the fixtures that they use, because the Makefile runs them one by one, beside all others."""
     for item in items:
         if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_interpreted(item: pytest.Item) -> bool:
-    """Kernels in Triton, each of whose programs takes the interpreter a millisecond."""
+    """Return whether a test uses kernels in Triton, each of whose programs takes the interpreter a millisecond."""
     given = getattr(getattr(item, "callspec", None), "params", {}).values()
     return item.path.stem.startswith("test_triton") or any(isinstance(one, str) and one == "triton" for one in given)
 
@@ -63,21 +63,26 @@ def shared_data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def mpirun() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``mpirun(n, args)``: ``python *args`` on ``n`` ranks, in a launch of its own. For what a process's start or end is."""
+    """``mpirun(n, args)`` runs ``python *args`` on ``n`` ranks in a separate launch. It is for tests of the start or end of a
+    process.
+    """
     _require_launcher()
     return launched
 
 
 @pytest.fixture(scope="session")
 def mpi_ranks() -> Iterator[Callable[[int], RankPool]]:
-    """``mpi_ranks(n)``: ``n`` ranks, of one launch for all tests, that run programs and command lines."""
+    """``mpi_ranks(n)``: ``n`` ranks that run programs and command lines; all tests share one launch."""
     yield from _pools(lambda pool: None)
 
 
 @pytest.fixture(scope="session")
 def device_ranks() -> Iterator[Callable[[int], RankPool]]:
-    """The same for programs that use the stand-in (tests/standin): torch counts devices at a process's first backward pass, when
-    it must be known, and it is to be left in no other test's processes."""
+    """The same for programs that use the stand-in (tests/standin).
+
+    torch counts devices at the first backward pass of a process, so the stand-in must be known by then, and it must not appear
+    in the processes of other tests.
+    """
     from ranks.devices import know_standin
 
     yield from _pools(lambda pool: None if torch.cuda.is_available() else pool.run(know_standin))
@@ -95,14 +100,16 @@ def _pools(prepare: Callable[[RankPool], object]) -> Iterator[Callable[[int], Ra
 
     yield of
     for pool in pools.values():
-        pool.let_go()  # all, before any is waited for
+        pool.let_go()  # tell all to end before waiting for any of them
     for pool in pools.values():
         pool.close()
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A running Slurm of one node, which claims to have two GPUs; the value is the environment in which its commands find it."""
+    """A running Slurm with one node, which claims to have two GPUs; the value is the environment in which its
+    commands find it.
+    """
     require(os.geteuid() == 0, "root, to start a Slurm")
     require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")

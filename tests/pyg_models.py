@@ -1,4 +1,4 @@
-"""The native models, made of PyG's layers: what they must be equal to. No dropout; weights are set by :func:`load`."""
+"""The native models built from PyG's layers, as references, without dropout. :func:`load` sets their weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORMS = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": lam
 
 
 class Reference(torch.nn.Module):
-    """``model(x, edge_index, weight)`` of a whole graph."""
+    """``model(x, edge_index, weight)`` for a whole graph."""
 
     def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Propagated(Reference):
 
 
 REFERENCES = {"jknet": Jumping, "gcnii": Deep, "sgc": Simple, "appnp": Propagated, "dagnn": Propagated}
-# Of our names, by the end of the name: PyG's, whether transposed, and the shape PyG gives it.
+# For the end of our parameter's name: PyG's name, whether it is transposed, and its shape in PyG.
 _LEAVES = {
     "gin": {"weight": ("nn.0.weight", True), "bias": ("nn.0.bias", False), "out.weight": ("nn.2.weight", True),
             "out.bias": ("nn.2.bias", False), "eps": ("eps", False)},
@@ -136,7 +136,7 @@ _LEAVES["jknet"] = _LEAVES["gcn"]
 
 
 def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
-    """Our parameters, or their gradients, under PyG's names, in its orientation and shape."""
+    """Our parameters, or their gradients, with PyG's names, orientation and shapes."""
     renamed = {}
     for name, value in values.items():
         head, *leaf = name.split(".")

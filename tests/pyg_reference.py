@@ -1,4 +1,4 @@
-"""The same training in single-process PyTorch Geometric: what every rank count must reproduce."""
+"""The same training in single-process PyTorch Geometric, whose results any number of ranks must reproduce."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def train(
     dtype: torch.dtype,
     propagated: Callable[[int], torch.Tensor] | None = None,
 ) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
-    """Losses of ``epochs``, the first epoch's gradients by PyG's names, and the final scores (N, C).
+    """The losses of ``epochs``, the gradients of the first epoch by PyG's names, and the final scores (N, C).
 
-    ``propagated(epoch)`` says of which nodes (N,) the label is an input if they are training nodes.
+    propagated: ``propagated(epoch)`` returns the nodes (N,) whose label is an input if they are training nodes.
     """
     model = Stack(config, graph.x.shape[1], graph.num_classes).to(dtype)
     model.load_state_dict(to_pyg(config, state), strict=False)
     for conv in model.layers[:-1] if config.norm == "batch" else ():
-        conv.lin_l.bias.requires_grad_(False)  # as if it had none, which has no gradient but rounding
+        conv.lin_l.bias.requires_grad_(False)  # such a bias has no gradient but rounding errors
     x = torch.from_numpy(graph.x.toarray() if sp.issparse(graph.x) else graph.x).to(dtype)
     edge_index = torch.from_numpy(graph.edge_index)
     weight = None if graph.weight is None else torch.from_numpy(graph.weight).to(dtype)
@@ -37,7 +37,7 @@ def train(
     embedding = None
     if propagated is not None:
         embedding = torch.nn.Parameter(state["embed_labels.weight"].clone().to(dtype))
-        model.register_parameter("embed_labels_weight", embedding)  # a name may hold no dot
+        model.register_parameter("embed_labels_weight", embedding)  # PyTorch allows no dot in this name
 
     def inputs(nodes: torch.Tensor) -> torch.Tensor:
         if embedding is None:
@@ -52,7 +52,7 @@ def train(
         optimiser.zero_grad()
         drawn = nobody if propagated is None else propagated(epoch)
         learned = mask & ~drawn
-        if not learned.any():  # an epoch without a node to learn from changes nothing
+        if not learned.any():  # an epoch without training nodes changes nothing
             losses.append(0.0)
             continue
         loss = _loss(model(inputs(drawn), edge_index, weight), y, learned)

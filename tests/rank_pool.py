@@ -1,7 +1,7 @@
-"""MPI ranks that one launch starts and that then run one thing after another, and the same interface on threads.
+"""MPI ranks that are launched once and then run one program after another, and the same interface for ranks that are threads.
 
-Starting ranks takes seconds, most of them for imports; what a test wants of them often takes milliseconds. So a session has
-one launch for each number of ranks, and each test gives it something to do: a program of tests/ranks, or a command line.
+Starting ranks takes seconds, most of them for imports, while a test often needs milliseconds. So a test session has one launch
+for each number of ranks, and each test gives it work: a program of tests/ranks, or a command line.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from hpcgnn.launch import mpiexec
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 300.0
-# A rank's failure may be what all ranks agree on, or leave the others waiting: so long they have to say so, too.
+# Seconds that other ranks have to report a failure, which may be one on which all agree, or one that leaves them waiting.
 _GRACE_SECONDS = 3.0
 
 
 def import_path() -> str:
-    """PYTHONPATH of ranks: the package, and the tests' helpers."""
+    """The PYTHONPATH of ranks: the package, and the tests' helpers."""
     return os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a launcher in the way that makes it end its ranks; killed outright, it would leave them behind."""
+    """Stop a launcher so that it ends its ranks, which it would leave behind if it were killed."""
     process.terminate()
     try:
         return process.communicate(timeout=15)
@@ -51,7 +51,7 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Work:
-    """What every rank of a pool is to do: a command line of hpcgnn, or a program, called with its World and arguments."""
+    """The work of every rank of a pool: a command line of hpcgnn, or a program, called with its World and arguments."""
 
     command: tuple[str, ...] | None = None
     program: Callable[..., Any] | None = None
@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rank has to say afterwards. problem: the traceback with the values there, of a program that failed."""
+    """The answer of one rank. problem: the traceback of a program that failed, with the values of its variables."""
 
     value: Any = None
     problem: str = ""
@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Completed:
-    """What a command line left on all ranks, as one process that a launcher had started."""
+    """The end of a command line on all ranks, in the form of a single process started by a launcher."""
 
     codes: list[int]
     stdout: str
@@ -80,12 +80,12 @@ class Completed:
 
     @property
     def returncode(self) -> int:
-        """The first that is not 0."""
+        """The first exit code that is not 0, or 0."""
         return next((code for code in self.codes if code), 0)
 
 
 class RankPool:
-    """``size`` MPI ranks that wait, without spinning, for something to do. They are started when they are first needed."""
+    """``size`` MPI ranks that wait for work without spinning. They are started when they are first needed."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -94,9 +94,9 @@ class RankPool:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # what the launcher and the ranks print
 
     def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = LONGEST_SECONDS) -> list[Any]:
-        """What ``program(world, *arguments)``, a function of a module in tests/, returns on each rank.
+        """Run ``program(world, *arguments)``, a function of a module in tests/, and return its result on each rank.
 
-        Fails the test with the traceback of the lowest rank that raised, and with the values there.
+        The test fails with the traceback of the lowest rank that raised, and with the values of the variables there.
         """
         answers = self._everyones(Work(program=program, arguments=arguments), program.__name__, seconds)
         return [answer.value for answer in answers]
@@ -104,7 +104,9 @@ class RankPool:
     def command(
         self, *words: object, check: bool = True, threads: int = 1, seconds: float = LONGEST_SECONDS
     ) -> Completed:
-        """``hpcgnn *words`` on all ranks, as ``mpirun`` would start it; with ``check``, the test fails where it fails."""
+        """Run ``hpcgnn *words`` on all ranks, as ``mpirun`` would start it; with ``check``, the test fails if the command
+        fails.
+        """
         line = tuple(map(str, words))
         answers = self._everyones(Work(line, threads=threads), f"hpcgnn {' '.join(line)}", seconds)
         output, problems = ("".join(getattr(answer, name) for answer in answers) for name in ("stdout", "stderr"))
@@ -114,7 +116,7 @@ class RankPool:
         return completed
 
     def close(self, *, kill: bool = False) -> None:
-        """Wait for the end of the ranks; with ``kill``, also of those that wait for others. The next work starts new ones."""
+        """Wait for the end of the ranks; with ``kill``, end also ranks that wait for others. The next work starts new ones."""
         self.let_go()
         if self._launcher is None:
             return
@@ -128,7 +130,7 @@ class RankPool:
         self._launcher = None
 
     def let_go(self) -> None:
-        """Nothing more is to be done, which each rank takes as its end."""
+        """Tell the ranks that there is no more work, so that each of them ends."""
         for rank in self._ranks:
             rank.close()
         self._ranks = []
@@ -154,7 +156,7 @@ class RankPool:
             shutil.rmtree(folder)
 
     def _connected(self, server: socket.socket) -> list[connection.Connection]:
-        """Connections by rank."""
+        """The connections to the ranks, by rank."""
         assert self._launcher is not None
         found: dict[int, connection.Connection] = {}
         deadline = time.monotonic() + LONGEST_SECONDS
@@ -174,11 +176,13 @@ class RankPool:
         return self._log.read()
 
     def _everyones(self, work: Work, what: str, seconds: float) -> list[Answer]:
-        """Answers by rank. Fails the test, and ends the ranks, where one has a problem or none when the time is over."""
+        """The answers by rank. If a rank reports a problem, or does not answer in time, the test fails and the ranks
+        are ended.
+        """
         if self._launcher is None:
             self._start()
         for rank in self._ranks:
-            rank.send_bytes(pickle.dumps(work))  # not by torch's own way, which shares memory between processes
+            rank.send_bytes(pickle.dumps(work))  # torch's own pickling would share memory between processes
         answers: list[Answer | None] = [None] * self.size
         waiting, deadline = dict(zip(self._ranks, range(self.size), strict=True)), time.monotonic() + seconds
         while waiting:
@@ -206,21 +210,21 @@ class RankPool:
 
 
 def _told(answers: Sequence[Answer | None]) -> list[tuple[int, str]]:
-    """What ranks have to say of a failure: their problems first."""
+    """The ranks that failed, and the texts: first reported problems, then ranks that did not answer."""
     problems = [(rank, answer.problem) for rank, answer in enumerate(answers) if answer is not None and answer.problem]
     return problems + [(rank, "did not come to an end") for rank, answer in enumerate(answers) if answer is None]
 
 
 class ThreadPool:
-    """The same on ranks that are threads of this process: no MPI, nothing to start, and assertions fail where they stand."""
+    """The same for ranks that are threads of this process: no MPI, nothing to start, and failing assertions show their place."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
     def run(self, program: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``program(world, *arguments)`` returns on each rank."""
+        """Run ``program(world, *arguments)`` and return its result on each rank."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # of each rank
+        torch.set_num_threads(1)  # threads of each rank
         try:
             return on_threads(self.size, lambda world: program(world, *arguments))
         finally:
@@ -238,10 +242,11 @@ def launched(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads, a launch of its own; with ``bind``, each on own cores.
+    """Run ``python *args`` on ``ranks`` ranks of ``threads`` threads in a separate launch; with ``bind``, each rank is bound to
+    its own cores.
 
-    Fails the test when the launcher takes longer than ``timeout_seconds`` or, with ``check``, exits non-zero. ``env`` is
-    added to this process's environment, with the tests' helpers on the import path.
+    The test fails if the launch takes longer than ``timeout_seconds`` or, with ``check``, if it exits non-zero. ``env`` is
+    added to the environment of this process, in which the tests' helpers are on the import path.
     """
     start = mpiexec.command(ranks, threads, mpiexec.Placing(bind=bind))
     command = [*start, sys.executable, *map(str, args)]
@@ -265,7 +270,7 @@ def launched(
 
 
 def ranks_of(launcher: int) -> dict[int, int]:
-    """Process ids of the ranks that a launcher, or one that it has started, runs, by rank: by what MPI told each of them."""
+    """The process ids of the ranks below a launcher, by rank. A rank is recognised by the variables that MPI sets."""
     parents, found = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -277,7 +282,7 @@ def ranks_of(launcher: int) -> dict[int, int]:
         while above in parents and above != launcher:
             above = parents[above]
         rank = _rank_told(process) if above == launcher != process else None
-        if rank is not None and parents[process] not in found.values():  # not what a rank has started
+        if rank is not None and parents[process] not in found.values():  # leaves out processes that a rank has started
             found[rank] = process
     return found
 
@@ -294,7 +299,7 @@ def _rank_told(process: int) -> int | None:
 
 
 def signal_ranks(launcher: int, number: signal.Signals) -> int:
-    """Send the signal to every rank of the launcher that runs; how many these were."""
+    """Send the signal to every rank of the launcher, and return the number of ranks."""
     sent = 0
     for process in ranks_of(launcher).values():
         try:

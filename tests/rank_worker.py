@@ -1,6 +1,6 @@
 """One rank of a pool (tests/rank_pool.py), started by ``mpiexec python -m rank_worker SOCKET``.
 
-It waits on a socket, not in MPI, so that idle ranks take no time from the tests that run meanwhile.
+It waits on a socket, not in MPI, so that idle ranks take no processor time from the tests that run meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 120.0
 
 
 def described(error: BaseException) -> str:
-    """The traceback, and the values of all names where the innermost line of a test's program stands."""
+    """The traceback, and the values of all local variables at the innermost line of a test's program."""
     lines = "".join(traceback.format_exception(error))
     frame = _innermost(error.__traceback__)
     if frame is None:
@@ -52,14 +52,14 @@ def _innermost(frame: TracebackType | None) -> TracebackType | None:
 
 
 def ran(work: Work) -> Answer:
-    """Do it, as if this rank had been started for it."""
+    """Run the work, as if this rank had been started for it."""
     torch.manual_seed(0)
     torch.set_num_threads(work.threads)
     output, problems = io.StringIO(), io.StringIO()
     os.environ["OMP_NUM_THREADS"] = str(work.threads)
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(problems):
         answer = _done(work)
-    gc.collect()  # now and on all ranks alike, what belongs to a communicator
+    gc.collect()  # frees objects with communicators now, and on all ranks at the same time
     return Answer(answer.value, answer.problem, answer.code, output.getvalue(), problems.getvalue())
 
 
@@ -80,7 +80,7 @@ def main(address: str) -> None:
     link.connect(address)
     pool = Connection(link.detach())
     pool.send(job.launcher_rank())
-    MpiWorld()  # starts MPI, which some ranks alone cannot end
+    MpiWorld()  # starts MPI, because ranks that never did could not end together
     while True:
         try:
             work = pickle.loads(pool.recv_bytes())

@@ -1,4 +1,4 @@
-"""What a test needs beyond the package itself."""
+"""Requirements of tests beyond the package itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def require(condition: object, what: str) -> None:
-    """Skip the test unless ``condition`` holds; fail it where ``HPCGNN_REQUIRE_ALL=1`` promises that all is installed."""
+    """Skip the test unless ``condition`` holds; fail it if ``HPCGNN_REQUIRE_ALL=1`` promises that everything is installed."""
     if condition:
         return
     if os.environ.get("HPCGNN_REQUIRE_ALL") == "1":
@@ -19,7 +19,7 @@ def require(condition: object, what: str) -> None:
 
 
 def require_module(name: str) -> ModuleType:
-    """Import ``name``, an optional package's; skips or fails as :func:`require` does where it is missing."""
+    """Import ``name``, a module of an optional package; if it is missing, skip or fail as :func:`require` does."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -19,7 +19,7 @@ from hpcgnn.graph import LocalGraph, load
 
 @dataclass
 class Arrays:
-    """A whole graph in original ids; edge_index (2, E) source row first, weight (E,) or None."""
+    """A whole graph with original ids. edge_index: (2, E), sources first. weight: (E,) or None."""
 
     edge_index: np.ndarray
     x: np.ndarray | sp.csr_matrix
@@ -37,9 +37,9 @@ class Arrays:
 
 
 def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weighted: bool = False) -> Arrays:
-    """Directed, with duplicate edges, self-loops and isolated nodes (the last five).
+    """A directed multigraph with parallel edges, self-loops and isolated nodes (the last five).
 
-    Half of the edges leave a few hubs and the others enter a few, so that pre and post rows both pay.
+    Half of the edges leave a few hubs and the others enter a few hubs, so that both pre rows and post rows save communication.
     """
     rng = np.random.default_rng(seed)
     linked = nodes - 5
@@ -48,7 +48,7 @@ def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weigh
     target = np.concatenate((rng.integers(0, linked, half), rng.integers(6, 12, half)))
     edge_index = np.stack((source, target))
     edge_index = np.concatenate((edge_index, edge_index[:, :20], [[3, 7, 7], [3, 7, 7]]), axis=1)
-    if weighted:  # two loops with different weights on one node have no defined meaning in PyG
+    if weighted:  # PyG defines no result for two loops with different weights on one node
         loops = edge_index[0] == edge_index[1]
         _, first = np.unique(edge_index[:, loops], axis=1, return_index=True)
         edge_index = np.concatenate((edge_index[:, ~loops], edge_index[:, loops][:, first]), axis=1)
@@ -59,14 +59,14 @@ def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weigh
 
 
 def even_graph(nodes: int, edges: int) -> Arrays:
-    """No hubs: cut at random, about each node is a row that travels."""
+    """A graph without hubs. With random parts, a plan sends a row for almost each node."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((nodes, 9)).astype(np.float32)
     return Arrays(rng.integers(0, nodes, (2, edges)), x, rng.integers(0, 4, nodes), _random_masks(rng, nodes))
 
 
 def from_npz(path: Path) -> Arrays:
-    """A graph of the shared folder."""
+    """A graph of the shared data folder."""
     z = np.load(path, allow_pickle=False)
     if "x" in z.files:
         x = z["x"]
@@ -76,19 +76,19 @@ def from_npz(path: Path) -> Arrays:
 
 
 def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | None = None) -> np.ndarray:
-    """(N,) part of each node; part ``empty`` gets none."""
+    """(N,) random part of each node; the part ``empty`` gets no node."""
     choices = [part for part in range(num_parts) if part != empty or num_parts == 1]
     return np.random.default_rng(seed).choice(choices, num_nodes)
 
 
 def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
-    """The graph's edges between parts (N,) only: no part has an edge of its own."""
+    """The graph's edges between parts (N,) only, so that no part has local edges."""
     between = part[graph.edge_index[0]] != part[graph.edge_index[1]]
     return Arrays(graph.edge_index[:, between], graph.x, graph.y, graph.masks)
 
 
 def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> None:
-    """Write ``parts.h5`` straight from the definition: positions sorted by (part, original id)."""
+    """Write ``parts.h5`` directly from its definition: positions are sorted by (part, original id)."""
     order = np.argsort(part, kind="stable")
     position = np.empty(graph.num_nodes, dtype=np.int64)
     position[order] = np.arange(graph.num_nodes)
@@ -136,9 +136,11 @@ def _random_masks(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]
 
 
 def on_ranks(world: World, graph: Arrays, path: Path) -> LocalGraph:
-    """The graph in random parts, the last of three or more without a node: rank 0 writes it, all load. Collective."""
+    """The graph in random parts, of which the last of three or more has no node. Rank 0 writes the file, and all ranks load it.
+    Collective.
+    """
     if world.rank == 0:
         empty = world.size - 1 if world.size >= 3 else None
         write_parts(path, graph, random_parts(graph.num_nodes, world.size, empty=empty), world.size)
-    world.allreduce(np.zeros(1))  # the file is there
+    world.allreduce(np.zeros(1))  # the file now exists
     return load(path, world)

@@ -1,6 +1,7 @@
-"""Training in one process where rows of other parts are those of an epoch before, with dense matrices and none of our code.
+"""Training in one process in which rows of other parts are from earlier epochs, with dense matrices and without code of the
+package.
 
-Which epoch's rows were used is given: what distributed training says of itself. Double precision.
+The ages of rows are an argument: distributed training reports them. Computes in double precision.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hpcgnn.nn import ModelConfig
 
-Ages = list[dict[str, int]]  # of each epoch: exchange -> how old its rows are
+Ages = list[dict[str, int]]  # for each epoch, the age of each exchange's rows
 DTYPE = torch.float64
 
 
 class Memory:
-    """What one layer's exchanges sent in each epoch, and the moving averages of what was received.
+    """The rows that one layer's exchanges sent in each epoch, and the moving averages of received rows.
 
-    diagonals: (N,) Dl and Dr, for the correction of stale rows; None: nothing is corrected. part: (N,) of each node.
+    diagonals: (N,) Dl and Dr, for the correction of stale rows; None: no correction. part: (N,) part of each node.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Memory:
         self.epoch = 0
 
     def aggregated(self, direction: int, inside: torch.Tensor, cut: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """``inside`` times ``rows``, and ``cut`` times what the other parts have of them, in this epoch."""
+        """``inside`` times ``rows``, plus ``cut`` times the rows that the other parts have in this epoch."""
         used = self.received(direction, rows)
         z = inside @ rows + cut @ used
         if self.diagonals is None or self.decay is not None:
@@ -45,7 +46,7 @@ class Memory:
         )
 
     def received(self, direction: int, rows: torch.Tensor) -> torch.Tensor:
-        """What they have without a correction."""
+        """The rows that other parts have, without a correction."""
         age = self.ages[self.epoch].get(self.names[direction], 0)
         self.sent[direction, self.epoch] = rows
         used = self.sent[direction, self.epoch - age]
@@ -61,9 +62,9 @@ class Memory:
 def correction(
     inside: torch.Tensor, cut: torch.Tensor, right: torch.Tensor, part: np.ndarray, moved: torch.Tensor
 ) -> torch.Tensor:
-    """(N, F) what stale rows lack, by how far each node's neighbours in its own part have ``moved`` (N, F).
+    """(N, F) correction of stale rows, from the change ``moved`` (N, F) of the sum over each node's neighbours in its own part.
 
-    A node counts as so many neighbours as there are, and one more that moved as the mean of all at the boundary.
+    A node's own neighbours count, and one more neighbour that changed as the mean over all boundary nodes.
     """
     z = torch.zeros_like(moved)
     for own in (torch.from_numpy(part == each) for each in np.unique(part)):
@@ -88,7 +89,7 @@ class _Aggregate(torch.autograd.Function):
 
 
 def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
-    """(N, N): what GCNConv or SAGEConv (mean) multiplies with."""
+    """(N, N) matrix by which GCNConv, or SAGEConv with mean aggregation, multiplies."""
     edges, nodes = torch.from_numpy(graph.edge_index), graph.num_nodes
     weight = torch.ones(edges.shape[1], dtype=DTYPE)
     if model == "gcn":
@@ -122,8 +123,9 @@ def train(
     corrects: bool = False,
     shared: np.ndarray | None = None,
 ) -> list[float]:
-    """Losses of ``len(ages)`` epochs. part: (N,) of each node. state: weights by hpcgnn's names. decay: of smoothing. shared:
-    (N,) the machine of each node, where rows are stale only from other machines."""
+    """The losses of ``len(ages)`` epochs. part: (N,) part of each node. state: weights by hpcgnn's names. decay: of smoothing.
+    shared: (N,) machine of each node, if rows are stale only between machines.
+    """
     matrix = aggregation_matrix(graph, config.model)
     shared = part if shared is None else shared
     same = torch.from_numpy(shared[:, None] == shared[None, :])

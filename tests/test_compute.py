@@ -1,4 +1,4 @@
-"""Dense products in bfloat16: how far from float32 they may be, where they are used, and what stays float32."""
+"""Dense products in bfloat16: their errors, the conditions for their use, and the operations that stay in float32."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
 from hpcgnn.nn.linear import LateWeight, matmul
 
 HPCGNN = ["-m", "hpcgnn"]
-# Rounding to 8 bits of mantissa errs by at most this, relative to the number.
+# Rounding to 8 bits of mantissa has at most this relative error.
 HALF_STEP = 2.0**-8
 
 
 @pytest.fixture(params=["kernels", "torch"])
 def way(request, monkeypatch):
-    """Who multiplies bfloat16."""
+    """The implementation of bfloat16 products."""
     if request.param == "kernels" and not dense.has_bf16():
         pytest.skip("this CPU has no AVX512_BF16")
     monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16(request.param, 2.0))
@@ -48,7 +48,7 @@ def products(x: torch.Tensor, weight: torch.Tensor, upstream: torch.Tensor, *, r
 
 @pytest.mark.parametrize("shape", [(32768, 256, 40), (5000, 128, 256), (16411, 67, 43)])
 def test_products_differ_by_what_rounding_allows(shape, way):
-    """Two operands, and torch's result, are rounded: by a half step each of the sum of magnitudes, for every element."""
+    """Two operands, and torch's result, are rounded: each by half a step of the sum of magnitudes, for every element."""
     rows, in_width, out_width = shape
     x, weight, upstream = torch.randn(rows, in_width), torch.randn(in_width, out_width), torch.randn(rows, out_width)
     assert compute.pays(*shape)
@@ -57,14 +57,14 @@ def test_products_differ_by_what_rounding_allows(shape, way):
     magnitudes = products(x.double().abs(), weight.double().abs(), upstream.double().abs(), rounded=False)
     for one, exact, magnitude in zip(found, wanted, magnitudes, strict=True):
         assert one.dtype == torch.float32
-        # 2 % more for the products of roundings and the float32 sums
+        # 2 % more for products of rounding errors, and for the float32 sums
         assert bool(((one - exact).abs() <= 1.02 * (3 if way == "torch" else 2) * HALF_STEP * magnitude).all())
-        assert float((one - exact).norm() / exact.norm()) < HALF_STEP  # they err both ways, so most of it cancels
+        assert float((one - exact).norm() / exact.norm()) < HALF_STEP  # errors have both signs, so most of them cancel
     assert not torch.equal(found[0], x @ weight)
 
 
 def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums(way):
-    """Small whole numbers: nothing is rounded, so this is the same product in every way."""
+    """Small integers are not rounded, so the result is the same product in every way."""
     x, weight = torch.randint(-2, 3, (32768, 64)).float(), torch.randint(-1, 2, (64, 40)).float()
     upstream = torch.zeros(32768, 40)
     upstream[::512] = 1
@@ -74,11 +74,11 @@ def test_operands_that_bfloat16_holds_give_exact_gradients_and_sums(way):
 
 
 def test_small_products_stay_float32(way):
-    """They are faster so; also where a rank has no nodes."""
+    """They are faster in float32. This holds for ranks without nodes, too."""
     for shape in ((0, 256, 256), (100, 64, 64)):
         assert not compute.pays(*shape)
     assert not compute.pays(10**6, 256, 2)
-    assert compute.pays(10**6, 256, 16) == (way == "kernels")  # torch's conversions take what its products gain
+    assert compute.pays(10**6, 256, 16) == (way == "kernels")  # torch's conversions take as long as its products save
     assert compute.pays(10**6, 8, 8) == compute.pays(1000, 64, 64) == (way == "kernels")
     x, weight, upstream = torch.randn(100, 64), torch.randn(64, 32), torch.randn(100, 32)
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
@@ -106,7 +106,7 @@ def test_a_weights_gradient_alone_is_the_one_of_the_product(way):
 
 
 def test_a_late_weights_operand_is_gone_with_its_gradient(way):
-    """Not with the graph, in which the operands of all layers would be there at once."""
+    """It must not live as long as the graph of operations, which would keep the operands of all layers at once."""
     weight = torch.randn(64, 32, requires_grad=True)
     operand = Rounded(torch.randn(32768, 64))
     kept = weakref.ref(operand)
@@ -118,14 +118,14 @@ def test_a_late_weights_operand_is_gone_with_its_gradient(way):
     assert weight.grad is not None
 
 
-# -- what is chosen ----------------------------------------------------------------------------------------------------
+# -- the choice of the arithmetic -------------------------------------------------------------------------------------
 
 AVX2 = {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
 @pytest.fixture
 def worth(monkeypatch):
-    """Sets what bfloat16 is measured to be worth; 0 is emulation."""
+    """Set the speedup that is measured for bfloat16; 0 stands for emulation."""
 
     def set_speedup(speedup: float) -> None:
         monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16("torch", speedup))
@@ -136,7 +136,7 @@ def worth(monkeypatch):
 
 @pytest.mark.parametrize(("speedup", "chosen", "said"), [
     (3.0, BF16, None),
-    (1.0, FLOAT32, None),  # no gain that is sure, and no loss either
+    (1.0, FLOAT32, None),  # neither a certain gain nor a certain loss
     (0.5, FLOAT32, "2.0 times as long"),
     (0.0, FLOAT32, "no bfloat16 arithmetic"),
 ])  # fmt: skip
@@ -175,12 +175,12 @@ def test_names_and_types_that_cannot_be_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(("mine", "chosen"), [((True, True, True), BF16), ((True, False, True), FLOAT32)])
 def test_a_mixed_cluster_agrees(mine, chosen):
-    """One rank's CPU is not faster at it: all compute in float32."""
+    """If bfloat16 is not faster on one rank's CPU, all ranks compute in float32."""
     assert ThreadPool(3).run(computes.agree, mine) == [chosen] * 3
 
 
 def test_the_kernels_are_left_only_for_what_is_far_ahead():
-    """What is near could be the other way round the next time, and the run would not repeat bit for bit."""
+    """A close result could be the opposite the next time, and a run would then not repeat bit for bit."""
     assert best_of({"kernels": 1.8, "torch": 1.9}) == Bfloat16("kernels", 1.8)
     assert best_of({"kernels": 0.6, "torch": 2.6}) == Bfloat16("torch", 2.6)
     assert best_of({"kernels": 0.6, "torch": 0.7}) == Bfloat16("kernels", 0.6)
@@ -191,7 +191,7 @@ def test_the_kernels_are_left_only_for_what_is_far_ahead():
     (0.5, 0.9, Bfloat16("kernels", 2.0)),  # seconds, where float32 takes 1
     (2.0, 0.25, Bfloat16("torch", 4.0)),
     (2.0, 1.9, Bfloat16("kernels", 0.5)),
-    (None, 1.25, Bfloat16("torch", 0.8)),  # None: this CPU has not got it
+    (None, 1.25, Bfloat16("torch", 0.8)),  # None: this CPU does not have it
     (None, None, Bfloat16("torch", 0.0)),
 ])  # fmt: skip
 def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, found):
@@ -212,8 +212,8 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, foun
 
 @pytest.mark.parametrize(("speedups", "clear"), [
     ({"kernels": 1.8, "torch": 1.0}, True),
-    ({"kernels": 1.2, "torch": 0.5}, False),  # near to the limit above which bfloat16 counts as faster
-    ({"kernels": 1.8, "torch": 2.6}, False),  # torch is about as far ahead as it must be
+    ({"kernels": 1.2, "torch": 0.5}, False),  # close to the limit above which bfloat16 counts as faster
+    ({"kernels": 1.8, "torch": 2.6}, False),  # torch's lead is close to the one that it must have
     ({"kernels": 0.5, "torch": 0.5}, True),
     ({"torch": 0.8}, False),
     ({"torch": 3.0}, True),
@@ -230,14 +230,14 @@ def test_turns_that_are_left_are_spared_once_the_question_is_decided(is_clear, c
 
 
 def told(code: str, **variables: str) -> str:
-    """What a Python process of its own prints with these variables set."""
+    """The output of a separate Python process with these environment variables."""
     environment = os.environ | variables
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     return run.stdout.strip()
 
 
 def test_without_the_instructions_nothing_is_measured_and_nothing_is_native():
-    """Whatever the CPU has: kernels and oneDNN are kept from it."""
+    """This must hold on any CPU, because kernels and oneDNN are kept from using the instructions."""
     code = "from hpcgnn.nn.bfloat16 import bfloat16, is_native; print(is_native(), bfloat16())"
     assert told(code, **AVX2) == "False Bfloat16(way='torch', speedup=0.0)"
     assert told(code, **AVX2 | {"ONEDNN_MAX_CPU_ISA": "avx512_core"}).startswith("False")
@@ -270,7 +270,7 @@ def test_training_reaches_the_accuracy_of_float32_and_may_change_over(mpi_ranks,
         assert {value.dtype for value in last_checkpoint(tmp_path / name)["model"].values()} == {torch.float32}
     assert summaries[EMULATED]["test_metric_at_best_val"] > summaries["float32"]["test_metric_at_best_val"] - 0.02
     losses = [json.loads((tmp_path / n / "metrics.jsonl").read_text().splitlines()[0])["loss"] for n in summaries]
-    assert losses[0] != losses[1]  # it did compute otherwise
+    assert losses[0] != losses[1]  # the arithmetic does differ
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
     mpi_ranks(2).command("train", "--out", tmp_path / EMULATED, "--resume", "--epochs", 32, "--compute", "float32")
     assert last_checkpoint(tmp_path / EMULATED)["next_epoch"] == 32
@@ -303,7 +303,7 @@ main()
 
 @pytest.fixture
 def pretending(mpirun, tmp_path):
-    """Runs ``train`` on ranks whose CPUs are so much faster at bfloat16; the parts are those of a small graph."""
+    """Run ``train`` on ranks whose CPUs pretend to be this much faster at bfloat16, with the parts of a small graph."""
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)
 
@@ -331,10 +331,10 @@ def test_a_resumed_run_keeps_what_auto_chose_as_long_as_it_can(pretending, tmp_p
 
     pretending("2,2", "--epochs", 1, "--quiet")
     assert chosen() == (AUTO, BF16)
-    pretending("1,2", "--epochs", 2, "--resume", "--quiet")  # would take float32, but can go on
+    pretending("1,2", "--epochs", 2, "--resume", "--quiet")  # it would choose float32, but can continue
     assert chosen() == (AUTO, BF16)
     result = pretending("2,0.5", "--epochs", 3, "--resume")
     assert result.stderr.count("goes on in float32") == 1
     assert chosen() == (AUTO, FLOAT32)
-    pretending("2,2", "--epochs", 4, "--resume", "--quiet")  # nor does it change back
+    pretending("2,2", "--epochs", 4, "--resume", "--quiet")  # it does not change back either
     assert chosen() == (AUTO, FLOAT32)

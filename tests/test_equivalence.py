@@ -1,6 +1,6 @@
 """P ranks equal one process of PyG: losses, gradients and scores, for every strategy and model.
 
-All of it is tried on ranks that are threads, and what goes over the wire also on MPI.
+All cases run on ranks that are threads, and those that concern communication also on MPI.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hpcgnn.data import plan_store
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
-RANDOM_GRAPHS = ("multigraph", "weighted")  # where the last of three or more ranks is empty
+RANDOM_GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here
 GRAPHS = (*RANDOM_GRAPHS, pytest.param("cora", marks=pytest.mark.slow))
 RANKS = (1, 2, 3, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 
 
 class Files:
-    """The graphs, in memory and in parts for each number of ranks, and what PyG finds on them."""
+    """The graphs, in memory and in parts for each number of ranks, and PyG's results for them."""
 
     def __init__(self, folder, cora):
         cut = small_graphs.random_multigraph(seed=2)
@@ -42,7 +42,7 @@ class Files:
         }
 
     def _parts(self, name, ranks):
-        """The path."""
+        """The path of the parts file."""
         graph, path = self.graphs[name], self._folder / f"{name}-{ranks}.h5"
         part = small_graphs.random_parts(graph.num_nodes, ranks)
         if name == "cut":
@@ -53,13 +53,13 @@ class Files:
         return path
 
     def _with_plans(self, name, ranks):
-        """The path, with all plans in the file."""
+        """The path of a parts file with all plans."""
         path = self.parts(name, ranks)
         plan_store.store_plans(path, list(STRATEGIES))
         return path
 
     def _reference(self, name, model, precision):
-        """The initial weights, and what PyG makes of them."""
+        """The initial weights, and the results of PyG."""
         (state,) = ThreadPool(1).run(equivalence.initial_weights, self.parts(name, 1), model, precision)
         dtype, _ = PRECISIONS[precision]
         return state, pyg_reference.train(self.graphs[name], CONFIGS[model], state, EPOCHS, LR, dtype)
@@ -71,7 +71,7 @@ def files(tmp_path_factory, shared_data):
 
 
 def check_equal_to_pyg(files, pool, graph, model, strategy, precision):
-    """Returns the rows that travel."""
+    """Compare with PyG, and return the number of rows that travel."""
     arguments = (files.parts(graph, pool.size), model, strategy, precision)
     found, rows, begun = pool.run(equivalence.train, *arguments)[0]
     state, wanted = files.reference(graph, model, precision)
@@ -79,7 +79,7 @@ def check_equal_to_pyg(files, pool, graph, model, strategy, precision):
     assert all(torch.equal(begun[name], value) for name, value in state.items())
     assert loss_error(found.losses, wanted[0]) <= TOLERANCE[precision]
     assert gradient_error(found.gradients, wanted[1]) <= TOLERANCE[precision]
-    # Scores come after 20 optimiser steps, which magnify rounding.
+    # Scores come after 20 optimiser steps, which magnify rounding errors.
     assert relative(found.scores, wanted[2]) <= 10 * TOLERANCE[precision]
     return rows
 
@@ -129,7 +129,7 @@ SABOTAGES = [*((ranks, name) for ranks in RANKS[1:] for name in ("zeroed", "no-b
 
 @pytest.mark.parametrize(("ranks", "sabotage"), SABOTAGES)
 def test_a_broken_exchange_is_noticed(files, ranks, sabotage):
-    """A rank has two peers to swap only from four ranks on, because the last of them is empty."""
+    """Only from four ranks on does a rank have two peers to swap, because the last rank has no nodes."""
     with equivalence.sabotage(sabotage):
         arguments = (files.parts("multigraph", ranks), "sage", "hybrid", "float64")
         found, _, _ = ThreadPool(ranks).run(equivalence.train, *arguments)[0]
@@ -162,7 +162,7 @@ def test_plans_stored_in_the_file_equal_those_that_mpi_ranks_build(files, mpi_ra
 
 @pytest.fixture(scope="module")
 def in_node_orders(files):
-    """What trainings in all node orders find, by graph and number of ranks."""
+    """The results of training in all node orders, by graph and number of ranks."""
     return functools.cache(
         lambda graph, ranks: ThreadPool(ranks).run(equivalence.node_orders, files.parts(graph, ranks))[0]
     )
@@ -175,11 +175,11 @@ def in_node_orders(files):
     "ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_no_node_order_changes_what_is_found(in_node_orders, ranks, graph, model, method):
-    """Also where a part is empty, in the random graphs, or has no edge of its own, in the cut one."""
+    """This includes parts without nodes (in the random graphs) and parts without local edges (in the cut graph)."""
     found = in_node_orders(graph, ranks)[model][method]
     assert found["same_bits"]  # of every row of every aggregation, forward and backward
     assert found["same_edges"]
-    # products of all rows and sums over nodes are rounded differently
+    # Products of all rows and sums over nodes are rounded differently.
     assert found["loss_error"] <= 1e-10
     assert found["gradient_error"] <= 1e-10
     assert found["score_error"] <= 1e-9

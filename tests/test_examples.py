@@ -1,4 +1,4 @@
-"""Each program of examples/ runs at its small size on two ranks, and says what it should."""
+"""Each program of examples/ runs at its small size on two ranks, and prints the expected lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rank_pool import ROOT
 
 EXAMPLES = ROOT / "examples"
-# What each prints; a number behind "accuracy" or "ROC-AUC" is at least the one here.
+# The expected lines. A number after "accuracy" or "ROC-AUC" must be at least the one given here.
 SAYS = {
     "pyg_gcn": (r"epoch 20: training accuracy \S+, validation (\S+), test \S+", 0.9),
     "ogbn_arxiv": (r"label propagation 0.62: test accuracy (\S+)", 0.9),
@@ -46,7 +46,7 @@ def test_an_example_runs(name: str, mpirun: Callable[..., subprocess.CompletedPr
     found = re.search(pattern, done.stdout)
     assert found, done.stdout
     assert float(found[1]) >= least
-    assert len(re.findall(pattern, done.stdout)) == 1  # rank 0 alone prints
+    assert len(re.findall(pattern, done.stdout)) == 1  # printed by rank 0 alone
 
 
 def test_an_example_without_a_graph_says_what_it_takes(mpirun: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -1,4 +1,4 @@
-"""What faults do to a training job: a cut link, a rank that stops answering, a rank that dies; and how it goes on."""
+"""The effects of faults on a training job, and its resumption: a cut link, a rank that stops answering, a rank that dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for ([^:]+): a
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """``parts(P)``: the path of a graph in P parts, whose boundary rows are most of what travels."""
+    """``parts(P)``: the path of a graph in P parts, whose boundary rows make up most of the communication."""
     folder, graph = tmp_path_factory.mktemp("graph"), small_graphs.even_graph(nodes=6000, edges=30_000)
 
     def write(ranks: int) -> Path:
@@ -39,12 +39,12 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 
 def train(parts: Path, out: Path, *flags: object) -> list[str]:
-    """The command."""
+    """The command line."""
     return [*HPCGNN, "train", *map(str, (parts, "--out", out, "--hidden", 32, "--quiet", *flags))]
 
 
 def records(out: Path) -> list[dict]:
-    """The whole lines of metrics.jsonl so far."""
+    """The complete lines of metrics.jsonl so far."""
     path = out / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -56,21 +56,21 @@ def wait_for_epochs(out: Path, count: int, job: subprocess.Popen) -> None:
 
 
 def process_of(job: subprocess.Popen, rank: int) -> int:
-    """The process of the rank, which the job's launcher or what that has started has started."""
+    """The process of the rank, which the job's launcher, or a process that it started, has started."""
     found = ranks_of(job.pid)
     assert rank in found, found
     return found[rank]
 
 
 def waited_for(stderr: str) -> dict[int, str]:
-    """What each rank says that it waited for."""
+    """The operation for which each rank says that it waited."""
     found = re.findall(SENTENCE, stderr)
     assert len(found) == len({rank for rank, _ in found}), stderr
     return {int(rank): what for rank, what in found}
 
 
 def assert_named(stderr: str, ranks: set[int]) -> None:
-    """Each of ``ranks`` says what it waited for, and each of these is something of a training epoch."""
+    """Check that each of ``ranks`` names the operation for which it waited, and that this is part of a training epoch."""
     found = waited_for(stderr)
     assert ranks <= found.keys(), stderr
     for what in found.values():
@@ -90,9 +90,8 @@ def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     command = train(parts(4), tmp_path / "run", "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
     job = subprocess.Popen(
         [*mpiexec.command(4, 1), *command],
-        env=dict(
-            os.environ
-        ),  # without what MPI in this process, if another test started it, tells programs that it starts
+        # A copy, without the variables that MPI in this process, if another test started it, sets for programs that it starts.
+        env=dict(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -133,7 +132,7 @@ def start_on(cluster: str, ranks: int, command: list[str]) -> subprocess.Popen[s
 def test_all_ranks_say_what_they_waited_for_when_a_link_is_cut(
     cluster: str, parts: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The rank behind the cut link too: what it prints goes another way."""
+    """This includes the rank behind the cut link, whose output travels another way."""
     out = tmp_path / "run"
     job = start_on(cluster, 4, train(parts(4), out, "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS))
     try:
@@ -149,7 +148,7 @@ def test_all_ranks_say_what_they_waited_for_when_a_link_is_cut(
 
 
 def most_of_it_exchanges(record: dict) -> bool:
-    """Return whether a moment of the epoch is most likely one at which boundary rows are under way."""
+    """Return whether boundary rows are under way for most of an epoch's time."""
     return record["communication_wait_seconds"] > max(0.3, 0.6 * record["seconds"])
 
 
@@ -161,12 +160,12 @@ CODINGS = {"plain": (), "delta": ("--message-coding", "delta", "--dropout", 0)}
 def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
     cluster: str, parts: Callable[[int], Path], tmp_path: Path, mpi_ranks: Callable, coding: str
 ) -> None:
-    """The run that goes on, and one that nothing happened to, were on a fast network: that changes no bit either."""
+    """The resumed run and the undisturbed run used a fast network, which must not change any bit."""
     flags = ["--bits", 2, *CODINGS[coding], "--checkpoint-every", 3, "--eval-every", 4]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     job = start_on(cluster, 2, train(parts(2), broken, *flags, "--epochs", 10**6))
     try:
-        wait_for_epochs(broken, 6, job)  # the last of two checkpoints knows of an evaluation
+        wait_for_epochs(broken, 6, job)  # the last of two checkpoints was written after an evaluation
         virtual_cluster("rate", "1mbit", "--name", cluster)
         wait_until(lambda: most_of_it_exchanges(records(broken)[-1]), "slow epoch")
         os.kill(process_of(job, 1), signal.SIGKILL)
@@ -198,7 +197,7 @@ def weights(out: Path, name: str) -> dict[str, bytes]:
 def test_counted_bytes_are_those_that_the_interfaces_report(
     cluster: str, parts: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Training and evaluation, less the reduction of gradients, which is no message and is measured by itself."""
+    """For training and evaluation, without the reduction of gradients, which is not a message and is measured separately."""
     program = ROOT / "tests" / "ranks" / "bytes_on_the_wire.py"
     output = virtual_cluster("run", "--name", cluster, "-n", 2, "-t", 1, "--", sys.executable, program, parts(2)).stdout
     found = json.loads(output)

@@ -1,9 +1,9 @@
-"""Trainings that gave these losses, bytes and weights once: what changes none of them changes no result.
+"""Trainings with recorded losses, bytes and weights: a change that alters none of them changes no result.
 
-Recorded before the core was made ready for a second kind of processor; `HPCGNN_RECORD_GOLDEN=1` records anew, which only a
-change that means to change results may do. Weights and losses are equal bit for bit where torch's own products and
-functions round as they did where the values were recorded (the numerics in tests/golden/values.json; torch and the CPU
-decide), and close elsewhere; bytes are equal everywhere.
+The values were recorded before the core was prepared for a second kind of processor. `HPCGNN_RECORD_GOLDEN=1` records them
+again, which only a change that is meant to alter results may do. Weights and losses are equal bit for bit if torch's own
+products and functions round as they did during the recording (the numerics in tests/golden/values.json; they depend on torch
+and the CPU), and close otherwise. Bytes are always equal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import small_graphs
 pytestmark = [pytest.mark.mpi, pytest.mark.first_launch]
 RANKS = 2
 VALUES = Path(__file__).parent / "golden" / "values.json"
-# What makes torch round alike on most x86 CPUs; our own kernels do on all.
+# With this setting torch rounds alike on most x86 CPUs; our own kernels do on all.
 SAME_BITS = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 
 def graph() -> small_graphs.Arrays:
-    """Of numbers that every machine makes alike."""
+    """A graph of numbers that are the same on every machine."""
     rng, nodes, edges = np.random.default_rng(5), 3000, 24000
     y = rng.integers(0, 4, nodes)
     x = (rng.integers(-8, 9, (nodes, 40)) / 8).astype(np.float32)

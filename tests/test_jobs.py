@@ -1,4 +1,4 @@
-"""The job templates: under plain mpirun, and on a real Slurm that runs on this machine alone."""
+"""The job templates under plain mpirun, and on a real Slurm on this machine alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
-# Stands in for `hpcgnn` where only the placement of ranks is of interest.
+# Replaces `hpcgnn` in tests of the placement of ranks.
 PLACEMENT_STUB = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 command, *args = sys.argv[1:]
@@ -44,7 +44,7 @@ else:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """A small job's settings, in ``tmp_path``."""
+    """The settings of a small job in ``tmp_path``."""
     command = Path(sys.executable).with_name("hpcgnn")
     require(command.exists(), "the installed command hpcgnn")
     return {
@@ -78,7 +78,7 @@ def read_summary(settings: dict[str, str]) -> dict:
 
 
 def read_epochs(settings: dict[str, str]) -> list[int]:
-    """The epochs that ``metrics.jsonl`` holds so far."""
+    """The epochs in ``metrics.jsonl`` so far."""
     path = Path(settings["RUN"]) / "metrics.jsonl"
     return [json.loads(line)["epoch"] for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -91,7 +91,7 @@ def use_stub(settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 def read_placements(settings: dict[str, str], ranks: int) -> list[dict]:
-    """What each rank found about itself."""
+    """The placement that each rank found for itself."""
     placements = [json.loads(path.read_text()) for path in Path(settings["RUN"]).glob("placement-*.json")]
     assert len(placements) == ranks
     return placements
@@ -132,7 +132,7 @@ def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) 
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], tmp_path: Path) -> None:
-    """Of sources whose names become alike, of other flags, or of a file that has changed since."""
+    """This covers sources whose names become the same, other flags, and a file that has changed."""
     settings = use_stub(settings, tmp_path) | {"RANKS": "1", "PARTITION_RANKS": "1"}
     sources = {name: tmp_path / name for name in ("a b.npz", "a_b.npz")}
     for path in sources.values():
@@ -204,7 +204,7 @@ def test_mpirun_job_with_gpus_says_that_there_is_none(settings: dict[str, str]) 
 
 
 class Job:
-    """A submitted copy of ``jobs/slurm.sbatch`` with two ranks of one core; ``asked`` are more options of sbatch."""
+    """A submitted copy of ``jobs/slurm.sbatch`` with two ranks of one core. asked: further options of sbatch."""
 
     def __init__(self, slurm: dict[str, str], settings: dict[str, str], folder: Path, *asked: str) -> None:
         self._env = os.environ | slurm | settings
@@ -213,7 +213,7 @@ class Job:
         self.id = self.command("sbatch", *flags, *asked, str(SBATCH)).strip()
 
     def command(self, *command: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
+        """Run one of Slurm's commands and return its output."""
         result = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -229,7 +229,7 @@ class Job:
         return self._log.read_text() if self._log.exists() else ""
 
     def wait_until(self, condition: Callable[[], object], what: str, *, may_fail: bool = False) -> None:
-        """Wait for ``condition``; a job that fails or does not get there fails the test with its output."""
+        """Wait for ``condition``; if the job fails or takes too long, the test fails with the job's output."""
         deadline = time.monotonic() + LONGEST_JOB_SECONDS
         while not condition():
             state = self.field("JobState")
@@ -269,7 +269,7 @@ def test_slurm_job_gives_each_rank_its_cores(slurm: dict[str, str], settings: di
         (["--gpus-per-task=1"], {}, ["0", "1"]),
         (["--gpus-per-task=1", "--gres-flags=enforce-binding"], {"GPU_BIND": "single:1"}, ["0", "1"]),
         (["--gpus-per-node=2"], {"GPUS": "1"}, ["0", "1"]),
-        (["--gpus-per-node=2"], {"GPUS": "1", "GPU_BIND": "closest"}, ["0,1", "0,1"]),  # hpcgnn takes one of them
+        (["--gpus-per-node=2"], {"GPUS": "1", "GPU_BIND": "closest"}, ["0,1", "0,1"]),  # hpcgnn uses one of them
         ([], {}, [None, None]),
     ],
 )
@@ -321,8 +321,8 @@ def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
     assert 0 < len(done) < epochs
     assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
 
-    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was queued again:
-    # the time in a credential has whole seconds, and older ones were revoked ("Job credential revoked").
+    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
+    # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
     job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
     job.wait()
     assert job.field("Restarts") == "1"

@@ -1,4 +1,4 @@
-"""A folder imports only from the floors below it, and mpi4py has one importer (docs/ARCHITECTURE.md)."""
+"""A folder imports only from the layers below it, and only one module imports mpi4py (docs/ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
 
 
 def imports(path: Path) -> set[str]:
-    """Dotted names that a module imports, also inside functions."""
+    """The dotted names that a module imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -61,7 +61,7 @@ def module_name(path: Path) -> str:
 
 
 def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The files behind what a module imports: of ``from package import name``, the name's own where it is a module."""
+    """The files that a module imports. For ``from package import name`` this is the file of the name if it is a module."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
 
 
 def test_no_file_imports_itself_in_a_circle():
-    """Also through imports inside functions and for type checkers only."""
+    """This includes imports inside functions and imports for type checkers only."""
     modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
     assert len(modules) > 150
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
@@ -84,7 +84,9 @@ def test_no_file_imports_itself_in_a_circle():
 
 
 def test_tensors_become_arrays_in_few_places():
-    """Only kernels, the boundary of MPI, loaders of other libraries' files, and the two functions for indices and results."""
+    """Only kernels, the boundary to MPI, loaders of other libraries' files, and the two functions for indices and results may
+    do it.
+    """
     allowed = ("kernels/", "comm/", "data/sources/", "host.py")
     for path in PACKAGE.rglob("*.py"):
         where = path.relative_to(PACKAGE).as_posix()

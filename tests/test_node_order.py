@@ -1,4 +1,4 @@
-"""Node orders: what they are, that nothing is summed differently in them, and how one is chosen."""
+"""Node orders: their definitions, unchanged sums in every order, and the choice of an order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def csr(matrix) -> Csr:
 
 
 def random_csr(seed: int = 0, rows: int = 90, columns: int = 90, *, weighted: bool = False) -> Csr:
-    """With duplicates, loops, empty rows and unsorted entries; some rows have many."""
+    """A matrix with parallel entries, loops, empty rows and unsorted entries; some rows have many entries."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 12, rows) * rng.integers(0, 2, rows)
     lengths[:2] = 200
@@ -64,7 +64,7 @@ def test_degree_counts_what_is_gathered_and_keeps_ties():
 
 
 def test_rcm_finds_the_band():
-    """A scrambled path and a scrambled grid become narrow again, as with SciPy's."""
+    """A scrambled path and a scrambled grid become as narrow again as with SciPy's implementation."""
     for graph, least in ((PATH, 1), (nx.to_scipy_sparse_array(nx.grid_2d_graph(20, 5), format="csr"), 8)):
         scrambled = sp.csr_matrix(graph[p := permutation(graph.shape[0]).numpy()][:, p])
         nodes = find_order(csr(scrambled), "rcm").numpy()
@@ -124,7 +124,7 @@ def test_auto_takes_what_it_measured_and_says_so(monkeypatch, winner):
         assert x.shape == (90, 16)
         return next(calls)
 
-    # rounds of all candidates, two products each; one slow round does not decide
+    # Rounds of all candidates, with two products each; a single slow round must not decide.
     slow, usual = ([1.0 if name == winner else 0.1 for name in ("none", *ORDERS) for _ in range(2)] for _ in range(2))
     usual = [0.5 if value == 1.0 else 0.9 for value in usual]
     calls = iter(slow + slow + usual * (choice._ROUNDS - 1))

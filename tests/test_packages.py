@@ -1,4 +1,6 @@
-"""Recipes of packages: readable, of this version, and with the dependencies of setup.cfg; the commit that a build names."""
+"""Package recipes: they are readable, of this version, and have the dependencies of setup.cfg; and the commit that a build
+names.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from rank_pool import ROOT
 from hpcgnn import version
 
 PACKAGING = ROOT / "packaging"
-# Names of a package elsewhere, where they are not PyPI's.
+# Names of a package in other package indexes, where they differ from PyPI's.
 IN_CONDA = {"matplotlib": "matplotlib-base", "msgspec": "msgspec-python", "torch": "pytorch", "xxhash": "python-xxhash"}
-# Spack has no recipe for them: it has METIS and ParMETIS themselves. conda-forge has no kaminpar.
+# Spack has METIS and ParMETIS, but no recipes for these. conda-forge has no kaminpar.
 WITHOUT = {"spack": {"kaminpar", "pymetis"}, "conda": {"kaminpar"}}
 
 
 def dependencies() -> dict[str, str]:
-    """The least version of each package that hpcgnn needs, by PyPI's name."""
+    """The minimum version of each package that hpcgnn needs, by PyPI's name."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"].split("\n")

@@ -1,4 +1,4 @@
-"""Progress where nobody sees a bar."""
+"""Lines of progress for output that is not a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcgnn.cli import console
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds, to be set by the test."""
+    """A clock in seconds that the test sets."""
     now = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(console, "is_terminal", lambda _: False)

@@ -1,4 +1,4 @@
-"""What a test is told of programs on the ranks of a pool."""
+"""Failures of programs on the ranks of a pool, as a test sees them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ranks import failing
 
 @pytest.fixture(scope="module")
 def pool(mpi_ranks):
-    """Ranks of its own, as they do not survive this."""
+    """A separate pool, because its ranks do not survive these tests."""
     pool = RankPool(2)
     yield pool
     pool.close()

@@ -1,4 +1,4 @@
-"""What no test does: draw numbers without a seed, or end processes by name (CONTRIBUTING.md)."""
+"""Rules for tests (CONTRIBUTING.md): no test draws numbers without a seed, or ends processes by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BY_NAME = {"pkill", "killall", "pgrep"}
 
 
 def offences(source: str) -> list[str]:
-    """What a module does that it should not, by line."""
+    """The violations in a module, by line."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BY_NAME:
@@ -32,7 +32,7 @@ def offences(source: str) -> list[str]:
 def test_nothing_by_chance_or_by_name(path):
     names = {"random"} if "import random\n" in path.read_text() else set()
     found = [each for each in offences(path.read_text()) if "random." not in each or names or "np." in each]
-    # a generator that is called `random` draws from a seed
+    # A generator named `random` has a seed.
     assert [each for each in found if path != Path(__file__)] == []
 
 

@@ -1,4 +1,4 @@
-"""What a field says of a setting is what is checked, and registries import the classes that are asked for."""
+"""Settings are checked according to the metadata of their fields, and registries import only the classes that are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of a rank follow its launcher: torch, the native kernels and numba use as many as it was given, and no more."""
+"""The threads of a rank follow its launcher: torch, the native kernels and numba use exactly as many as the launcher gave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_rank_uses_the_cores_that_it_is_bound_to(mpirun, threads):
     require(CORES > 1, "2 cores")
     found = json.loads(mpirun(ranks, [PROGRAM, "unset"], threads=threads, bind=True).stdout)
     for rank in found:
-        # hardware threads of a bound core count too
+        # Hardware threads of a bound core count, too.
         assert rank["cores"] >= threads
         assert rank == {"cores": rank["cores"]} | works_with(rank["cores"])
 

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words."""
+"""Phrases about values of wrong types."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
 
 
 def test_ranks_that_are_threads_may_read_at_once() -> None:
-    """The first conversions to a type, in two threads, ended the process in most runs of this program."""
+    """The first conversions to a type, in two threads, crashed the process in most runs of this program."""
     program = """
 import sys, threading, msgspec
 from hpcgnn.typed import Count, checked

@@ -1,4 +1,4 @@
-"""`hpcgnn cluster` and `hpcgnn launch --hosts`: hosts of their own, links of the given speed, and nothing left of it."""
+"""`hpcgnn cluster` and `hpcgnn launch --hosts`: separate hosts, links of the given speed, and complete removal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _rights() -> None:
 
 @pytest.fixture(scope="module")
 def name() -> str:
-    """One that no other run of these tests uses."""
+    """A name that no other run of these tests uses."""
     return f"test{os.getpid()}"
 
 
@@ -48,7 +48,7 @@ def cluster(name: str) -> Iterator[str]:
 
 @pytest.fixture
 def passing_name(name: str) -> str:
-    """The name of a cluster that a test makes for itself, beside the other one."""
+    """The name of a cluster that a test creates for itself, beside the shared one."""
     return f"{name}-other"
 
 
@@ -70,12 +70,12 @@ def remains(name: str) -> list[str]:
 
 
 def transfer(cluster: str, size_bytes: int) -> None:
-    """A message from host 0 to host 1."""
+    """Send a message from host 0 to host 1."""
     virtual_cluster("run", "--name", cluster, "-n", 2, sys.executable, TRANSFER, size_bytes)
 
 
 def limiter(cluster: str, host: int) -> dict[str, Any]:
-    """What the kernel says of the queue in front of the host's link: its kind, its rate, and what it has held back."""
+    """The kernel's queue in front of the host's link: its kind, its rate, and the number of packets that it has delayed."""
     command = ["tc", "-s", "-j", "-n", f"{cluster}-{host}", "qdisc", "show", "dev", "eth0"]
     (found,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return found
@@ -97,7 +97,7 @@ def reaches(cluster: str, host: int, address: str) -> bool:
     return "ConnectionRefusedError" in result.stderr
 
 
-# -- what the hosts are ------------------------------------------------------------------------------------------------
+# -- properties of hosts ----------------------------------------------------------------------------------------------
 
 
 def test_each_rank_has_a_host_and_the_jobs_environment(cluster: str) -> None:
@@ -120,7 +120,9 @@ def test_more_ranks_than_hosts_fill_one_after_another(cluster: str) -> None:
 
 
 def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[list[int]]) -> None:
-    """``expected``: the ranks of each host, which share memory with each other and with no others."""
+    """Check the ranks of each host, which share memory with each other and with no other ranks. expected: the ranks of each
+    host.
+    """
     assert sorted(itertools.chain(*expected)) == list(range(len(ranks)))
     for index, host in enumerate(expected):
         for rank in host:
@@ -161,7 +163,7 @@ def test_only_what_goes_to_another_host_takes_the_link(
 
 
 def test_ranks_of_a_host_share_what_they_send_to_others(cluster: str, tmp_path: Path) -> None:
-    """Training finds the same in fewer bytes over the links; within hosts rows are read in shared memory."""
+    """Training gives the same results with fewer bytes over the links, because rows within a host are read in shared memory."""
     graph, parts = tmp_path / "graph.h5", tmp_path / "parts.h5"
     partition = ("partition", graph, parts, "--parts", str(2 * HOSTS), "--ranks-per-node", "2", "--quiet")
     for command in (("convert", "digits", graph, "--quiet"), partition):
@@ -263,7 +265,7 @@ def test_a_failing_command_leaves_its_exit_code_and_nothing_else(passing_name: s
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_job_leaves_nothing(passing_name: str, tmp_path: Path, number: signal.Signals) -> None:
-    # The rank's child outlives what the launcher does to the rank.
+    # The rank's child survives the launcher's signals to the rank.
     script = f"touch {tmp_path}/$OMPI_COMM_WORLD_RANK; setsid sleep 1000 & sleep 1000"
     job = start("launch", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", script)
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "start of the ranks")
@@ -294,7 +296,7 @@ def test_what_a_killed_owner_leaves_is_removed_by_the_next_command(passing_name:
 
 @pytest.fixture
 def slow_tc(tmp_path: Path) -> dict[str, str]:
-    """The environment in which each change of a limit takes a while, and the third one fails."""
+    """An environment in which each change of a limit takes a while, and the third one fails."""
     program = tmp_path / "tc"
     program.write_text(f"#!/bin/sh\necho >>{tmp_path}/calls\nsleep 0.3\n[ $(wc -l <{tmp_path}/calls) -lt 3 ]\n")
     program.chmod(0o755)

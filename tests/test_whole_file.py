@@ -1,4 +1,4 @@
-"""What may be replaced by a file, what stays, and what is removed of processes that are gone."""
+"""Files that may replace others, files that stay, and removal of files of processes that have ended."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_what_the_dead_have_left_is_removed_and_nothing_else(tmp_path):
     dead = [f".f.{host}.{gone.pid}.hpcgnn.tmp", f".other.h5.{host}.{gone.pid}.hpcgnn.tmp"]
     kept = [
         f".f.{host}.{os.getppid()}.hpcgnn.tmp",  # alive
-        f".f.{host}.1.hpcgnn.tmp",  # another user's, perhaps
-        f".f.another-{host}.{gone.pid}.hpcgnn.tmp",  # nobody here can tell
+        f".f.{host}.1.hpcgnn.tmp",  # may belong to another user
+        f".f.another-{host}.{gone.pid}.hpcgnn.tmp",  # cannot be checked from this host
         f".f.{gone.pid}.tmp",
         f"f.{host}.{gone.pid}.hpcgnn.tmp",
     ]
@@ -96,7 +96,7 @@ def test_what_the_dead_have_left_is_removed_and_nothing_else(tmp_path):
     write(tmp_path / "f", cleans=False)
     assert set(dead) < set(left(tmp_path))
     write(tmp_path / "f")
-    assert left(tmp_path) == sorted({*kept, "f"})  # a process whose parent is 1 has two alike
+    assert left(tmp_path) == sorted({*kept, "f"})  # a process whose parent is 1 has two equal names
 
 
 def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
@@ -141,7 +141,9 @@ def test_a_librarys_own_words_for_an_error_are_left_out(tmp_path):
 
 
 def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
-    """Where others may write a folder, they may have put a link there, which is easy to name: the host and a pid."""
+    """If other users may write a folder, they may have put a link there; the name is easy to guess from the host and a process
+    id.
+    """
     victim, name = tmp_path / "victim", f".f.{whole_file._host()}.{os.getpid()}.hpcgnn.tmp"
     victim.write_text("kept")
     (tmp_path / name).symlink_to(victim)

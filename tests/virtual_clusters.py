@@ -1,4 +1,4 @@
-"""Virtual hosts in tests."""
+"""Functions for tests with virtual hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_SECONDS = 60.0
 
 
 def require_rights() -> None:
-    """Skip or fail the test where no cluster can be made."""
+    """Skip or fail the test if no cluster can be created."""
     capabilities = int(Path("/proc/self/status").read_text().partition("CapEff:\t")[2].split()[0], 16)
     require(os.geteuid() == 0 and capabilities >> 12 & 1 and capabilities >> 21 & 1, "root, to make network namespaces")
     require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
@@ -59,7 +59,7 @@ def hpcgnn(*arguments: object, expect: int = 0, **environment: str) -> subproces
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for ``condition``; the test fails when it takes too long."""
+    """Wait for ``condition``; the test fails if this takes too long."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"no {what}"

@@ -1,4 +1,4 @@
-"""Programs of ranks: read what may be damaged."""
+"""Programs for ranks: read files that may be damaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from hpcgnn.errors import HpcgnnError
 def refused(
     world: World, paths: list[Path], strategy: str = "hybrid", any_ranks: bool = False
 ) -> tuple[str, bool] | None:
-    """What rank r says of ``paths[r]`` (the last, where there are fewer) and of the plan there, and whether all ranks know."""
+    """The sentence of rank r about ``paths[r]`` (the last path for further ranks) and about its plan, and whether all ranks
+    raised it.
+    """
     try:
         graph = hpcgnn.load(paths[min(world.rank, len(paths) - 1)], world, any_ranks=any_ranks)
         graph.plan(strategy, weighted=True)

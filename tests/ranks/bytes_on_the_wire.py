@@ -1,4 +1,5 @@
-"""Run on a virtual cluster, a rank a host: the bytes that a model counts, and what the hosts' interfaces report meanwhile.
+"""Run on a virtual cluster with one rank on each host: compares the bytes that a model counts with those that the hosts'
+interfaces report.
 
 usage: bytes_on_the_wire.py PARTS.h5      rank 0 prints {settings: {"training": [counted, reported], "evaluation": ...}}
 """
@@ -19,16 +20,17 @@ from hpcgnn.launch.virtual_network import HEADER_BYTES_PER_PACKET
 
 SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
 INTERFACE = Path("/sys/class/net/eth0/statistics")
-SEGMENTS, SEGMENT_BYTES = Path("/proc/self/net/snmp"), 1500 - 20 - 32  # an Ethernet frame's, of one host
+# The counters of one host, and the payload of an Ethernet frame.
+SEGMENTS, SEGMENT_BYTES = Path("/proc/self/net/snmp"), 1500 - 20 - 32
 STEPS = 3
-ROUNDS = 3  # of so many steps
-_DRAINED_SECONDS = 0.2  # what was sent may still lie in a queue
+ROUNDS = 3  # of several steps each
+_DRAINED_SECONDS = 0.2  # the queue may still hold bytes
 
 
 def sent_payload() -> int:
-    """Bytes that left this host's interface, less the headers of their packets; as `hpcgnn cluster bytes` tells them.
+    """The bytes that left this host's interface, without the headers of their packets, as `hpcgnn cluster bytes` reports them.
 
-    Less what TCP sent twice, too, which it does where a busy machine is late to acknowledge.
+    Segments that TCP sent twice, because a busy machine acknowledged late, are left out as well.
     """
     count, packets = (int((INTERFACE / name).read_text()) for name in ("tx_bytes", "tx_packets"))
     names, values = (line.split() for line in SEGMENTS.read_text().splitlines() if line.startswith("Tcp:"))
@@ -37,8 +39,10 @@ def sent_payload() -> int:
 
 
 def reported(world: World, step: Callable[[int], object]) -> int:
-    """What all interfaces sent in STEPS calls of ``step``: the least of some rounds, as TCP may send segments twice."""
-    step(0)  # connects
+    """The bytes that all interfaces sent in STEPS calls of ``step``: the minimum of some rounds, because TCP may send segments
+    twice.
+    """
+    step(0)  # opens the connections
     found = []
     for first in range(1, 1 + ROUNDS * STEPS, STEPS):
         world.allreduce(np.zeros(1))

@@ -1,4 +1,4 @@
-"""Programs of ranks: what policies are told of rows that travel, against the whole graph's matrices."""
+"""Programs for ranks: the information that policies get about rows, compared with matrices of the whole graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcgnn.policy.sylvie import row_classes
 
 
 def effect(aggregator: Aggregator, row: int, sender: int, world: World) -> torch.Tensor:
-    """(N,) what the receivers add for 1 in a row that ``sender`` sends and 0 in all others, in original ids."""
+    """(N,) sum at the receivers if a row that ``sender`` sends is 1 and all others are 0, by original id."""
     exchange = aggregator.exchange
     rows = torch.zeros(int(exchange.send_counts.sum()), 1, dtype=torch.float64)
     if world.rank == sender:
@@ -31,7 +31,7 @@ def effect(aggregator: Aggregator, row: int, sender: int, world: World) -> torch
 
 
 def weights_error(aggregator: Aggregator, world: World) -> float:
-    """Largest difference between a row's square weight and the squared norm of what it does."""
+    """The largest difference between a row's square weight and the squared norm of its effect."""
     told, worst = aggregator.square_weights(), 0.0
     counts = world.allgather(np.array([told.size]))[:, 0]
     for sender in range(world.size):
@@ -44,7 +44,9 @@ def weights_error(aggregator: Aggregator, world: World) -> float:
 
 
 def degrees_are_right(aggregator: Aggregator, graph: hpcgnn.LocalGraph, in_degree: np.ndarray) -> bool:
-    """Of every row sent: a post row's source, and, for pre rows, the multiset of their destinations."""
+    """Return whether the degrees of every sent row are right: of a post row's source, and, for pre rows, of the multiset of
+    their destinations.
+    """
     forward, backward = aggregator.channels(graph.in_degrees)
     sent, received = forward.degrees()
     back = backward.degrees()
@@ -56,14 +58,14 @@ def degrees_are_right(aggregator: Aggregator, graph: hpcgnn.LocalGraph, in_degre
     columns, rows = plan.receive.indices.numpy(), plan.receive.entry_rows().numpy()
     for column, row in zip(columns, rows, strict=True):
         right &= bool(not pre[column] or received[column] == in_degree[ids[row]])
-    # what one side says of a row is what the other says of it
+    # Sender and receiver must say the same about a row.
     told, _ = graph.world.alltoallv(sent, aggregator.exchange.send_counts)
     right &= bool((told == received).all() and (back[0] == received).all() and (back[1] == sent).all())
     return bool(graph.world.allreduce(np.array([right], np.int64), "min")[0])
 
 
 def compare(world: World, path: Path, strategy: str, order: str, kind: str) -> dict[str, object]:
-    """The worst errors of weights forward and backward, whether degrees are right, and which bits each class has."""
+    """The largest errors of weights forward and backward, whether degrees are right, and the bits of each class."""
     arrays = small_graphs.random_multigraph()
     in_degree = np.bincount(arrays.edge_index[1], minlength=arrays.num_nodes)
     graph = hpcgnn.load(path, world).reordered(order)

@@ -1,4 +1,4 @@
-"""Ranks that choose the arithmetic of dense products."""
+"""Programs for ranks that choose the arithmetic of dense products."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hpcgnn.nn.compute_config import BF16, FLOAT32
 
 
 def choose(world: World, asked: str, dtype: torch.dtype = torch.float32) -> str:
-    """What is chosen."""
+    """The chosen arithmetic."""
     return choose_compute(world, asked, dtype)
 
 
 def refused(world: World, asked: str) -> str:
-    """Why it is refused."""
+    """The sentence that refuses an arithmetic."""
     with pytest.raises(HpcgnnError) as found:
         choose_compute(world, asked, torch.float32)
     return str(found.value)
 
 
 def agree(world: World, mine: Sequence[bool]) -> str:
-    """What ranks choose of which these are faster at bfloat16."""
+    """The choice of all ranks, where these ranks are faster at bfloat16."""
     return BF16 if _on_all(world, mine[world.rank]) else FLOAT32

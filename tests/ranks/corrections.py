@@ -1,4 +1,4 @@
-"""Programs of ranks: rows that all move alike, late and in time."""
+"""Programs for ranks: stale and fresh rows that all move alike."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ WIDTH = 3
 
 
 def differences(world: World, path: Path, kind: str, strategy: str, corrects: bool) -> list[float]:
-    """Forward and backward: by how much an aggregation with rows of an epoch before differs from one with those of this one."""
+    """Forward and backward, the difference between an aggregation with rows of the previous epoch and one with rows of this
+    epoch.
+    """
     graph = hpcgnn.load(path, world)
     fresh, late = (_aggregator(graph, kind, strategy, Messages(world)) for _ in range(2))
     late.exchange.messages.kept.begin(Keeping(corrects=corrects))
     found = []
     copies = late.correction.copies
-    in_backward = 1.0 if copies is None else copies.edges()  # of copies, gradients move by as much as there are edges
+    # Gradients of copies move in proportion to the number of edges.
+    in_backward = 1.0 if copies is None else copies.edges()
     for there, here, proportions in ((fresh, late, 1.0), (fresh.reverse, late.reverse, in_backward)):
         here.exchange.freshness = STALE
         noise = torch.Generator().manual_seed(world.rank)

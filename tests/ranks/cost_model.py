@@ -1,4 +1,4 @@
-"""What ranks send in a training step, counted where it leaves them."""
+"""The bytes and rows that ranks send in a training step, counted where they leave the rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcgnn.train.trainer import Trainer
 def sent(
     world: World, path: str, model: dict[str, Any], strategy: str, bits: int, node_aware: str = "off"
 ) -> list[int]:
-    """Bytes and rows that this rank sends in the second training step, in a list."""
+    """Bytes and rows that this rank sends in the second training step, as a list."""
     graph = load(path, world)
     messages = Messages(world, MessageConfig(bits, node_aware=node_aware))
     built = build_model(ModelConfig(**model), graph, messages=messages, strategy=strategy)

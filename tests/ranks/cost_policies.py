@@ -1,4 +1,4 @@
-"""What ranks send in the epochs of a training whose policies decide."""
+"""The bytes that ranks send in the epochs of a training with policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that know the stand-in (tests/standin), and MPI that takes its memory."""
+"""Ranks that use the stand-in device (tests/standin), and an MPI that takes its memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcgnn.comm import World
 
 
 def know_standin(world: World) -> None:
-    """Before their first backward pass."""
+    """Register the stand-in before the first backward pass."""
     from standin import standin
 
     standin()

@@ -1,4 +1,4 @@
-"""Programs of ranks: models made of PyG's layers, distributed, against themselves on one machine."""
+"""Programs for ranks: distributed models of PyG's layers, compared with the same models on one machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPOCHS, LR = 8, 0.01
 
 
 class Net(torch.nn.Module):
-    """Two layers with what users put between them."""
+    """Two layers, and operations that users put between layers."""
 
     def __init__(self, first: torch.nn.Module, second: torch.nn.Module, width: int, *, weighted: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def models(width: int, classes: int) -> dict[str, torch.nn.Module]:
 
 
 def step(model: torch.nn.Module, x, edge_index, weight, y, mask) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores, and the sum of the losses of the masked nodes; gradients are in the parameters."""
+    """The scores, and the sum of the losses of the masked nodes; gradients are left in the parameters."""
     extra = () if weight is None or not getattr(model, "weighted", False) else (weight,)
     scores = model(x, edge_index, *extra)
     loss = F.cross_entropy(scores[mask], y[mask], reduction="sum")
@@ -59,7 +59,7 @@ def step(model: torch.nn.Module, x, edge_index, weight, y, mask) -> tuple[torch.
 
 
 def compare(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Module) -> dict[str, float]:
-    """Largest relative differences of losses, scores and gradients over some steps of both."""
+    """The largest relative differences of losses, scores and gradients over some steps of both models."""
     plain = plain.double()
     model = hpcgnn.distribute(plain, graph, backend="reference", check=False)
     assert model.state_dict().keys() == plain.state_dict().keys()
@@ -94,7 +94,7 @@ def _relative(found: torch.Tensor, wanted: torch.Tensor, least: float = 0.0) -> 
 
 
 def steps(model, take, reduce, over_ranks) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
-    """Losses, the last step's gradients, and its scores."""
+    """The losses, and the gradients and scores of the last step."""
     optimiser = torch.optim.SGD(model.parameters(), LR)
     losses = []
     for _ in range(EPOCHS):
@@ -106,7 +106,7 @@ def steps(model, take, reduce, over_ranks) -> tuple[list[float], dict[str, torch
 
 
 def trained(graph: LocalGraph, plain: torch.nn.Module) -> dict[str, float]:
-    """A trainer's losses with few bits, stale rows and policies, which must fall."""
+    """The losses of a trainer with low bit-widths, stale rows and policies; they must fall."""
     results = {}
     policies = {"exact": (32, {}), "quantized": (8, {"bits": "adaqp", "bits_period": 2, "staleness": "pipeline"})}
     for name, (bits, policy) in policies.items():
@@ -134,20 +134,20 @@ def on(world: World, folder: Path, weighted: bool) -> tuple[small_graphs.Arrays,
 def errors(
     world: World, folder: Path, name: str, weighted: bool, order: str, plain: torch.nn.Module
 ) -> dict[str, float]:
-    """The largest of all ranks."""
+    """The largest errors of all ranks."""
     arrays, graph = on(world, folder, weighted)
     found = compare(graph.reordered(order), arrays, copy.deepcopy(plain))
     return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
 
 
 def losses_fall(world: World, folder: Path, plain: torch.nn.Module) -> dict[str, float]:
-    """By what of its first one the last loss of a trainer is."""
+    """The decrease of a trainer's loss, relative to its first loss."""
     return trained(on(world, folder, True)[1], copy.deepcopy(plain))
 
 
 @contextlib.contextmanager
 def sabotage() -> Iterator[None]:
-    """Rows come meanwhile, but as zeros: a comparison must notice, or it proves nothing."""
+    """Inside the context, received rows are zeros, so a comparison must fail; otherwise it would prove nothing."""
     wait = Exchange.wait
 
     def zeroed(self: Exchange, message: Message) -> None:

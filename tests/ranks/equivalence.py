@@ -1,4 +1,4 @@
-"""Programs of ranks: trainings to be compared with single-process PyG, or with each other."""
+"""Programs for ranks: trainings that are compared with single-process PyG, or with each other."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
 EPOCHS, LR = 20, 0.01
-# Of the weights. With some seeds a value comes so close to ReLU's kink that float32 and float64 take different sides of it.
+# The seed of the weights. With some seeds a value is so close to ReLU's kink that float32 and float64 fall on different sides.
 SEED = 1
-FEW_EPOCHS = 5  # to compare runs of ours with each other, which would differ from the first epoch on
+FEW_EPOCHS = 5  # for comparisons between runs of this package, whose first epochs would differ already
 ORDERED = ("gcn-dropout", "sage-batch-norm")  # models that are trained in each node order
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
 CONFIGS = {
@@ -36,7 +36,9 @@ CONFIGS = {
 
 
 class Trained(NamedTuple):
-    """losses of each epoch; gradients of the first by PyG's names; scores (N, C) of all nodes in original order."""
+    """The results of a training. losses: of each epoch. gradients: of the first epoch, by PyG's names. scores: (N, C) of all
+    nodes, by original id.
+    """
 
     losses: list[float]
     gradients: dict[str, np.ndarray]
@@ -44,7 +46,7 @@ class Trained(NamedTuple):
 
 
 def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS) -> Trained:
-    """Train, and gather all scores: the graphs are tiny."""
+    """Train, and gather all scores, because the graphs are tiny."""
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, lr=LR))
     losses, gradients = [], {}
     for epoch in range(epochs):
@@ -62,13 +64,13 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS) -> Trained:
 
 
 def relative(found: np.ndarray | list[float], wanted: np.ndarray | list[float]) -> float:
-    """Largest difference relative to the largest wanted value."""
+    """The largest difference, relative to the largest expected value."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
 def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
-    """They depend neither on the strategy nor on the number of ranks."""
+    """The initial weights, which depend neither on the strategy nor on the number of ranks."""
     dtype, backend = PRECISIONS[precision]
     model = hpcgnn.build_model(CONFIGS[name], hpcgnn.load(path, world), backend=backend, dtype=dtype, seed=SEED)
     return {key: value.clone() for key, value in model.state_dict().items()}
@@ -77,7 +79,7 @@ def initial_weights(world: World, path: Path, name: str, precision: str) -> dict
 def train(
     world: World, path: Path, name: str, strategy: str, precision: str
 ) -> tuple[Trained, dict[str, int], dict[str, torch.Tensor]]:
-    """What a training finds, how many rows of all ranks are *post* and *pre*, and the weights that it began with."""
+    """The results of a training, the numbers of *post* and *pre* rows of all ranks, and the initial weights."""
     dtype, backend = PRECISIONS[precision]
     graph = hpcgnn.load(path, world)
     model = hpcgnn.build_model(CONFIGS[name], graph, strategy=strategy, backend=backend, dtype=dtype, seed=SEED)
@@ -88,13 +90,14 @@ def train(
 
 
 def loss_error(found: list[float], wanted: list[float]) -> float:
-    """Largest relative difference of an epoch's losses."""
+    """The largest relative difference of an epoch's losses."""
     return max(abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True))
 
 
 def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """Largest difference of any parameter's gradient, relative to that parameter's largest value, or where that is next to
-    nothing, as of a bias at rest, to the largest of all."""
+    """The largest difference of any parameter's gradient, relative to that parameter's largest value; for gradients that are
+    almost 0, such as those of untrained biases, relative to the largest of all.
+    """
     largest = max(np.abs(value).max() for value in wanted.values())
     scales = {name: np.abs(value).max() for name, value in wanted.items()}
     return max(
@@ -105,7 +108,7 @@ def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) 
 
 @contextlib.contextmanager
 def sabotage(name: str) -> Iterator[None]:
-    """Exchanges of this process are broken meanwhile: a comparison with what is right must notice, or it proves nothing."""
+    """Inside the context, exchanges of this process are broken, so a comparison must fail; otherwise it would prove nothing."""
     wait = Exchange.wait
 
     def zeroed(self: Exchange, message: Message) -> None:
@@ -132,20 +135,20 @@ def sabotage(name: str) -> Iterator[None]:
 
 
 def sabotaged(world: World, name: str, program: Callable[..., Any], *arguments: Any) -> Any:
-    """What the program finds with broken exchanges, on ranks that are processes."""
+    """The results of a program with broken exchanges, on ranks that are processes."""
     with sabotage(name):
         return program(world, *arguments)
 
 
 def dropout_losses(world: World, path: Path, name: str) -> list[float]:
-    """Of a few epochs."""
+    """The losses of a few epochs."""
     graph = hpcgnn.load(path, world)
     model = hpcgnn.build_model(CONFIGS[name], graph, backend="reference", dtype=torch.float64, seed=3)
     return run(graph, model, FEW_EPOCHS).losses
 
 
 def node_orders(world: World, path: Path) -> dict[str, dict[str, dict[str, object]]]:
-    """What training in each node order finds beside the file's order, and whether its aggregations have the same bits."""
+    """The results of training in each node order, compared with the file's order, and whether aggregations have the same bits."""
     loaded = hpcgnn.load(path, world)
     found: dict[str, dict[str, dict[str, object]]] = {name: {} for name in ORDERED}
     in_file_order = {name: _trained_in(loaded, name) for name in ORDERED}
@@ -189,13 +192,13 @@ def _same_bits(loaded: LocalGraph, graph: LocalGraph, kind: str, strategy: str) 
 
 
 def _edges(graph: LocalGraph) -> list[tuple[int, int]]:
-    """``edge_index`` with owned ids as original ones, and those of the halo behind them."""
+    """``edge_index`` with original ids for owned nodes, and N + k for the k-th halo node."""
     ids = torch.cat((graph.original_ids, graph.meta.num_nodes + torch.arange(graph.indices.size)))
     return list(map(tuple, ids[graph.edge_index].T.tolist()))
 
 
 def unlike_built_plans(world: World, path: Path) -> list[str]:
-    """What differs, on this rank, between the plans in the file and those that the ranks build together."""
+    """The differences, on this rank, between the plans in the file and those that the ranks build together."""
     graph, found = hpcgnn.load(path, world), []
     for strategy in STRATEGIES:
         stored, built = graph.stored_plan(strategy, edges=True), graph.built_plan(strategy)

@@ -1,6 +1,6 @@
-"""Programs of ranks: exchanges of rows whose values are known at the receiver.
+"""Programs for ranks: exchanges of rows whose values the receiver knows.
 
-Rank i sends ``i + d + 1`` rows to rank d, none to itself; row k of them holds ``base(i, d, k) + column``.
+Rank i sends ``i + d + 1`` rows to rank d, and none to itself. Row k of them has the values ``base(i, d, k) + column``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BITS = (32, 16, 8, 4, 2, 1)
 
 
 def counts(world: World) -> np.ndarray:
-    """(P,) rows to each rank; from each rank, as i + d is symmetric."""
+    """(P,) number of rows to each rank, and from each rank, which is the same because i + d is symmetric."""
     rows = world.rank + np.arange(world.size) + 1
     rows[world.rank] = 0
     return rows
@@ -56,7 +56,7 @@ def started(exchange: Exchange, rows: torch.Tensor) -> Message:
 
 
 def moved(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
-    """What arrives when ``rows`` are sent."""
+    """The received rows when ``rows`` are sent."""
     message = started(exchange, rows)
     exchange.wait(message)
     count = int(exchange.receive_counts.sum())
@@ -72,17 +72,17 @@ def worst(world: World, values: torch.Tensor) -> float:
 
 
 def steps(rows: torch.Tensor, bits: int) -> torch.Tensor:
-    """(n, 1) what a value may be off by: a step of its row's grid, a rounding of bfloat16, or nothing."""
+    """(n, 1) allowed error of a value: a step of its row's grid, a rounding of bfloat16, or 0."""
     spread = rows.amax(1, keepdim=True) - rows.amin(1, keepdim=True)
     if bits == 32:
         return torch.zeros_like(spread)
     if bits == 16:
         return torch.full_like(spread, 2.0**-8)
-    return 1.02 * spread / (2**bits - 1) + 2.0**-7  # the grid's ends are rounded to bfloat16
+    return 1.02 * spread / (2**bits - 1) + 2.0**-7  # the ends of the grid are rounded to bfloat16
 
 
 def errors(world: World, backend: str) -> dict[str, float]:
-    """By bits and width, the largest error over what is allowed."""
+    """By bits and width, the largest error relative to the allowed one."""
     found = {}
     for bits in BITS:
         for width in WIDTHS:
@@ -93,7 +93,7 @@ def errors(world: World, backend: str) -> dict[str, float]:
 
 
 def mixed(world: World) -> float:
-    """Bits of its own for each row: the largest error over what is allowed."""
+    """The largest error relative to the allowed one, where each row has its own bit-width."""
     exchange = make(world, bits=2)
     total = int(exchange.send_counts.sum())
     exchange.assign_bits(np.array(BITS, np.uint8)[np.arange(total) % len(BITS)])
@@ -104,7 +104,7 @@ def mixed(world: World) -> float:
 
 
 def _sent_as(world: World, sender: int) -> np.ndarray:
-    """Which of BITS the sender gave to each row that it sends to this rank."""
+    """The index in BITS of the bit-width of each row that this rank receives."""
     rows = sender + np.arange(world.size) + 1
     rows[sender] = 0
     first = int(rows[: world.rank].sum())
@@ -112,7 +112,7 @@ def _sent_as(world: World, sender: int) -> np.ndarray:
 
 
 def mean_error(world: World, bits: int, epochs: int = 400) -> float:
-    """Largest deviation of the mean over many epochs from the truth, in standard errors of the worst case."""
+    """The largest deviation of the mean over many epochs from the exact values, in standard errors of the worst case."""
     exchange, total = make(world, bits=bits), torch.zeros(int(counts(world).sum()), 40)
     for epoch in range(epochs):
         exchange.messages.begin_epoch(epoch)
@@ -123,7 +123,7 @@ def mean_error(world: World, bits: int, epochs: int = 400) -> float:
 
 
 def delta(world: World, bits: int) -> list[float]:
-    """Largest error, epoch by epoch, when the same rows are sent as differences to what has come before."""
+    """The largest error of each epoch, when the same rows are sent as differences to earlier messages."""
     exchange, found = make(world, bits=bits, message_coding="delta"), []
     for epoch in range(30):
         exchange.messages.begin_epoch(epoch)
@@ -132,7 +132,7 @@ def delta(world: World, bits: int) -> list[float]:
 
 
 def kept(world: World) -> bool:
-    """Return whether senders and receivers hold the same after epochs of changing rows, with evaluations in between."""
+    """Return whether senders and receivers hold the same rows after epochs of changing rows, with evaluations in between."""
     exchange = make(world, bits=2, message_coding="delta")
     for epoch in range(5):
         exchange.messages.begin_epoch(epoch)
@@ -147,7 +147,7 @@ def kept(world: World) -> bool:
 
 
 def repeats(world: World) -> dict[str, bool]:
-    """Which runs give the same bits."""
+    """For several changes of a run, whether it still gives the same bits."""
 
     def run(
         seed: int = 0,
@@ -177,7 +177,7 @@ def repeats(world: World) -> dict[str, bool]:
 
 
 def wire(world: World, seed: int, **settings: object) -> bytes:
-    """The bytes that leave this rank in three epochs; with a seed, ranks begin and progress at moments drawn from it."""
+    """The bytes that this rank sends in three epochs. With a seed, the ranks start and make progress at random moments."""
     pause = random.Random(seed + world.rank)
     exchange, sent = make(world, **settings), []
     for epoch in range(3):
@@ -192,7 +192,7 @@ def wire(world: World, seed: int, **settings: object) -> bytes:
 
 
 def wires(world: World) -> dict[str, bool]:
-    """Return whether the bytes that leave are the same for any threads and timing, by settings."""
+    """For several settings, whether the sent bytes are the same for any number of threads and any timing."""
     found = {}
     for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
         first = wire(world, 0, **settings)
@@ -205,7 +205,7 @@ def wires(world: World) -> dict[str, bool]:
 
 
 def troubles(world: World) -> list[str]:
-    """What is said of a NaN, or an infinity, in one value that the last rank sends in the second exchange of a step."""
+    """The sentence about a NaN, or an infinity, in one value that the last rank sends in the second exchange of a step."""
     found = []
     for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
         for value in (np.nan, np.inf):
@@ -224,7 +224,7 @@ def troubles(world: World) -> list[str]:
 
 
 def too_many(world: World) -> list[str]:
-    """What is said on every rank where the last one would send more than MPI can count: rows, and blocks of few rows."""
+    """The sentence on every rank if the last one would send more than MPI can count: rows, and blocks of few rows."""
     counts_by_case = {32: MOST_ROWS + 1, 2: MOST_ROWS + 1, 16: 65536}
     found = []
     for bits, count in counts_by_case.items():
@@ -234,7 +234,7 @@ def too_many(world: World) -> list[str]:
         if world.rank == 0:
             receive[-1] = count
         exchange = Exchange(Messages(world, MessageConfig(bits=bits)), send, receive, layer=2)
-        width = 1 << 20 if bits == 16 else 4  # rows of 2 MiB, or any
+        width = 1 << 20 if bits == 16 else 4  # rows of 2 MiB, or of any size
         try:
             exchange.start(torch.zeros(0, width))
         except HpcgnnError as error:
@@ -244,7 +244,7 @@ def too_many(world: World) -> list[str]:
 
 
 def fused(world: World) -> bool:
-    """Return whether decoding in registers and decoding to a matrix first give the same bits."""
+    """Return whether decoding in registers gives the same bits as decoding to a matrix first."""
     results = []
     for choice in (True, False):
         with pytest.MonkeyPatch.context() as patch:
@@ -256,7 +256,9 @@ def fused(world: World) -> bool:
 
 
 def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
-    """Bytes as counted where they leave, and as the format says: payload, parameters, padding to 64 a peer."""
+    """The bytes counted where they leave the rank, and as they follow from the format: payload, parameters, padding to 64 for
+    each peer.
+    """
     found = {}
     for bits in BITS:
         exchange = make(world, bits=bits)
@@ -269,7 +271,7 @@ def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
 
 
 def evaluation(world: World) -> dict[str, bool]:
-    """Return whether an evaluation arrives exactly, by its precision."""
+    """For each precision, whether rows arrive exactly in an evaluation."""
     found = {}
     for precision in ("float32", "training"):
         exchange = make(world, bits=2, eval_precision=precision)

@@ -1,4 +1,4 @@
-"""Programs of ranks that fail, for the test of what is told then."""
+"""Programs for ranks that fail, to test the reports of failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcgnn.comm import World
 
 
 def one_is_wrong(world: World, wrong: int) -> None:
-    """The others wait for it."""
+    """One rank raises an error while the others wait for it."""
     numbers = {"found": world.rank, "wanted": 0}
     if world.rank == wrong:
         assert numbers["found"] == numbers["wanted"], "not what was wanted"
@@ -18,12 +18,12 @@ def one_is_wrong(world: World, wrong: int) -> None:
 
 
 def one_dies(world: World) -> int:
-    """Without a word."""
+    """One rank exits without a message."""
     if world.rank == 1:
         os._exit(3)
     return int(world.allreduce(np.ones(1))[0])
 
 
 def rank_squared(world: World) -> int:
-    """What tells the ranks apart."""
+    """A result that differs between ranks."""
     return world.rank**2

@@ -1,4 +1,4 @@
-"""Programs of ranks: :func:`hpcgnn.gather` of values whose right place is known."""
+"""Programs for ranks: :func:`hpcgnn.gather` of values whose right place is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8,
 
 
 def values(nodes: int, width: int | None, dtype: torch.dtype) -> torch.Tensor:
-    """What rank 0 is to get: of each node another value, also of those that a float32 cannot hold."""
+    """The values that rank 0 must receive: a different one for each node, some of which a float32 cannot hold."""
     shape = (nodes,) if width is None else (nodes, width)
     count = int(np.prod(shape))
     numbers = torch.arange(count, dtype=torch.float64).reshape(shape) * 1.0000001 - 7
@@ -32,7 +32,7 @@ def graph_of(world: World, folder: str) -> LocalGraph:
 
 
 def everything(world: World, folder: str) -> None:
-    """Types, widths, arrays, and the order of nodes."""
+    """Gather values of several types, widths and array kinds, and check the order of nodes."""
     graph = graph_of(world, folder)
     reversed_order = torch.arange(graph.num_nodes - 1, -1, -1)
     for given in (graph, graph.in_order(NodeOrder("test", reversed_order))):
@@ -59,7 +59,7 @@ def check(world: World, found: torch.Tensor | None, expected: torch.Tensor) -> N
 
 
 def in_windows(world: World, folder: str) -> None:
-    """Windows of one row, of some, and of more than there are; the last one is smaller."""
+    """Gather in windows of one row, of some rows, and of more rows than exist; the last window is smaller."""
     graph = graph_of(world, folder)
     nodes = graph.meta.num_nodes
     expected = values(nodes, 3, torch.uint8)
@@ -71,7 +71,7 @@ def in_windows(world: World, folder: str) -> None:
 
 
 def labels_and_scores(world: World, folder: str) -> torch.Tensor | None:
-    """A model's scores, gathered; the same for any number of ranks but for rounding."""
+    """A model's gathered scores, which are the same for any number of ranks except for rounding."""
     graph = graph_of(world, folder)
     check(world, hpcgnn.gather(graph.y, graph), torch.from_numpy(small_graphs.random_multigraph().y))
     torch.manual_seed(0)
@@ -80,7 +80,7 @@ def labels_and_scores(world: World, folder: str) -> torch.Tensor | None:
 
 
 def refused(world: World, folder: str) -> list[str]:
-    """What ranks say of each of :func:`wrong`, where the last one alone is wrong."""
+    """The sentences of ranks for each of :func:`wrong`, where only the last rank's argument is wrong."""
     graph = graph_of(world, folder)
     good = torch.zeros(graph.num_nodes, 2)
     told = []
@@ -89,7 +89,7 @@ def refused(world: World, folder: str) -> list[str]:
             hpcgnn.gather(bad if world.rank == world.size - 1 else good, graph)
         except hpcgnn.HpcgnnError as error:
             told.append(f"{error}" if error.agreed else f"on this rank alone: {error}")
-    check(world, hpcgnn.gather(good, graph), torch.zeros(graph.meta.num_nodes, 2))  # all ranks are still together
+    check(world, hpcgnn.gather(good, graph), torch.zeros(graph.meta.num_nodes, 2))  # all ranks are still in step
     return told
 
 

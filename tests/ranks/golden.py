@@ -1,9 +1,10 @@
-"""Run under mpirun: train each configuration of tests/golden/runs.toml through the command line; prints what came out as JSON.
+"""Run under mpirun: trains each configuration of tests/golden/runs.toml through the command line, and prints the results as
+JSON.
 
 usage: golden.py PARTS.h5 FOLDER
 
-Beside each run's losses, bytes and a digest of its weights, the numerics of this machine are printed: a digest of a few
-results of torch's own products and functions, whose last bits are up to the CPU.
+Beside the losses, the bytes and a digest of the weights of each run, it prints the numerics of this machine: a digest of a few
+results of torch's own products and functions, whose last bits depend on the CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 
 def numerics() -> str:
-    """Of what training leaves to torch: products of its shapes, losses, norms, the optimiser, and the functions in them."""
+    """The results of operations that training leaves to torch: products of its shapes, losses, norms, the optimiser, and
+    functions.
+    """
     torch.manual_seed(0)
     found = []
     for inner, outer in ((40, 64), (64, 64), (64, 4), (48, 32)):
@@ -53,7 +56,7 @@ def numerics() -> str:
 
 
 def run(flags: list[str], parts: str, out: Path) -> dict[str, object]:
-    """The same call as on the command line."""
+    """Make the same call as the command line."""
     with contextlib.redirect_stdout(io.StringIO()):
         cli.main(["train", parts, "--out", str(out), *flags, "--quiet"], standalone_mode=False, obj=StopRequest())
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

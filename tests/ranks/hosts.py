@@ -1,6 +1,7 @@
-"""Each rank says where it is, and with whom it can share memory: ``mpirun python hosts.py [--world]``; rank 0 prints JSON.
+"""Each rank reports its host, and the ranks with which it can share memory: ``mpirun python hosts.py [--world]``; rank 0 prints
+JSON.
 
-With --world the answer is the package's, which takes seconds to import on many ranks; else MPI's.
+With --world the answers are the package's, whose import takes seconds on many ranks; otherwise they are MPI's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Programs of ranks: trainings in 8-bit integers, beside the same ones in float32, and what travels in them."""
+"""Programs for ranks: trainings in 8-bit integers, compared with the same ones in float32, and the messages that carry
+integers.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.stop import StopRequest
 
 ALWAYS, FLOAT32 = "int8-always", "float32"
-WIDTH = 24  # of rows that travel
-LR = 0.002  # little, so that what is seen of an error is not what training makes of it
+WIDTH = 24  # columns of rows that travel
+LR = 0.002  # small, so that errors are not magnified by training
 COSTS = {"seconds_per_byte": {"node": 1e-9}, "seconds_per_message": {"node": 1e-5}}
 NAMES = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "sgc", "appnp", "jknet")
 CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in NAMES} | {
     "gat, partial": models.small("gat", hidden=32, heads=8, attention="partial")
 }
-# Of which the last layer is the only one; gcnii and jknet have one in front of it.
+# The last layer of these models is the only one; gcnii and jknet have another layer before it.
 LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in NAMES} | {
     "gat, partial": models.small("gat", layers=1, attention="partial")
 }
@@ -39,7 +41,7 @@ LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in NAMES} | {
 
 @dataclass(frozen=True)
 class How:
-    """What is trained, and how. noise: the seed of what is drawn for rounding."""
+    """The settings of a training. noise: the seed of the rounding noise."""
 
     model: str = "gcn"
     compute: str = ALWAYS
@@ -54,7 +56,9 @@ class How:
 
 @dataclass(frozen=True)
 class Trained:
-    """losses of each epoch. gradients: of the first one, of all ranks. weights: the bytes at the end."""
+    """The results of a training. losses: of each epoch. gradients: of the first epoch, of all ranks. weights: their bytes at
+    the end.
+    """
 
     losses: list[float]
     gradients: dict[str, torch.Tensor]
@@ -69,7 +73,7 @@ def built(graph: LocalGraph, how: How) -> GraphModel:
 
 
 def trainer_of(graph: LocalGraph, how: How) -> hpcgnn.Trainer:
-    """With policies that see times that are made up."""
+    """A trainer whose policies see made-up times."""
     model = built(graph, how)
     config = hpcgnn.TrainConfig(epochs=how.steps, lr=how.lr, policy=how.policy, eval_every=how.steps)
     times = staleness.made_up_times(len(model.aggregators))
@@ -90,11 +94,11 @@ def train(world: World, path: Path, how: How) -> Trained:
     return Trained(losses, gradients, weights)
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def integers_of(aggregator: Aggregator) -> Int8:
-    """From now on ``aggregator`` is one of 8-bit integers."""
+    """Make ``aggregator`` compute in 8-bit integers from now on."""
     int8 = make_int8(Int8Config(), aggregator.exchange.messages, always=True)
     int8.begin_epoch(0)
     aggregator.use_int8(int8)
@@ -102,20 +106,21 @@ def integers_of(aggregator: Aggregator) -> Int8:
 
 
 def own_rows(graph: LocalGraph, width: int = WIDTH) -> torch.Tensor:
-    """Not around 0, so that a row between its least and its largest value has another grid."""
+    """Rows with values that are not around 0, so that a grid between the smallest and the largest value differs."""
     return torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(graph.world.rank)) + 2
 
 
 def everyones(graph: LocalGraph, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """(N, F) sums over all ranks of (m, F) rows of nodes with these original ids. Collective."""
+    """(N, F) sums over all ranks of the (m, F) rows of nodes with these original ids. Collective."""
     table = torch.zeros(graph.meta.num_nodes, rows.shape[1]).index_add_(0, ids, rows)
     return torch.from_numpy(graph.world.allreduce(table.numpy()))
 
 
 def rows_of_the_halo(world: World, path: Path) -> None:
-    """A receiver has the sender's codes and scales, and finds them again; gradients go back rounded, as without integers.
+    """Check that a receiver has the sender's codes and scales and finds them again, while gradients are rounded as without
+    integers.
 
-    A rank's own rows may be integers as well, or not: they are to be within a step of what they were.
+    A rank's own rows may or may not be integers; they must be within one step of the original values.
     """
     graph = hpcgnn.load(path, world)
     halo, owned = make_halo(graph, messages=Messages(world, MessageConfig(8))), graph.num_nodes
@@ -148,8 +153,9 @@ def rows_of_the_halo(world: World, path: Path) -> None:
 
 
 def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> float:
-    """The largest error of a row that came, in steps of 4 bits between its least and its largest value, where every other row
-    has 4 bits and the rest have 8."""
+    """The largest error of a received row, in steps of 4 bits between its smallest and its largest value, where every other row
+    has 4 bits and the rest has 8.
+    """
     graph = hpcgnn.load(path, world)
     messages = Messages(world, MessageConfig(8))
     aggregator = (
@@ -170,12 +176,12 @@ def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> 
 
 
 def sums_sent(aggregator: Aggregator, own: Any) -> torch.Tensor:
-    """(s, F) in float32 what is to be sent of (n, F) integers."""
+    """(s, F) float32 rows to send, from (n, F) integers."""
     return int8_autograd.plain_spmm(aggregator.plan.send, own.float())
 
 
 def rows_of_gcn(world: World, path: Path, strategy: str) -> tuple[int, int]:
-    """Copies of a row go as they are, sums are rounded; how many of both came to all ranks."""
+    """Check that copies of a row are sent unchanged while sums are rounded; return the numbers of both on all ranks."""
     graph = hpcgnn.load(path, world)
     aggregator = make_aggregator(graph, "gcn", strategy, messages=Messages(world, MessageConfig(8)))
     integers_of(aggregator)
@@ -203,7 +209,7 @@ def rows_of_gcn(world: World, path: Path, strategy: str) -> tuple[int, int]:
 
 
 def last_layers_results(world: World, path: Path, name: str, config: Int8Config, calls: list[str]) -> list[str]:
-    """Kernels of integers that were called for what the softmax is of, in a step. calls: of all, as they happen."""
+    """The integer kernels that are called in a step for the input of the softmax. calls: all calls, in order."""
     graph = hpcgnn.load(path, world)
     model = hpcgnn.build_model(LAST_LAYERS[name], graph, seed=1, compute=ALWAYS, int8=config)
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=9), stop=StopRequest())
@@ -219,7 +225,9 @@ def last_layers_results(world: World, path: Path, name: str, config: Int8Config,
 
 
 def scores_in_evaluation(world: World, path: Path, name: str, bits: int) -> None:
-    """Those of the same weights in float32, bit for bit; in training they are others."""
+    """Check that scores in evaluation are, bit for bit, those of the same weights in float32, and that they differ
+    in training.
+    """
     graph = hpcgnn.load(path, world)
     integers, floats = (built(graph, How(name, compute, MessageConfig(bits))) for compute in (ALWAYS, FLOAT32))
     scores = {}
@@ -236,7 +244,7 @@ def scores_in_evaluation(world: World, path: Path, name: str, bits: int) -> None
 
 
 def too_few_bits(world: World, path: Path, most_error: float) -> dict[str, Any]:
-    """What becomes of a run of which 8 bits hold too little. quantized: how many matrices in each epoch."""
+    """The outcome of a run for which 8 bits are too few. quantized: number of matrices in each epoch."""
     trainer = trainer_of(hpcgnn.load(path, world), How("sage", int8=Int8Config(most_error=most_error)))
     summary = trainer.fit()
     names = {"computes": "compute", "quantized": "int8_quantized"}
@@ -244,7 +252,7 @@ def too_few_bits(world: World, path: Path, most_error: float) -> dict[str, Any]:
 
 
 def go_on_alone(world: World, path: Path) -> list[float]:
-    """Losses of a run that gives up in its first epoch, and of one that goes on from there in float32."""
+    """The losses of a run that gives up integers in its first epoch, and of one that resumes it in float32."""
     graph = hpcgnn.load(path, world)
     gave_up = trainer_of(graph, How("sage", int8=Int8Config(most_error=1e-6)))
     gave_up.step(0)
@@ -255,7 +263,7 @@ def go_on_alone(world: World, path: Path) -> list[float]:
 
 
 def failure(world: World, path: Path, how: How) -> str:
-    """What a training on features with a NaN ends with."""
+    """The sentence that ends a training on features with a NaN."""
     graph = hpcgnn.load(path, world)
     if world.rank == world.size - 1:
         graph.features[3, 2] = torch.nan
@@ -272,6 +280,6 @@ def failure(world: World, path: Path, how: How) -> str:
 
 
 def agreed_uses(world: World, path: Path) -> tuple[str, str]:
-    """For what integers are used, and what the model computes in."""
+    """The operations for which integers are used, and the arithmetic of the model."""
     model = hpcgnn.build_model(CONFIGS["gcn"], hpcgnn.load(path, world), compute="int8")
     return str(model.int8.uses), model.compute

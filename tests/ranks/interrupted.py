@@ -1,4 +1,4 @@
-"""A signal to stop that comes while ctypes takes an argument, which makes an error of its own kind of it."""
+"""A stop signal that arrives while ctypes converts an argument, which turns the exception into an error of another kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcgnn.cli import main as command_line
 class Argument:
     @property
     def _as_parameter_(self) -> int:
-        os.kill(os.getpid(), signal.SIGTERM)  # Ctrl-C is ignored where a shell has started the tests in the background
+        os.kill(os.getpid(), signal.SIGTERM)  # Ctrl-C is ignored if a shell has started the tests in the background
         return 0
 
 

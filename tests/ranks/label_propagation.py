@@ -1,4 +1,4 @@
-"""Programs of ranks: label propagation, to be compared with one process of PyG."""
+"""Programs for ranks: label propagation, compared with one process of PyG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCHS, LR, SEED = 20, 0.01, 5
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
 BASE = hpcgnn.ModelConfig(layers=2, dropout=0.0, label_inputs=True)
 CONFIGS = {
-    "gcn": replace(BASE, model="gcn", hidden=16),  # 9 features: aggregates them first
+    "gcn": replace(BASE, model="gcn", hidden=16),  # with 9 features: aggregates them first
     "gcn-narrow": replace(BASE, model="gcn", hidden=3),  # transforms them first
     "sage": replace(BASE, model="sage", hidden=12, layers=3, norm="none"),
     "sage-dropout": replace(BASE, model="sage", hidden=12, dropout=0.5, input_dropout=0.3),
@@ -40,7 +40,7 @@ def build(graph: LocalGraph, name: str, precision: str) -> GraphModel:
 
 
 def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
-    """Losses, first gradients by PyG's names, and all scores in original order (gathered: the graphs are tiny)."""
+    """The losses, the first gradients by PyG's names, and all scores by original id (gathered, because the graphs are tiny)."""
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS, lr=LR, labels=DRAWS[draw]))
     losses, gradients = [], {}
     for epoch in range(EPOCHS):
@@ -57,13 +57,13 @@ def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], d
 
 
 def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
-    """They do not depend on the number of ranks."""
+    """The initial weights, which do not depend on the number of ranks."""
     model = build(hpcgnn.load(path, world), name, precision)
     return {key: value.clone() for key, value in model.state_dict().items()}
 
 
 def train(world: World, path: Path, name: str, draw: str, precision: str) -> tuple:
-    """Losses, first gradients and all scores, and the weights that it began with."""
+    """The losses, the first gradients, all scores, and the initial weights."""
     graph = hpcgnn.load(path, world)
     model = build(graph, name, precision)
     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -71,23 +71,23 @@ def train(world: World, path: Path, name: str, draw: str, precision: str) -> tup
 
 
 def dropout_losses(world: World, path: Path) -> list[float]:
-    """Of a model with dropout, in double precision."""
+    """The losses of a model with dropout, in double precision."""
     graph = hpcgnn.load(path, world)
     return run(graph, build(graph, "sage-dropout", "float64"), "epoch")[0]
 
 
 def ranks_with_training_nodes(world: World, path: Path) -> int:
-    """How many have one."""
+    """The number of ranks with training nodes."""
     counts = world.allgather(np.array([int(hpcgnn.load(path, world).masks["train_mask"].sum())]))
     return int((counts > 0).sum())
 
 
-_drawn_nodes = label_propagation.drawn_nodes  # as it was before a sabotage
+_drawn_nodes = label_propagation.drawn_nodes  # the original function, before a sabotage
 
 
 @contextlib.contextmanager
 def sabotage(name: str) -> Iterator[None]:
-    """Something is broken in this process meanwhile: a comparison must notice, or it proves nothing."""
+    """Inside the context, something in this process is broken, so a comparison must fail; otherwise it would prove nothing."""
     wait, reduce = Exchange.wait, GradientBucket.reduce
 
     def no_backward(self: Exchange, message: Message) -> None:
@@ -112,7 +112,7 @@ def sabotage(name: str) -> Iterator[None]:
 
 
 def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool:
-    """The scores from a checkpoint, bit for bit those that the trainer evaluates."""
+    """Return whether the scores from a checkpoint are, bit for bit, those that the trainer evaluates."""
     graph = hpcgnn.load(path, world)
     model = build(graph, "sage-dropout", "float32")
     run_folder = RunFolder(folder)

@@ -1,4 +1,4 @@
-"""A program of ranks: fits the costs of links."""
+"""A program for ranks: it fits the costs of links."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from hpcgnn.policy.link_costs import LinkCosts, measure_links
 
 
 def measured(world: World) -> tuple[LinkCosts | None, list[int]]:
-    """The costs, which nothing may fit on a busy machine, and the nodes of ranks."""
+    """The costs, which may be unusable on a busy machine, and the nodes of ranks."""
     return measure_links(world), world.nodes().tolist()

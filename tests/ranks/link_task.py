@@ -1,4 +1,4 @@
-"""Programs of ranks: links learned on them against PyG and scikit-learn on the whole graph."""
+"""Programs for ranks: link prediction, compared with PyG and scikit-learn on the whole graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCH = 4
 
 
 def gathered(world: World, rows: np.ndarray) -> np.ndarray:
-    """All ranks' rows, on each."""
+    """The rows of all ranks, on each rank."""
     (counts,) = world.allgather(np.array([len(rows)])).T
     found = np.zeros((counts.sum(), *rows.shape[1:]), rows.dtype)
     found[counts[: world.rank].sum() :][: len(rows)] = rows
@@ -33,7 +33,7 @@ def gathered(world: World, rows: np.ndarray) -> np.ndarray:
 
 def pairs_of(graph: LocalGraph, links: Links) -> np.ndarray:
     """(links, 2) original ids of sources and targets on all ranks, sorted."""
-    ends = np.stack((links.ids & (2**32 - 1), links.ids >> 32), axis=1)  # as edge_ids puts them together
+    ends = np.stack((links.ids & (2**32 - 1), links.ids >> 32), axis=1)  # the inverse of edge_ids
     return np.array(sorted(map(tuple, gathered(graph.world, ends))))
 
 
@@ -51,7 +51,7 @@ def negatives_of(task: LinkTask, drawn: Negatives) -> np.ndarray:
 def wanted(
     arrays: small_graphs.Arrays, state: dict, train: np.ndarray, learned: np.ndarray, apart: np.ndarray
 ) -> tuple:
-    """Loss sum, PyG's model after backward, and its embeddings; train: (2, e) edges that are messages."""
+    """The sum of losses, PyG's model after backward, and its embeddings. train: (2, e) edges that carry messages."""
     model = pyg_models.reference(CONFIG, arrays.x.shape[1], CONFIG.hidden, state)
     rows = model(torch.from_numpy(arrays.x).double(), torch.from_numpy(train), None)
     scores = [(rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(1) for pairs in (learned, apart)]
@@ -62,7 +62,7 @@ def wanted(
 
 
 def compare(split: LinkSplit, arrays: small_graphs.Arrays) -> dict:
-    """Loss, gradients and metrics, and what was drawn."""
+    """Compare the loss, gradients, metrics and random draws."""
     world = split.graph.world
     model = hpcgnn.build_model(CONFIG, split.train, backend="reference", dtype=torch.float64, seed=1)
     task = LinkTask(model, split, "roc-auc")
@@ -113,7 +113,7 @@ def by_hand(rows: torch.Tensor, metric: str, links: np.ndarray, apart: np.ndarra
 
 
 def trained(graph: LocalGraph, **changes: object) -> list[float]:
-    """Losses of some epochs and the last metrics."""
+    """The losses of some epochs, and the last metrics."""
     split = hpcgnn.split_links(graph, LINKS)
     config = replace(CONFIG, **{"decoder": "mlp", "dropout": 0.4} | changes)
     model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=2)
@@ -125,7 +125,7 @@ def trained(graph: LocalGraph, **changes: object) -> list[float]:
 
 
 def report(world: World, folder: Path) -> dict:
-    """What is found, beside what has to be."""
+    """The results, beside the expected ones."""
     arrays = small_graphs.random_multigraph()
     graph = small_graphs.on_ranks(world, arrays, folder / f"links-{world.size}.h5")
     split = hpcgnn.split_links(graph, LINKS)

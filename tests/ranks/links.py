@@ -1,6 +1,6 @@
-"""A program of at least 5 ranks: exchanges between a few of them.
+"""A program for at least 5 ranks: exchanges between a few of them.
 
-Rank i sends ``i + 1`` rows to the next rank and 2 to the one after it; the last rank sends to no one, but receives.
+Rank i sends ``i + 1`` rows to the next rank and 2 rows to the one after it; the last rank only receives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDTH = 40
 
 
 def sent_by(rank: int, size: int) -> np.ndarray:
-    """(P,) rows."""
+    """(P,) number of rows that a rank sends to each other rank."""
     counts = np.zeros(size, np.int64)
     if rank < size - 1:
         counts[(rank + 1) % size], counts[(rank + 2) % size] = rank + 1, 2
@@ -24,12 +24,12 @@ def sent_by(rank: int, size: int) -> np.ndarray:
 
 
 def moved(world: World, collective: str, bits: int) -> list[torch.Tensor]:
-    """What arrives, and what comes back when it is returned."""
+    """The received rows, and the rows that come back when these are returned."""
     counts = sent_by(world.rank, world.size), np.array([sent_by(s, world.size)[world.rank] for s in range(world.size)])
     links = choose_links(world, *counts, collective)
     exchange = Exchange(Messages(world, MessageConfig(bits=bits)), *counts, links=links)
     rows = torch.sin(torch.arange(int(counts[0].sum()) * WIDTH).view(-1, WIDTH) + 100.0 * world.rank)
-    over_neighbours: list[bool] = []  # of each exchange, as World is told
+    over_neighbours: list[bool] = []  # for each exchange, whether it uses neighbourhood collectives
     start = type(world).start_alltoallv
 
     def recorded(self: World, *arguments: object) -> object:
@@ -61,7 +61,7 @@ def everywhere(world: World, value: bool) -> bool:
 
 
 def compare(world: World) -> dict[str, bool]:
-    """What has to be, and whether it is, on all ranks."""
+    """The expected rows, and whether they arrive, on all ranks."""
     found = {}
     for bits in (32, 2):
         expected = moved(world, "alltoallv", bits)

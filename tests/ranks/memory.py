@@ -1,4 +1,4 @@
-"""Programs of ranks: what training takes of the stand-in device's memory."""
+"""Programs for ranks: the memory of the stand-in device that training takes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hpcgnn.train.memory_need import needed_bytes
 
 @dataclass
 class Need:
-    """In bytes. needed: said before; taken: the most that there were at a time."""
+    """Bytes of memory. needed: as predicted. taken: the maximum during training."""
 
     needed: int
     taken: int
 
 
 def of_training(world: World, path: Path, settings: dict[str, Any]) -> Need:
-    """Two epochs, evaluations included."""
+    """Run two epochs, with evaluations."""
     device, config = standin(), hpcgnn.ModelConfig(**settings)
-    gc.collect()  # what another training has left would count
+    gc.collect()  # left-over memory of another training would count
     torch.ops.standin.reset_counts()
     before = torch.ops.standin.counts()[3]
     graph = hpcgnn.load(path, world)

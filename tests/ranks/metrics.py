@@ -1,4 +1,4 @@
-"""A program of ranks: metrics of scores dealt out over them, against scikit-learn on all of them."""
+"""A program for ranks: metrics of scores that are distributed over them, compared with scikit-learn on all scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mine(world: World, array: np.ndarray) -> torch.Tensor:
 
 
 def compare(world: World) -> dict[str, list[float | None]]:
-    """By name: ours, ours of no node, and theirs."""
+    """By name: our metric, our metric of no node, and scikit-learn's."""
     rng = np.random.default_rng(0)
     nodes = 500
     mask, none = rng.random(nodes) < 0.7, np.zeros(nodes, dtype=bool)
@@ -33,7 +33,7 @@ def compare(world: World) -> dict[str, list[float | None]]:
         return objective.evaluate(world, metric, mine(world, s), mine(world, labels), masks)
 
     def few(metric: str, s: np.ndarray, labels: np.ndarray) -> list[float | None]:
-        """Two labelled nodes, one of each class, so that most ranks have no score at all."""
+        """Two labelled nodes, one of each class, so that most ranks have no scores."""
         labels = labels.copy()
         labels[:2] = 0, 1
         pair = np.arange(nodes) < 2

@@ -1,4 +1,4 @@
-"""Programs of ranks: scores and gradients of every native model against PyG's layers."""
+"""Programs for ranks: scores and gradients of every native model, compared with PyG's layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = {"layers": 3, "hidden": 12, "heads": 4, "dropout": 0.0, "norm": "layer",
 
 
 def small(name: str, **changes: object) -> hpcgnn.ModelConfig:
-    """The model with those of the small settings that it uses."""
+    """The model with those of the small settings that it has."""
     return hpcgnn.ModelConfig.of_used(SMALL | {"model": name} | changes)
 
 
@@ -38,7 +38,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
     """The largest relative differences of scores and of any parameter's gradient."""
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=1)
     model.begin_epoch(0)
-    graph.world.allreduce(np.zeros(1))  # where ranks are threads, PyG's model draws from the generator that they share
+    graph.world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
     wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
@@ -59,7 +59,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
 
 
 def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, float]:
-    """The loss with all dropouts, and without them in evaluation; of all ranks."""
+    """The loss of all ranks with all dropouts in training, and without them in evaluation."""
     rates = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
     dropping = hpcgnn.ModelConfig.of_used(config.flat() | rates)
     model = hpcgnn.build_model(dropping, graph, backend="reference", dtype=torch.float64, seed=1)
@@ -73,7 +73,7 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
 
 
 def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:
-    """The largest of all ranks."""
+    """The largest errors of all ranks."""
     arrays = small_graphs.random_multigraph(weighted=weighted)
     graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
     found = compare(graph, arrays, CONFIGS[name])
@@ -81,27 +81,28 @@ def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, f
 
 
 def dropout(world: World, folder: Path, name: str) -> dict[str, float]:
-    """Losses in training and evaluation."""
+    """The losses in training and in evaluation."""
     arrays = small_graphs.random_multigraph(weighted=True)
     return with_dropout(small_graphs.on_ranks(world, arrays, folder / f"dropout-{world.size}.h5"), CONFIGS[name])
 
 
 def batch_norm_scores(world: World, folder: Path, name: str) -> np.ndarray:
-    """Of all nodes (N, C) in original order, after 20 epochs in float32."""
+    """(N, C) scores of all nodes by original id, after 20 epochs in float32."""
     graph = small_graphs.on_ranks(world, small_graphs.random_multigraph(), folder / f"batch-{world.size}.h5")
     config = small(name, norm="batch", hidden=32)
-    model = hpcgnn.build_model(config, graph, seed=9)  # with most, scores of gatv2 come too close to a kink
+    model = hpcgnn.build_model(config, graph, seed=9)  # with most other seeds, scores of gatv2 come too close to a kink
     return equivalence.run(graph, model).scores
 
 
 def of_an_older_run(world: World, folder: Path, name: str) -> tuple[float, float]:
-    """How far biases before batch norms, and all other parameters, move where a checkpoint brings biases that had moved, and
-    what Adam knows of them."""
+    """The changes of biases before batch norms, and of all other parameters, after resuming a checkpoint in which these biases,
+    and Adam's moments of them, had moved.
+    """
     graph = small_graphs.on_ranks(world, small_graphs.random_multigraph(), folder / f"old-{name}.h5")
     config = small(name, norm="batch")
     before, now = (hpcgnn.build_model(config, graph, seed=seed) for seed in (1, 2))
     resting = [key for key, parameter in before.named_parameters() if not parameter.requires_grad]
-    before.requires_grad_(True)  # as it was
+    before.requires_grad_(True)  # as in older versions
     old = hpcgnn.Trainer(before, graph, hpcgnn.TrainConfig(epochs=10), stop=StopRequest())
     old.fit()
     state = {key: value.clone() for key, value in before.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Run under mpirun: rank 1 has room for less than is sent to it."""
+"""Run under mpirun: rank 1 has less room than rank 0 sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks that share nodes, as ``HPCGNN_RANKS_PER_NODE`` says."""
+"""Programs for ranks that share nodes according to ``HPCGNN_RANKS_PER_NODE``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 3
 
 
 def rows_that_travel(world: World, path: Path, strategy: str, made_for: int = 1) -> dict[str, Any]:
-    """(P, P) rows from rank to rank, and what kind of aggregator it is, where parts were made for nodes of so many ranks."""
+    """(P, P) rows from rank to rank, and the class of the aggregator, where parts were made for nodes with this many ranks."""
     graph = replace(hpcgnn.load(path, world), ranks_per_node=made_for)
     aggregator = make_aggregator(graph, "sum", strategy)
     return {
@@ -34,8 +34,9 @@ def rows_that_travel(world: World, path: Path, strategy: str, made_for: int = 1)
 
 
 def effects(world: World, path: Path, strategy: str) -> float:
-    """The largest difference between what policies are told of the squared weights of rows sent, and what a one in such a row
-    alone makes of sums on all ranks; in both directions."""
+    """In both directions, the largest difference between the squared weights that policies get and the effect of a row on the
+    sums of all ranks, if this row is 1 and all others are 0.
+    """
     graph = hpcgnn.load(path, world)
     there = make_aggregator(graph, "mean", strategy, backend="reference", dtype=torch.float64)
     return max(_unlike(world, one) for one in (there, there.reverse))
@@ -72,7 +73,7 @@ def _unlike(world: World, aggregator: Aggregator) -> float:
 
 
 def degrees(world: World, path: Path, strategy: str) -> bool:
-    """Return whether senders and receivers say the same of their rows' in-degrees, and all are of nodes that there are."""
+    """Return whether senders and receivers have the same in-degrees for their rows, and all of them belong to existing nodes."""
     graph = hpcgnn.load(path, world)
     aggregator = make_aggregator(graph, "mean", strategy)
     sent, received = aggregator.row_degrees(graph.in_degrees)
@@ -87,7 +88,7 @@ def _padded(world: World, values: np.ndarray) -> np.ndarray:
 
 
 def losses(world: World, path: Path, node_aware: str, settings: dict[str, Any]) -> list[float]:
-    """Of a few epochs of a training with these settings."""
+    """The losses of a few epochs of a training with these settings."""
     graph = hpcgnn.load(path, world)
     config = hpcgnn.ModelConfig(
         **{"model": "gcn", "layers": 2, "hidden": 16, "dropout": 0.3} | settings.get("model", {})
@@ -99,10 +100,10 @@ def losses(world: World, path: Path, node_aware: str, settings: dict[str, Any]) 
 
 
 def on_nodes_of(world: World, per_node: int, path: Path, settings: dict[str, Any]) -> tuple[list[float], bool]:
-    """:func:`losses` on nodes of so many ranks of this host, and whether ranks read each other's memory."""
+    """:func:`losses` on nodes with this many ranks of this host, and whether ranks read each other's memory."""
     os.environ[RANKS_PER_NODE] = str(per_node)
     try:
-        again = MpiWorld()  # which has asked nobody yet what its nodes are
+        again = MpiWorld()  # a new world, which has not determined its nodes yet
         shared = bool(again.on_my_node().size == per_node)
         return losses(again, path, "on", settings), shared
     finally:
@@ -110,7 +111,7 @@ def on_nodes_of(world: World, per_node: int, path: Path, settings: dict[str, Any
 
 
 def sabotaged(world: World, path: Path, what: str) -> float:
-    """By how much an aggregation without some step differs from the right one."""
+    """The difference of an aggregation without some step from the right one."""
     graph = hpcgnn.load(path, world)
     aggregator = make_aggregator(graph, "sum", "hybrid", backend="reference", dtype=torch.float64)
     assert isinstance(aggregator, NodeAggregator)
@@ -124,7 +125,7 @@ def sabotaged(world: World, path: Path, what: str) -> float:
 
 
 def meet_alone(world: World) -> str:
-    """What rank 0 says where the other one does not come to a meeting."""
+    """The sentence of rank 0 if the other rank does not come to a meeting."""
     impatient = MpiWorld(timeout_seconds=0.5)
     memory = impatient.on_my_node().share(64)
     memory.meet()
@@ -139,7 +140,7 @@ def meet_alone(world: World) -> str:
 
 
 def handed_around(world: World) -> list[int]:
-    """What each rank reads where every rank writes its number many times and meets the others in between."""
+    """The values that each rank reads when every rank repeatedly writes its number and meets the others in between."""
     node = MpiWorld().on_my_node()
     memory = node.share(8 * node.size)
     values, found = memory.values.view(np.int64), []

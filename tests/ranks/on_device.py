@@ -1,4 +1,4 @@
-"""Programs of ranks: training in memory of a device (tests/standin) beside the same training on the host."""
+"""Programs for ranks: training in the memory of a device (tests/standin), compared with the same training on the host."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ SMALL = {"layers": 3, "hidden": 16, "epochs": EPOCHS, "eval_every": EPOCHS, "com
 
 @dataclass
 class Trained:
-    """Of one rank. waits: what the host asked of the device in each epoch, without evaluations; bytes_to_host: what it got so.
-    The rest must not depend on the device."""
+    """The results of one rank. waits: number of times in each epoch, without evaluations, that the host waited for the device.
+    bytes_to_host: bytes copied by these. The other fields must not depend on the device.
+    """
 
     losses: list[float]
     metrics: list[float | None]
@@ -50,7 +51,7 @@ class Trained:
     staged: bool
 
     def same(self) -> tuple[Any, ...]:
-        """What is compared."""
+        """The fields to compare."""
         return self.losses, self.metrics, self.weights, self.bytes_sent, self.bits, self.stale
 
 
@@ -73,7 +74,7 @@ def graph_of(world: World, folder: Path, kind: str) -> LocalGraph:
 def trainer_of(
     graph: LocalGraph, device: Device, settings: dict[str, Any], run: RunFolder | None = None, log: Path | None = None
 ) -> hpcgnn.Trainer:
-    """As ``hpcgnn train`` makes it."""
+    """A trainer like that of ``hpcgnn train``."""
     config, world = hpcgnn.RunConfig.from_settings(SMALL | settings), graph.world
     graph = graph.reordered(config.node_order).to(device)
     data: LocalGraph | LinkSplit = graph
@@ -94,7 +95,7 @@ def trainer_of(
 
 
 def trained(trainer: hpcgnn.Trainer) -> Trained:
-    """What came of it."""
+    """The results of a training."""
     asked, copied = [], []
     step = trainer.step
 
@@ -124,14 +125,16 @@ def trained(trainer: hpcgnn.Trainer) -> Trained:
 
 
 def digest(trainer: hpcgnn.Trainer) -> str:
-    """Of all weights."""
+    """A digest of all weights."""
     state = trainer.model.state_dict()
     values = [state[name].detach().cpu().numpy().tobytes() for name in sorted(state)]
     return hashlib.sha256(b"".join(values)).hexdigest()[:16]
 
 
 def here_and_there(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> list[Trained]:
-    """On the host, on the device, and on the device for the odd ranks. Policies see the host's times in all three."""
+    """The results on the host, on the device, and on the device for odd ranks only. Policies see the host's times in
+    all three.
+    """
     device, found = standin(), []
     folder = Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None))
     graph = graph_of(world, folder, kind)
@@ -143,7 +146,7 @@ def here_and_there(world: World, folder: Path, kind: str, settings: dict[str, An
 
 
 def directly(world: World, folder: Path, settings: dict[str, Any]) -> list[Trained]:
-    """On the device with MPI reading and writing its memory, which the stand-in's is for any MPI."""
+    """The results on the device if MPI reads and writes its memory, which every MPI can do with the stand-in's memory."""
     device = standin()
     graph = graph_of(world, folder, "multigraph")
     with taking_device_memory(world):
@@ -151,7 +154,7 @@ def directly(world: World, folder: Path, settings: dict[str, Any]) -> list[Train
 
 
 def moved_between(world: World, folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Digests of weights: of a run without a break, and of one that goes on on the other device, in either direction."""
+    """Digests of the weights of an uninterrupted run, and of one that is resumed on the other device, in either direction."""
     device = standin()
     graph = graph_of(world, folder, "even")
     found = [trained(trainer_of(graph, CPU, settings)).weights]
@@ -167,7 +170,7 @@ def moved_between(world: World, folder: Path, settings: dict[str, Any]) -> list[
 
 
 def raised(world: World, attempt: Callable[[], object]) -> str:
-    """The sentence of an error that all ranks agree on."""
+    """The sentence of an error on which all ranks agree."""
     try:
         attempt()
     except hpcgnn.HpcgnnError as error:
@@ -176,7 +179,7 @@ def raised(world: World, attempt: Callable[[], object]) -> str:
 
 
 def trouble(world: World, folder: Path) -> str:
-    """What is said of a NaN that a device sends."""
+    """The sentence about a NaN that a device sends."""
     graph = graph_of(world, folder, "multigraph")
     assert isinstance(graph.features, torch.Tensor)
     if world.rank == 1:
@@ -187,14 +190,14 @@ def trouble(world: World, folder: Path) -> str:
 
 @dataclass
 class Compared:
-    """Of one rank. losses: of all epochs. wires: digests of the bytes that came in each exchange, in order."""
+    """The results of one rank. losses: of all epochs. wires: digests of the bytes received in each exchange, in order."""
 
     losses: list[float]
     wires: list[str]
 
 
 def with_backends(world: World, folder: Path, backends: list[str], settings: dict[str, Any]) -> Compared:
-    """A training in which each rank has kernels of its own."""
+    """The results of a training in which ranks use different kernel backends."""
     config = hpcgnn.RunConfig.from_settings(SMALL | settings)
     arrays = small_graphs.random_multigraph(nodes=60, edges=300)
     graph = small_graphs.on_ranks(world, arrays, folder / f"backends-{world.size}.h5")
@@ -214,7 +217,7 @@ def with_backends(world: World, folder: Path, backends: list[str], settings: dic
 
 
 def distributed(world: World, folder: Path) -> list[Trained]:
-    """Models made of PyG's layers, on the host and on the device."""
+    """The results of distributed PyG models on the host and on the device."""
     from ranks.distributed import models
 
     device, graph, found = standin(), graph_of(world, folder, "weighted"), []
@@ -229,7 +232,7 @@ def distributed(world: World, folder: Path) -> list[Trained]:
 
 
 def predicted(world: World, folder: Path) -> bool:
-    """Return whether scores of a checkpoint that the host wrote are the same from the device."""
+    """Return whether the device computes the same scores from a checkpoint that the host wrote."""
     graph = graph_of(world, folder, "sparse")
     run = RunFolder(Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None)) / "run")
     trainer_of(graph, CPU, {"model": "gat"}, run).fit()
@@ -239,7 +242,7 @@ def predicted(world: World, folder: Path) -> bool:
 
 
 def out_of_memory(world: World) -> str:
-    """What the command says where a device's memory ends."""
+    """The sentence of the command if the device's memory is exhausted."""
     standin()
     torch.ops.standin.limit_memory(torch.ops.standin.counts()[3] + 1000)
     try:

@@ -1,4 +1,4 @@
-"""Run under mpirun: rank 1 raises while the others wait for it."""
+"""Run under mpirun: rank 1 raises an error while the others wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks: partition a graph together."""
+"""Programs for ranks that partition a graph together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcgnn.partition.slabs import Slab, symmetric_neighbours
 
 
 def partitioned(world: World, graph: Path, target: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """The report, or what was refused."""
+    """The report, or the sentence of the refusal."""
     try:
         return partition(world, graph, target, PartitionOptions(**options)).as_dict()
     except HpcgnnError as error:
@@ -24,7 +24,7 @@ def partitioned(world: World, graph: Path, target: Path, options: dict[str, Any]
 
 
 def neighbours(world: World, path: Path) -> list[list[int]]:
-    """Degree and sum of neighbours of every node, from all ranks."""
+    """The degree and the sum of neighbours of every node, from all ranks."""
     with GraphFile(path) as reader:
         slab = Slab.of(world, reader)
         indptr, indices = symmetric_neighbours(world, reader, slab, np.dtype(np.int32), lambda count: None)

@@ -1,4 +1,4 @@
-"""A program of ranks: the same training of a few epochs again and again."""
+"""A program for ranks: the same training of a few epochs, repeated several times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCHS = 4
 
 
 def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) -> tuple[str, list[float], bytes]:
-    """A hash of all bytes that this rank sent, the losses, and the weights; with pauses before each start and wait."""
+    """A hash of all bytes that this rank sent, of the losses and of the weights, with pauses before each start and wait."""
     sent = hashlib.sha256()
 
     def pause() -> None:
@@ -49,7 +49,7 @@ def run(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) ->
 
 
 def differing(world: World, path: Path, threads: int) -> list[str]:
-    """Which runs differ from the first on this rank."""
+    """The runs that differ from the first one on this rank."""
     graph, found = hpcgnn.load(path, world), []
     first = run(graph, threads, None)
     for name, pauses in (("again", None), ("with pauses", random.Random(world.rank))):

@@ -1,4 +1,4 @@
-"""Programs of ranks: train with stale rows, at times that are made up."""
+"""Programs for ranks: training with stale rows, at made-up times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICIES = {
 
 
 def made_up_times(layers: int) -> dict[int, dict[str, Any]]:
-    """What the clock is made to say: any seconds, and messages that are late at random."""
+    """Replace the clock: it returns random seconds, and messages are late at random."""
     chance = random.Random(3)
     names = [f"layer {layer + 1}'s {what}" for layer in range(layers) for what in ("boundary rows", "gradients")]
     return {
@@ -43,7 +43,7 @@ def made_up_times(layers: int) -> dict[int, dict[str, Any]]:
 
 
 def train(world: World, path: Path, model: str, strategy: str, policy: str) -> tuple[list[float], list, list, dict]:
-    """Losses, ages of each epoch, which layers transform first, and the weights at the start."""
+    """The losses, the ages of rows in each epoch, the layers that transform first, and the initial weights."""
     graph = hpcgnn.load(path, world)
     config = MODELS[model]
     network = hpcgnn.build_model(config, graph, strategy=strategy, seed=1, dtype=torch.float64, backend="reference")

@@ -1,6 +1,7 @@
-"""Run under mpirun: how many threads each rank chose, and how many worked in torch and in each backend; prints JSON.
+"""Run under mpirun: prints, as JSON, the number of threads that each rank chose, and the number that worked in torch and in
+each backend.
 
-The launcher's OMP_NUM_THREADS is dropped with ``unset``, so that the cores of this rank decide.
+With ``unset``, the launcher's OMP_NUM_THREADS is dropped, so that the number of this rank's cores decides.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 if "unset" in sys.argv:
     os.environ.pop("OMP_NUM_THREADS", None)  # before the OpenMP runtime reads it
-os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"  # or numba resets the terminal's colours behind the JSON
+os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"  # otherwise numba writes terminal codes after the JSON
 
 import numba
 import numpy as np
@@ -23,19 +24,19 @@ from hpcgnn import kernels
 from hpcgnn.comm import MpiWorld
 from hpcgnn.comm.threads import use_threads
 
-ENOUGH_SECONDS = 0.5  # of CPU time, all threads together
-TRIES = 4  # where other programs have the cores, a thread may come too late for its share
+ENOUGH_SECONDS = 0.5  # of CPU time of all threads together
+TRIES = 4  # if other programs use the cores, a thread may come too late for its share
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU time of each thread of this process."""
+    """The CPU time of each thread of this process."""
     tasks = Path("/proc/self/task").iterdir()
     return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
 
 
 def most_working_threads(work: Callable[[], object], waiting: tuple[str, ...] = ()) -> int:
-    """The most of some tries, which end with the first in which there are as many as were chosen."""
-    work()  # compiles, and starts the threads
+    """The largest number in several tries, which end when it reaches the chosen number."""
+    work()  # compiles the code, and starts the threads
     most = 0
     for _ in range(TRIES):
         most = max(most, working_threads(work, waiting))
@@ -45,7 +46,7 @@ def most_working_threads(work: Callable[[], object], waiting: tuple[str, ...] = 
 
 
 def working_threads(work: Callable[[], object], waiting: tuple[str, ...]) -> int:
-    """How many threads have a part in ``work``, without those that are known to be ``waiting`` for its end."""
+    """The number of threads that take part in ``work``, without those that are known to be ``waiting`` for its end."""
     before = cpu_seconds()
     while True:
         work()
@@ -56,7 +57,7 @@ def working_threads(work: Callable[[], object], waiting: tuple[str, ...]) -> int
 
 
 def jit_waits_in() -> tuple[str, ...]:
-    """The main thread, where it only looks for the end of the others' work: on a busy machine that takes time as well."""
+    """The main thread, if it only waits for the others to finish; on a busy machine this takes CPU time as well."""
     return (str(os.getpid()),) if numba.threading_layer() == "workqueue" and torch.get_num_threads() > 1 else ()
 
 
@@ -74,7 +75,7 @@ def main() -> None:
         return lambda: kernels.spmm(csr, x, out=out, accumulate=False, backend=backend)
 
     jit = spmm("jit")
-    jit()  # numba chooses its layer of threads now
+    jit()  # numba chooses its threading layer now
     mine = {
         "cores": len(os.sched_getaffinity(0)),
         "chosen": threads,

@@ -1,6 +1,7 @@
-"""Run under mpirun: a model and two policies that no other file knows, through the command line and through Python.
+"""Run under mpirun: a model and two policies that are defined only in this file, used through the command line and through
+Python.
 
-usage: toys.py PARTS.h5 FOLDER; prints what came out as JSON.
+usage: toys.py PARTS.h5 FOLDER; prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from hpcgnn.stop import StopRequest
 
 @dataclass(frozen=True)
 class BlendSettings:
-    """Of the toy alone."""
+    """The settings of the toy model."""
 
     blend: float = setting(0.25, "share of the neighbours in each layer.", least=0, most=1)
 
 
 @register("toy")
 class Toy(GraphModel):
-    """Dense layers, each of which mixes in its neighbours."""
+    """Dense layers, each of which mixes in the neighbours."""
 
     summary = "dense layers that mix in their neighbours"
     settings = (LayerSettings, BlendSettings)
@@ -89,7 +90,7 @@ class FreshSettings:
 
 @STALENESS_POLICIES.register("now-and-then")
 class NowAndThen(StalenessPolicy):
-    """Stale but for each third epoch."""
+    """Stale rows, except in every third epoch."""
 
     summary = "but for some epochs"
     settings = (FreshSettings, SmoothingSettings)
@@ -116,7 +117,7 @@ TOYS = {
 
 
 def command(*arguments: str) -> str:
-    """What it printed on this rank."""
+    """The output of a command on this rank."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         cli.main(list(arguments), standalone_mode=False, obj=StopRequest())
     return printed.getvalue()

@@ -1,4 +1,4 @@
-"""Programs of ranks: how messages leave a device (tests/standin), in pieces, through memory of the host or not."""
+"""Programs for ranks: the ways of messages from a device (tests/standin), in pieces, with or without memory of the host."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ WIDTH = 24
 
 
 def rows_between(sender: int, receiver: int, count: int, salt: int) -> torch.Tensor:
-    """(count, WIDTH) uint8 that only these two ranks have."""
+    """(count, WIDTH) uint8 rows that are unique to these two ranks."""
     numbers = torch.arange(count * WIDTH).view(count, WIDTH)
     return ((numbers * 7 + 31 * sender + 57 * receiver + 101 * salt) % 256).to(torch.uint8)
 
 
 def counts(world: World, scale: int) -> np.ndarray:
-    """(P,) rows to each rank, and from each: none to itself, and unequal."""
+    """(P,) number of rows to each rank, and from each rank: unequal, and none to itself."""
     rows = scale * (world.rank + np.arange(world.size) + 1)
     rows[world.rank] = 0
     return rows
 
 
 class Exchanged:
-    """One exchange under way. expected: (rows, WIDTH) what is to come."""
+    """An exchange under way. expected: (rows, WIDTH) rows that must arrive."""
 
     def __init__(self, world: World, device: Device, way: transport.Transport, scale: int, salt: int = 0) -> None:
         rows = counts(world, scale)
@@ -45,7 +45,7 @@ class Exchanged:
         self.pending: Pending = way.start(self.sent, self.received, self.route, "a test", None)
 
     def is_right(self, world: World) -> bool:
-        """After it was waited for."""
+        """Return whether the right rows have arrived, after a wait."""
         world.wait(self.pending)
         self.way.arrive(self.pending)
         return torch.equal(self.received.cpu(), self.expected)
@@ -71,14 +71,14 @@ def staged(world: World, piece_bytes: int, mixed: bool) -> dict[str, object]:
         under_way = [Exchanged(world, device, way, scale, salt) for salt in range(3)]
         for each in under_way:
             world.watch(each.pending)
-        total = world.allreduce(np.array([1.0]))  # matched with the others' whatever has started by then
+        total = world.allreduce(np.array([1.0]))  # matched with everything that other ranks have started by then
         right += [bool(total[0] == world.size), *(each.is_right(world) for each in reversed(under_way))]
         pieces.append(len(under_way[0].route.sent.counts))
     return {"right": right, "pieces": pieces, "stages": way.stages}  # type: ignore[attr-defined]
 
 
 def host_memory(world: World) -> list[int]:
-    """Bytes of the host's memory that were asked for, after each of some rounds."""
+    """The bytes of host memory that were allocated after each of several rounds."""
     device, asked, found = standin(), [0], []
     make = StandIn.host_memory
 
@@ -100,7 +100,9 @@ def host_memory(world: World) -> list[int]:
 
 
 def as_they_are(world: World) -> dict[str, object]:
-    """Where MPI takes the device's memory, which it does with the stand-in's: staging is not needed, and may be asked for."""
+    """Exchanges in which MPI takes the device's memory, as any MPI does with the stand-in's. Staging is not needed, but can be
+    asked for.
+    """
     device = standin()
     with taking_device_memory(world):
         found = {choice: make_transport(world, device, choice) for choice in ("auto", "on", "off")}
@@ -109,12 +111,12 @@ def as_they_are(world: World) -> dict[str, object]:
 
 
 def refused(world: World) -> str:
-    """What ``--gpu-mpi on`` says of a library that takes no device's memory."""
+    """The sentence of ``--gpu-mpi on`` for a library that does not take device memory."""
     return raised(world, lambda: make_transport(world, standin(), "on"))
 
 
 def comes_wrong(world: World) -> dict[str, object]:
-    """A library that says that it takes a device's memory, and moves something else."""
+    """The outcome for a library that claims to take device memory, but moves wrong bytes."""
     device, before = standin(), gpu_mpi._pattern
     gpu_mpi._pattern = lambda rank: before(rank) if rank != world.rank else before(rank) + 1  # type: ignore[assignment]
     try:

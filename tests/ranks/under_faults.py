@@ -1,11 +1,11 @@
-"""Ranks that run one `hpcgnn` command after another, each as if it had been started by itself, and say how far they are.
+"""Ranks that run one `hpcgnn` command after another, each as if it had been started by itself, and report their progress.
 
-usage: under_faults.py FOLDER      on each rank; commands come as FOLDER/0.json, FOLDER/1.json, ...
+usage: under_faults.py FOLDER      on each rank; commands are read from FOLDER/0.json, FOLDER/1.json, ...
 
-A command's file has ``arguments``, the words behind ``hpcgnn``, and may have ``pause``: ``[rank, what, count]``: before that rank
-waits for ``what`` for the count-th time, it makes FOLDER/NUMBER.reached, and goes on when there is FOLDER/NUMBER.go. When a
-command has succeeded, a rank writes what it waited for, and a digest of its weights, to FOLDER/NUMBER.done.RANK. A command that
-fails ends the job as it would end by itself. An empty file ends it, too.
+The file of a command has ``arguments``, the words after ``hpcgnn``, and may have ``pause``: ``[rank, what, count]``. Before
+that rank waits for ``what`` for the count-th time, it creates FOLDER/NUMBER.reached, and continues when FOLDER/NUMBER.go
+exists. After a command has succeeded, each rank writes its waits, and a digest of its weights, to FOLDER/NUMBER.done.RANK. A
+command that fails ends the job as it would by itself. An empty file ends the job, too.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from hpcgnn.train.archive import digest_of
 from hpcgnn.train.trainer import Trainer
 
 CHECKPOINT = "the disk, with a checkpoint"
-# Methods of MpiWorld that call what MPI has in a blocking form only.
+# Methods of MpiWorld that call operations of MPI that exist only in a blocking form.
 UNTESTED = ("ranks_on_my_cores", "channel", "neighbours", "on_my_node")
 _LOOK_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 60.0
-_LONGEST_REST_SECONDS = 300.0  # between commands: whoever gave them is gone
+_LONGEST_REST_SECONDS = 300.0  # between commands: after that, the program that gives them has ended
 
 
 class Reporter:
-    """What a command waits for, and the pause that it is to make."""
+    """Records the operations for which a command waits, and makes the pause."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.begin(0, None)
 
     def begin(self, number: int, pause: list[Any] | None) -> None:
-        """Of the next command."""
+        """Begin with the next command."""
         self.number, self.pause, self.waits, self.weights = number, pause, Counter[str](), ""
 
     def told(self, rank: int, what: str) -> None:
-        """``rank`` is about to wait for ``what``."""
+        """Note that ``rank`` is about to wait for ``what``."""
         self.waits[what] += 1
         if self.pause == [rank, what, self.waits[what]]:
             self.folder.joinpath(f"{self.number}.reached").touch()
@@ -56,7 +56,7 @@ class Reporter:
 
 
 def told_of(reporter: Reporter, rank: int, name: str) -> Callable[..., Any]:
-    """The method ``name`` of :class:`MpiWorld`, which tells ``reporter`` first."""
+    """The method ``name`` of :class:`MpiWorld`, extended by a call of ``reporter``."""
     method = getattr(MpiWorld, name)
 
     def told(self: MpiWorld, *arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def told_of(reporter: Reporter, rank: int, name: str) -> Callable[..., Any]:
 
 
 def watch(reporter: Reporter, rank: int) -> None:
-    """Have the command's ranks, and the checkpoints that it writes, tell ``reporter``."""
+    """Make the ranks of the command, and the checkpoints that it writes, report to ``reporter``."""
 
     class Watched(MpiWorld):
         def wait(self, pending: Pending) -> None:
@@ -93,7 +93,7 @@ def watch(reporter: Reporter, rank: int) -> None:
 
 
 def text_of(path: Path) -> str:
-    """Of a file that will come, under its name once it is whole; nothing where none comes."""
+    """The text of a file that another process will create and complete; empty if it does not come."""
     deadline = time.monotonic() + _LONGEST_REST_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ def text_of(path: Path) -> str:
 
 
 def run(folder: Path) -> None:
-    """All commands."""
+    """Run all commands."""
     rank = MpiWorld().rank
     folder.joinpath(f"pid.{rank}").write_text(str(os.getpid()))
     reporter, number = Reporter(folder), 0

@@ -1,4 +1,4 @@
-"""Programs of ranks: what every world must do, whatever its ranks are."""
+"""Programs for ranks: the requirements of every world, whatever its ranks are."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def broadcasts(world: World, folder: Path) -> None:
 
 @check
 def moves_rows(world: World, folder: Path) -> None:
-    """Rank r sends r + d rows to rank d, of (r, d)."""
+    """Check that rank r can send r + d rows to rank d, with values (r, d)."""
     counts = np.array([world.rank + to for to in range(world.size)])
     rows = [[world.rank, to] for to in range(world.size) for _ in range(world.rank + to)]
     for make in (np.array, torch.tensor):
@@ -71,7 +71,7 @@ def moves_rows(world: World, folder: Path) -> None:
 
 @check
 def moves_rows_among_neighbours(world: World, folder: Path) -> None:
-    """Each rank sends a row to the next one; twice, over all ranks and over the graph of those that are linked."""
+    """Check that each rank can send a row to the next one, twice: over all ranks, and over the graph of linked ranks."""
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     send_rows, received_rows = np.zeros((2, world.size), np.int64)
     send_rows[after], received_rows[before] = 1, 1
@@ -98,7 +98,7 @@ def refuses_more_rows_than_can_be_counted(world: World, folder: Path) -> None:
 
 @check
 def agrees_on_errors(world: World, folder: Path) -> None:
-    """The lowest failing rank's, on all; an OSError says what was done."""
+    """Check that all ranks raise the error of the lowest failing rank, and that an OSError names the operation."""
 
     def fail() -> None:
         with together(world, "try"):
@@ -142,7 +142,9 @@ def writes_one_file(world: World, folder: Path) -> None:
 
 
 def gives_back_what_it_made(_: World, parts: Path) -> None:
-    """A world of MPI of its own: of that of the tests, other programs may still use something."""
+    """Check that a world gives back MPI's objects. It is a separate world, because other programs may still use that of the
+    tests.
+    """
     world = MpiWorld()
     node, everyone = world.on_my_node(), np.ones(world.size, bool)
     memory, graph_of_ranks = node.share(64), world.neighbours(everyone, everyone)
@@ -153,13 +155,13 @@ def gives_back_what_it_made(_: World, parts: Path) -> None:
     assert not window
     assert not ranks_of_node
     assert not graph_of_ranks.handle
-    memory.free()  # does nothing, as it should for who comes later
+    memory.free()  # does nothing, as it must for a later call
     assert world.on_my_node().allreduce(torch.ones(1)).item() == world.on_my_node().size
     world.close()
 
 
 def loads_share_a_world(_: World, parts: Path) -> None:
-    """Or each would make communicators and datatypes that nobody frees."""
+    """Check that several loads share a world; otherwise each would create communicators and datatypes that are never freed."""
     first, second = (load(parts).world for _ in range(2))
     assert first is second
     assert first is whole_job()

@@ -52,8 +52,8 @@ def _write(session: Session, path: Path, choice: Choice) -> None:
 
 
 def _alike(found: Outcome, threads: Outcome, choice: Choice) -> tuple[str, str]:
-    # torch multiplies in bfloat16 in a way that depends on its number of threads, which differs here, and a last bit of bfloat16 then decides
-    # how a message is rounded.
+    # torch's products in bfloat16 depend on its number of threads, which differs here. A last bit of bfloat16 then decides how
+    # a message is rounded.
     is_torchs = choice["arithmetic"] == "bf16-emulated"
     if found.refused != threads.refused:
         return FAILED, f"under MPI {found.refused or 'it trains'!r}, with threads {threads.refused or 'it trains'!r}"
