@@ -34,9 +34,9 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self.found |= {
-            key.value.value for key in node.keywords if key.arg == "envvar" and isinstance(key.value, ast.Constant)
-        }
+        for key in node.keywords:
+            if key.arg == "envvar":
+                self._add(key.value)
         function = node.func
         asked = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
         if asked in _ENVIRONMENTS and ast.unparse(function).endswith((".get", ".setdefault", ".pop")):
