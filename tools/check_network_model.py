@@ -211,48 +211,75 @@ def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write(found: list[dict[str, Any]]) -> None:
-    """Write the document."""
-    worst = worst_of(found)
+    """Write the document and its figures."""
+    machine = f"{processor()}, {len(os.sched_getaffinity(0))} cores"
+    (DOCS / "network-model.md").write_text(document(found, machine))
+    (DOCS / "network-model.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+def document(found: list[dict[str, Any]], machine: str) -> str:
+    """The text of docs/network-model.md. machine: the processor in words."""
     columns = {
         "ranks": "{ranks}",
-        "a node": "{ranks_per_node}",
-        "nodes / uplinks": "{oversubscription}:1",
-        "messages": "{pattern}",
-        "number": "{messages:,}",
+        "ranks per node": "{ranks_per_node}",
+        "nodes : uplinks": "{oversubscription}:1",
+        "pattern": "{pattern}",
+        "messages": "{messages:,}",
         "mean bytes": "{mean_bytes:,.0f}",
-        "SimGrid s": "{simgrid_seconds:.4g}",
-        "model s": "{model_seconds:.4g}",
+        "SimGrid (s)": "{simgrid_seconds:.4g}",
+        "model (s)": "{model_seconds:.4g}",
         "difference": "{difference:+.1%}",
-        "grouped": "{grouped_difference:+.1%}",
-        "SimGrid took s": "{simgrid_took_seconds:.1f}",
-        "model took s": "{model_took_seconds:.2f}",
+        "difference, grouped": "{grouped_difference:+.1%}",
+        "run time of SimGrid (s)": "{simgrid_took_seconds:.1f}",
+        "run time of the model (s)": "{model_took_seconds:.2f}",
     }
     rows = [[cell.format(**one) for cell in columns.values()] for one in found]
-    options = ", ".join(f"{name} {value}" for name, value in OPTIONS.items())
-    about = (
-        "Seconds until the last rank has sent and received all of an exchange that all ranks begin at once, by the cost model "
-        f"(`hpcgnn/cost_model/network.py`) and by SimGrid's flow-level simulation: the largest difference is {worst:.1%}, and "
-        f"must be below {LIMIT:.0%}.\n\n"
-        "Where there are more messages than the model follows one by one "
-        f"({MOST_MESSAGES:,}), those between the same nodes are grouped by size; `grouped` is the difference when it does so "
-        "here.\n\n"
-        f"Both have links of {LINK_BANDWIDTH / 1e9:g} GB/s between a node and its switch and as fast ones above, routes by "
-        "receiver "
-        f"(d-mod-k), {LINK_LATENCY_SECONDS * 1e6:g} us through a switch and as much again through two more, and for each rank "
-        f"{MEMORY_BANDWIDTH / 1e9:g} GB/s each way into and out of memory. "
-        f"SimGrid's options: {options}; so its corrections for TCP are off. It gives a flow a share that falls with its latency, "
-        "the model gives all equal shares. Neither counts a processor's work on messages: `message_seconds` and "
-        "`peer_seconds` are not checked here, and come from measurements.\n\n"
-        "`uniform`: each rank sends as much to each other one. `skewed`: to some ranks, drawn by a seed with few that are sent "
-        "much more, sizes of a Pareto distribution. `plan`: rows of the hybrid plan of an R-MAT graph of 8,192 nodes in so many "
-        "blocks, scaled to the mean size. Times that runs took are of a machine with other work on it."
-    )
-    machine = f"{processor()}, {len(os.sched_getaffinity(0))} cores"
-    made = f"Made by `tools/check_network_model.py` on {machine}; figures in `network-model.json`."
     table = ["| " + " | ".join(cells) + " |" for cells in ([*columns], ["---"] * len(columns), *rows)]
-    lines = ["# Exchanges, modelled and simulated", "", made, "", about, "", *table, ""]
-    (DOCS / "network-model.md").write_text("\n".join(lines))
-    (DOCS / "network-model.json").write_text(json.dumps(found, indent=2) + "\n")
+    options = ", ".join(f"`{name}` {value}" for name, value in OPTIONS.items())
+    text = f"""\
+# The network model, compared with a simulator
+
+The [cost model](cost-model.md) predicts the duration of an exchange, in which every rank sends messages to other ranks at the
+same time, from a description of the nodes, links and switches of a cluster. This page compares its predictions with SimGrid, a
+flow-level network simulator, for {len(found)} exchanges of 16 to {max(one["ranks"] for one in found):,} ranks on a fat tree.
+
+**Result:** the largest difference is {worst_of(found):.1%}; the limit is {LIMIT:.0%}.
+
+## What is compared
+
+Both programs compute the seconds until the last rank has sent and received all of its messages, if all ranks begin at once.
+
+| parameter | value |
+| --- | --- |
+| link between a node and its switch, and links above it | {LINK_BANDWIDTH / 1e9:g} GB/s each |
+| latency | {LINK_LATENCY_SECONDS * 1e6:g} us through one switch, and as much again through two more |
+| copies into and out of the memory of a rank | {MEMORY_BANDWIDTH / 1e9:g} GB/s in each direction |
+| routes | by receiver (d-mod-k) |
+| SimGrid's options | {options} |
+
+These options switch off SimGrid's corrections for TCP. Two differences remain: SimGrid gives a flow a share of a link that
+decreases with its latency, whereas the model gives all flows equal shares. Neither program counts the processor's work on
+messages: the model's parameters `message_seconds` and `peer_seconds` come from measurements and are not checked here.
+
+The patterns of messages:
+
+- `uniform`: each rank sends the same number of bytes to every other rank.
+- `skewed`: each rank sends to some ranks, drawn at random such that a few of them receive much more; the sizes have a Pareto
+  distribution.
+- `plan`: the rows of the hybrid plan of an R-MAT graph of 8,192 nodes, in as many blocks as there are ranks, scaled to the mean
+  size.
+
+If an exchange has more than {MOST_MESSAGES:,} messages, the model does not follow them one by one, but groups the messages
+between the same two nodes by size. The column "difference, grouped" shows the difference if it does so for the exchange of that line.
+
+## Results
+
+"""
+    made = (
+        f"Made by `tools/check_network_model.py` on {machine}, which also did other work: run times are only rough. The"
+        " figures are in `network-model.json`."
+    )
+    return "\n".join([text.rstrip(), "", *table, "", made, ""])
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ def course_of(run: RunConfig, facts: Facts, decided: Decided) -> Course:
     period = policy.section(PeriodSettings).bits_period if policy.bits == "adaqp" else 0
     if period:
         assumes.append(
-            f"assumes an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds with an all-reduce each and "
-            f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU's core for each rank that one sends to and each exchange"
+            f"assumes an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds, each with an all-reduce and with "
+            f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU core for each receiver of a rank and each exchange"
         )
     return Course(
         shares=tuple(sorted(shares.items())),
@@ -166,7 +166,7 @@ def _known_shares(decided: Decided, assumes: list[str]) -> Shares | None:
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
-    return "bits " + ", ".join(f"{bits}: {share:.1%}" for bits, share in sorted(shares.items()))
+    return "bit-widths " + ", ".join(f"{bits}: {share:.1%}" for bits, share in sorted(shares.items()))
 
 
 def _fixed(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
@@ -174,7 +174,7 @@ def _fixed(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -
 
 
 def _uniform(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    assumes.append(f"assumes bits {', '.join(map(str, CHOICES))} in equal shares, which are drawn")
+    assumes.append(f"assumes bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random")
     return dict.fromkeys(CHOICES, 1 / len(CHOICES))
 
 
@@ -182,8 +182,8 @@ def _adaqp(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -
     own, found = run.policy.section(AdaQPSettings), facts()
     shares = found.by_variance(own.variance_weight, own.group_rows)
     assumes.append(
-        f"assumes {_in_words(shares)}: what a variance weight of {own.variance_weight:g} gives where the ranges of rows are "
-        f"alike and no rank is later than others, from the plan's weights of {found.in_words}"
+        f"assumes {_in_words(shares)}: the assignment with a variance weight of {own.variance_weight:g} if all rows have equal "
+        f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
     )
     return shares
 
@@ -201,14 +201,16 @@ def _sylvie(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) 
         for bits, share in found.by_importance(base).items():
             shares[bits] = shares.get(bits, 0.0) + share * odd / sum(odds)
     assumes.append(
-        f"assumes {_in_words(shares)}: a loss that falls more slowly than before in {slower:.0%} of epochs, at random, and "
-        f"the in-degrees of {found.in_words}"
+        f"assumes {_in_words(shares)}: the result if the loss falls more slowly than before in {slower:.0%} of epochs, chosen at "
+        f"random, for the in-degrees of {found.in_words}"
     )
     return shares
 
 
 def _pipeqs(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    assumes.append(f"assumes rows that change so little that they keep {SAFE_BITS} bits, with which PipeQS begins")
+    assumes.append(
+        f"assumes that rows change so little that they keep {SAFE_BITS} bits, the initial bit-width of PipeQS"
+    )
     return {SAFE_BITS: 1.0}
 
 
@@ -228,7 +230,9 @@ def _always(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple
 def _while_it_falls(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple[float, float]:
     stale = 1 - _slower(decided)
     source = (
-        decided.source if decided.stale is not None else "those in which the loss falls as fast as before, or faster"
+        decided.source
+        if decided.stale is not None
+        else "namely those after which the loss falls as fast as before or faster"
     )
     assumes.append(f"assumes that {stale:.0%} of epochs use rows of the epoch before, {source}")
     return stale, 1.0
@@ -242,9 +246,11 @@ def _while_rows_stay(policy: PolicyConfig, decided: Decided, assumes: list[str])
         assumes.append(f"assumes that {stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}")
         return stale, sent
     if bypass == "late":
-        assumes.append("assumes that no message is late when the next epoch begins, so that none is left out")
+        assumes.append("assumes that no message is late when the next epoch begins, so that no exchange is skipped")
         return stale, 1.0
-    assumes.append(f"assumes rows that change little: each is sent in one of {most} epochs, and used in the others")
+    assumes.append(
+        f"assumes that rows change little: each row is sent in one of {most} epochs and used again in the others"
+    )
     return stale, max(1 / most, 1 - stale)
 
 

@@ -264,13 +264,13 @@ def _terms(names: tuple[str, ...]) -> str:
 
 
 def profile_warnings(model: Model, profile: Profile | None) -> list[str]:
-    """That seconds are estimates, and which numbers are no specification's."""
+    """Sentences that say that seconds are estimates, and which numbers are not from a specification."""
     found = []
     if model.source == SPECIFICATIONS:
         found.append(
-            f"seconds are estimates for comparing ways and not for quoting: work on {model.machine['id']} is from "
-            f"specifications, at {BANDWIDTH_SHARE:.0%} of the memory's bandwidth and {FLOPS_SHARE:.0%} of the peak, "
-            "which nobody measured there"
+            "seconds are estimates for comparing settings and must not be quoted: the work on "
+            f"{model.machine['id']} is computed from specifications, at {BANDWIDTH_SHARE:.0%} of the memory's bandwidth and "
+            f"{FLOPS_SHARE:.0%} of the peak, which were not measured there"
         )
     if profile is not None and profile.estimates:
         found.append(

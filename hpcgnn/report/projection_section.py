@@ -82,9 +82,9 @@ def page(projection: Projection) -> Page:
     sections = [section(projection)]
     if projection.numbers:
         rows = tuple(projection.numbers.items())
-        table = Table("Where each number is from", ("number", "source"), rows, label_columns=2)
+        table = Table("Source of each number", ("number", "source"), rows, label_columns=2)
         sections.append(Section("Nodes and network", tuple(projection.sources), tables=(table,)))
-    subtitle = f"made by `{projection.command}`" if projection.command else ""
+    subtitle = f"Made with: {projection.command}" if projection.command else ""
     return Page(f"Projection to {projection.where}", tuple(sections), subtitle, notes)
 
 
@@ -99,16 +99,17 @@ def section(projection: Projection) -> Section:
     alt = "; ".join(f"{figure.title}: {_told(figure.series)}" for figure in figures)
     picture = Picture(f"Predicted by {projection.model}", lambda: drawing.panels(figures).decode(), alt)
     assumed = {
-        f"{point.way}, {point.ranks:,} ranks ({point.scaling}): it {sentence}."
+        f"{point.way}, {point.ranks:,} ranks ({point.scaling} scaling): the prediction {sentence}."
         for point in points
         for sentence in point.assumes
     }
     text = (
-        f"For {projection.where}, by {projection.model}.",
-        "All of this is predicted, nothing of it measured; rows and bytes are counts of the plans.",
+        f"The machine is {projection.where}, described by {projection.model}.",
+        "All seconds and memory on this page are predictions by the cost model, and nothing was measured. Rows and bytes are "
+        "exact counts of the plans.",
     )
     tables = tuple(_table(scaling, own) for scaling, own in _by_scaling(points).items())
-    folded = (Table("What is assumed", ("assumption",), tuple((each,) for each in sorted(assumed))),) if assumed else ()
+    folded = (Table("Assumptions", ("assumption",), tuple((each,) for each in sorted(assumed))),) if assumed else ()
     return Section("Projection", text, (picture,), tables, folded)
 
 
@@ -133,7 +134,7 @@ def _figure(scaling: str, points: Sequence[Point]) -> Figure:
     return Figure(
         _TITLES[scaling],
         "ranks",
-        "seconds of an epoch, predicted",
+        "seconds per epoch, predicted",
         (*series, Series("ideal", tuple(every), ideal, is_reference=True)),
         x_is_log=True,
         y_is_log=True,
@@ -175,13 +176,13 @@ def _table(scaling: str, points: Sequence[Point]) -> Table:
     )
     header = (
         "ranks",
-        "way",
-        "epoch (s)",
-        "of it decisions",
-        f"speed-up over {first}",
-        "sent",
+        "setting",
+        "seconds per epoch",
+        "of which policy decisions",
+        f"speed-up relative to {first}",
+        "bytes sent",
         "rows sent",
-        "memory of a rank",
+        "memory of the largest rank",
         "parts",
     )
     return Table(_TITLES[scaling], header, rows, label_columns=2)

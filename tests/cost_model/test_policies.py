@@ -90,7 +90,7 @@ def test_uniform_bits_are_drawn_as_ranks_draw_them(parts: Path, tmp_path: Path):
     records = trained(parts, tmp_path / "run", 2, {"bits": "uniform"})
     found = predicted(parts, bits="uniform")
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
-    assert found.assumes == ("assumes bits 2, 4, 8 in equal shares, which are drawn",)
+    assert found.assumes == ("assumes bit-widths 2, 4, 8 in equal shares, drawn at random",)
     assert predicted(parts, bits="2").bytes_sent.sum() < 0.85 * found.bytes_sent.sum()
 
 

@@ -61,7 +61,7 @@ def test_strong_and_weak_scaling_in_one_figure(files: list[Path], tmp_path: Path
     assert [each.name in outs[3].read_text() for each in pictures] == [True]
     for out in outs[3:]:
         text = out.read_text()
-        assert "nothing of it measured" in text
+        assert "nothing was measured" in text
         assert "seconds are estimates" in text.lower()
         assert "Sato 2020" in text
         assert "A64FX" in text
@@ -77,7 +77,7 @@ def test_policies_say_what_they_assume(files: list[Path], tmp_path: Path):
     assert (by_way["sylvie"].stale_share, by_way["pipeqs"].sent_share) == (0.5, 0.25)
     assert by_way["adaqp"].bytes_sent < by_way["int8"].bytes_sent < by_way["vanilla"].bytes_sent
     text, _ = page.as_markdown(projection_section.page(projection_section.read(out)), "x")
-    assert "bits 8, with which PipeQS begins" in text or "8 bits, with which PipeQS begins" in text
+    assert "8 bits, the initial bit-width of PipeQS" in text
 
 
 def test_a_study_with_a_projection_in_its_folder_shows_it(files: list[Path], tmp_path: Path):
@@ -95,7 +95,7 @@ def test_shares_and_settings_on_the_command_line(files: list[Path]):
     args = ("predict", "h100-ndr", files[1], *NODE, "--bits", "adaqp")
     told = written(*args, "--shares", "2:0.5,8:0.5")["predictions"]["hybrid"]
     assert told["bits_shares"] == {"2": 0.5, "8": 0.5}
-    assert "bits 2: 50.0%, 8: 50.0%, as given" in told["assumes"][0]
+    assert "bit-widths 2: 50.0%, 8: 50.0%, as given" in told["assumes"][0]
     fewest = written(*args, "--set", "variance_weight=0")["predictions"]["hybrid"]
     assert fewest["bits_shares"] == {"2": 1.0}
     assert fewest["bytes_sent"] < told["bytes_sent"]
