@@ -270,7 +270,7 @@ The patterns of messages:
   size.
 
 If an exchange has more than {MOST_MESSAGES:,} messages, the model does not follow them one by one, but groups the messages
-between the same two nodes by size. The column "difference, grouped" shows the difference if it does so for the exchange of that line.
+between the same two nodes by size. The column "difference, grouped" shows the difference if it does so in that line.
 
 ## Results
 
