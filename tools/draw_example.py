@@ -192,7 +192,7 @@ def one_process(*, transposed: bool = False) -> list[float]:
 
 
 def texts(made: dict[str, Example]) -> dict[str, str]:
-    """What the page has between its markers, by name."""
+    """The texts between the markers of the page, by name."""
     hybrid = made["hybrid"]
     return {
         "rows": _rows_table(made),
@@ -220,7 +220,7 @@ def _number(value: float) -> str:
 
 def _rows_table(made: dict[str, Example]) -> str:
     return _table(
-        ["strategy", "rows from rank 0 to rank 1", "rows from rank 1 to rank 0", "rows in all"],
+        ["strategy", "rows, rank 0 → 1", "rows, rank 1 → 0", "all rows"],
         [
             [strategy, *(len(example.rows_of(rank)) for rank in range(RANKS)), len(example.rows)]
             for strategy, example in made.items()
@@ -230,14 +230,14 @@ def _rows_table(made: dict[str, Example]) -> str:
 
 def _block(title: str, columns: Sequence[object], rows: list[tuple[str, list[int]]]) -> list[str]:
     """A matrix of zeros and ones, with names of its columns, and of its rows with the columns that are 1."""
-    lines = [f"{title:<13}" + "".join(f"{column!s:>3}" for column in columns)]
+    lines = [f"{title:<9} │ " + " ".join(map(str, columns))]
     for name, ones in rows:
-        lines.append(f"  {name:<11}" + "".join(f"{'1' if k in ones else '.':>3}" for k in range(len(columns))))
+        lines.append(f" {name:<8} │ " + " ".join("1" if k in ones else "." for k in range(len(columns))))
     return lines
 
 
 def _beside(left: list[str], right: list[str]) -> list[str]:
-    height, width = max(len(left), len(right)), max(map(len, left)) + 6
+    height, width = max(len(left), len(right)), max(map(len, left)) + 3
     left, right = (each + [""] * (height - len(each)) for each in (left, right))
     return [f"{a:<{width}}{b}" for a, b in zip(left, right, strict=True)]
 
@@ -246,7 +246,7 @@ def _local(example: Example) -> list[str]:
     blocks = []
     for rank, each in enumerate(example.halves):
         rows = [(str(node), _entries(each.plan.local, k)) for k, node in enumerate(each.nodes)]
-        blocks.append(_block(f"L of rank {rank}", each.nodes, rows))
+        blocks.append(_block(f"L, rank {rank}", each.nodes, rows))
     return _beside(*blocks)
 
 
@@ -255,7 +255,7 @@ def _matrices(example: Example) -> list[str]:
     for sender, mine in enumerate(example.halves):
         receiver, theirs = 1 - sender, example.halves[1 - sender]
         rows = example.rows_of(sender)
-        send = [(f"{row.letter}  {row.kind}", _entries(mine.plan.send, k)) for k, row in enumerate(rows)]
+        send = [(f"{row.letter} {row.kind}", _entries(mine.plan.send, k)) for k, row in enumerate(rows)]
         receive = [(str(node), _entries(theirs.plan.receive, k)) for k, node in enumerate(theirs.nodes)]
         lines += (
             ["", f"rank {sender} sends, rank {receiver} receives"]
@@ -263,15 +263,15 @@ def _matrices(example: Example) -> list[str]:
             else [f"rank {sender} sends, rank {receiver} receives"]
         )
         lines += _beside(
-            _block(f"S of rank {sender}", mine.nodes, send),
-            _block(f"R of rank {receiver}", [row.letter for row in rows], receive),
+            _block(f"S, rank {sender}", mine.nodes, send),
+            _block(f"R, rank {receiver}", [row.letter for row in rows], receive),
         )
     return lines
 
 
 def _messages_table(example: Example) -> str:
     return _table(
-        ["row", "kind", "from", "to", "in symbols", "S x at the sender", "what arrives"],
+        ["row", "kind", "from", "to", "in symbols", "sent", "received"],
         [
             [
                 row.letter,
@@ -315,7 +315,7 @@ def _backward_table(example: Example) -> str:
         body.append(
             [row.letter, f"rank {1 - row.sender}", f"rank {row.sender}", symbols, _number(value), _number(arrived), to]
         )
-    return _table(["row", "from", "to", "in symbols", "Rᵀ dz", "what arrives", "added to dx of node"], body, left=4)
+    return _table(["row", "from", "to", "in symbols", "sent", "received", "added to dx of node"], body, left=4)
 
 
 def _blocks_table(example: Example) -> str:
