@@ -27,11 +27,27 @@ def test_the_readme_is_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_text()) <= 6000
 
 
+def test_results_of_the_readme_are_those_of_their_reports() -> None:
+    results = (ROOT / "README.md").read_text().partition("## Results")[2].partition("\n## ")[0]
+    reports = 0
+    for sentence in results.split("\n- ")[1:]:
+        claimed = re.findall(r"\d+\.\d+", _LINK.sub("", sentence))
+        for report in re.findall(r"\((docs/studies/[^)]+)\)", sentence):
+            measured = [float(number) for number in re.findall(r"\d+\.\d+", (ROOT / report).read_text())]
+            for number in claimed:
+                decimals = len(number.partition(".")[2])
+                assert any(f"{value:.{decimals}f}" == number for value in measured), f"{number} is not in {report}"
+            reports += 1
+    assert reports >= 4
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in _LINK.findall(page.read_text())]
     local = [link for link in links if link and not re.match(r"[a-z]+:", link)]
-    assert [link for link in local if not (place := page.parent / link).exists() and place not in _MADE] == []
+    assert [
+        link for link in local if not (place := (page.parent / link).resolve()).exists() and place not in _MADE
+    ] == []
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
