@@ -1,4 +1,4 @@
-"""The place of each row of a message in the bytes that travel (SuperGCN §4, AdaQP §3).
+"""The place of each row of a message in the bytes that travel (SuperGCN §3.3.2, AdaQP §5).
 
 A buffer holds one segment for each peer, in rank order, padded to a multiple of :data:`BLOCK_BYTES`. A segment begins with the
 payloads of its rows, ordered by bit-width and then as the plan orders the rows; 4 bytes of parameters follow for each row of 8

@@ -1,4 +1,4 @@
-"""Quantization of matrices to 8-bit integers during a step, with a table of those that are quantized already (Tango §3.4).
+"""Quantization of matrices to 8-bit integers during a step, with a table of those that are quantized already (Tango §3.3).
 
 A tensor that several operators read is quantized once, even if one operator reads it in forward and another in backward. autograd
 gives each of them the same tensor, so a table by tensor finds the reuse that Tango finds in the graph of operators. An entry
