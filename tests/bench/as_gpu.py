@@ -1,4 +1,4 @@
-"""Commands in processes for which the stand-in device is the machine's one GPU (standin_everywhere)."""
+"""Commands in processes that see the stand-in device as the machine's only GPU (standin_everywhere)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERYWHERE = Path(__file__).with_name("standin_everywhere")
 
 
 def environment() -> dict[str, str]:
-    """Of such a process; Triton's interpreter runs what is in Triton there."""
+    """The environment of such a process, in which Triton's interpreter runs the kernels in Triton."""
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(EVERYWHERE), import_path()]),
         "TRITON_INTERPRET": "1",

@@ -1,4 +1,4 @@
-"""Programs of ranks: what is measured on the stand-in, in processes of their own (see tests/gpu/conftest.py)."""
+"""Programs for ranks: benches on the stand-in device, in separate processes (see tests/gpu/conftest.py)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hpcgnn.kernels import Csr
 
 NODES, WIDTH, HEADS = 60, 32, 4
 SHAPE = (64, 32, 16)
-# Each must run on some device: these do not know the stand-in, and are tried by the worker like all others.
+# Each contender must run on some device. These do not know the stand-in, and the worker tries them like all others.
 ELSEWHERE = {"torch.mm", "torch.mm.kept", "pyg.edge_index", "compiled"}
-if torch.cuda.is_available():  # Triton compiles there, for memory that it can reach
+if torch.cuda.is_available():  # Triton compiles for the GPU, whose memory it can access
     ELSEWHERE |= {"ceiling.gather", "ceiling.gather.int8"}
 HERE = [contender for name, contender in DEVICE.by_name.items() if name not in ELSEWHERE and not contender.missing()]
 
 
 def matrix() -> Csr:
-    """Of a multigraph with rows of every length."""
+    """The matrix of a multigraph with rows of every length."""
     rng = np.random.default_rng(0)
     rows = np.sort(np.concatenate((rng.integers(0, NODES - 5, 400), np.full(100, 3))))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NODES))))
@@ -37,7 +37,7 @@ def matrix() -> Csr:
 
 
 def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
-    """What each contender computes in each direction, from the device's memory."""
+    """The results of each contender in each direction, computed from the device's memory."""
     del world
     device, found = standin(), {}
     problem = Problem(matrix(), WIDTH, device=device)
@@ -50,7 +50,7 @@ def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
 
 
 def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | str]:
-    """What each contender of ``bench gemm`` and ``bench sddmm`` computes on the device, or why it does not."""
+    """The results of each contender of ``bench gemm`` and ``bench sddmm`` on the device, or the reason why it cannot run."""
     del world
     device, found = standin(), {}
     for study, problem in (
@@ -62,7 +62,7 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
                 try:
                     call = contender.prepare(problem, direction)
                     results = call.finish(call()) if isinstance(call, Unfinished) else call()
-                except (RuntimeError, ValueError) as error:  # what the stand-in does not have
+                except (RuntimeError, ValueError) as error:  # the stand-in lacks an operation
                     found[study.__name__, name, direction] = str(error)
                     continue
                 results = results if isinstance(results, tuple) else (results,)
@@ -72,7 +72,9 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
 
 
 def calls_together(world: World) -> list[int]:
-    """For calls of some seconds, on the host and on the device, and how many are made for five."""
+    """The numbers of calls that are timed together, on the host and on the device, and the number of calls made for five
+    seconds.
+    """
     del world
     device, made = standin(), []
     assert clock.seconds(device, lambda: made.append(0), 5) > 0
@@ -82,13 +84,13 @@ def calls_together(world: World) -> list[int]:
 
 
 def quantized(world: World, bits: tuple[int, ...]) -> list[dict[str, Any]]:
-    """What ``bench quantize`` finds on the device and on the host."""
+    """The results of ``bench quantize`` on the device and on the host."""
     del world
     return [quantize.run(64, WIDTH, bits, 1, 1, lambda count: None, where) for where in (standin(), CPU)]
 
 
 def exchanged(world: World, path: Path, kinds: str) -> dict[str, Any]:
-    """What ``bench exchange`` finds where ranks are on the host (h) or on the device (d)."""
+    """The results of ``bench exchange`` with ranks on the host (h) and on the device (d)."""
     graph = hpcgnn.load(path, world).to(standin() if kinds[world.rank] == "d" else CPU)
     settings = exchange.Settings(width=8, bits=2, rounds=2, collective="alltoallv")
     return exchange.run(graph, settings, lambda count: None)

@@ -1,4 +1,4 @@
-"""The targets of shipped specifications, held against figures that a test makes up."""
+"""The targets of shipped specifications, applied to figures that a test makes up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hpcgnn.study.targets import Verdict
 
 
 def verdicts(name: str, *found: dict[str, Any]) -> list[Verdict]:
-    """Of a study whose first runs told so much, each ``{"lines": ...}`` of a bench or the summary of a training."""
+    """The verdicts of a study whose first runs have these results: ``{"lines": ...}`` of a bench, or the summary of
+    a training.
+    """
     study = specification.read(specification.find(name))
     done = [
         Record(key=run.key, configuration=run.configuration, status=records.FINISHED, summary=summary)
@@ -21,7 +23,7 @@ def verdicts(name: str, *found: dict[str, Any]) -> list[Verdict]:
 
 
 def answers(name: str, *found: dict[str, Any]) -> dict[str, list[str]]:
-    """What each target's verdicts are, without those that nothing was measured for."""
+    """The verdicts of each target, without those for which nothing was measured."""
     by_target: dict[str, list[str]] = {}
     for verdict in verdicts(name, *found):
         if verdict.reached != targets.NOT_MEASURED:

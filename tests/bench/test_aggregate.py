@@ -1,4 +1,4 @@
-"""Contenders compute the same thing; what is measured, reported and drawn is what was asked for."""
+"""All contenders compute the same results, and the bench measures, reports and draws the requested ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def problem(graph):
 
 
 def expected(problem: Problem, direction: str, weight: torch.Tensor | None = None) -> torch.Tensor:
-    """By scipy-free arithmetic on the edge list."""
+    """The result, computed from the edge list without SciPy."""
     src, dst = problem.edge_index
     if direction == "backward":
         src, dst = dst, src
@@ -51,7 +51,7 @@ def expected(problem: Problem, direction: str, weight: torch.Tensor | None = Non
     return torch.zeros(NODES, WIDTH).index_add_(0, dst, rows)
 
 
-# DGL and torch_sparse have no packages for most machines: they take part where somebody has installed them.
+# DGL and torch_sparse have no packages for most machines, so they take part only if they are installed.
 HERE = [contender for contender in HOST.by_name.values() if not contender.missing()]
 
 
@@ -125,7 +125,7 @@ def timings(**milliseconds: float) -> dict:
 
 
 def answered(kernel: dict, user: dict | None = None, **facts: object) -> dict[str, list[str]]:
-    """What the targets of the study say of one graph that was measured so."""
+    """The verdicts of the study's targets on one graph with these measurements."""
     both = {"kernel": kernel} | ({"user": user} if user else {})
     modes = {mode: {"forward": found} for mode, found in both.items()}
     graph = {"name": "g", "width": 8, "beyond_caches": True} | modes | facts
@@ -148,7 +148,7 @@ def test_targets_are_about_every_way_of_a_library():
 
 @pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
 def test_each_target_of_aggregation_has_its_bound(scale, reached):
-    """Rivals, ceilings and float32 that are just as slow as they must be, and a bit faster."""
+    """Rivals, ceilings and float32 are exactly as slow as they must be, and then a bit faster."""
     ours = {"ours": {"seconds": 1.0}}
     kernel = {"dgl": 2.0, "torch.mm": 3.0, "pyg.layer": 8.0, "pyg.index_add": 8.0, "ceiling.gather": 0.85}
     rivals = {name: {"seconds": factor * scale} for name, factor in kernel.items()}
@@ -219,7 +219,7 @@ def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
 def test_bad_input_is_one_sentence(arguments, said):
     result = CliRunner().invoke(bench, ["aggregate", *arguments])
     assert result.exit_code != 0
-    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # the latter is click's, after its message
+    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # SystemExit is click's, after its message
     message = result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
     assert said in message
     assert not result.stdout

@@ -1,4 +1,4 @@
-"""``make bench-gpu``: the studies that it runs run here on the stand-in, with small graphs."""
+"""``make bench-gpu``: its studies run here on the stand-in, with small graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMALLER = {
 
 
 def smaller(name: str, folder: Path) -> Specification:
-    """A shipped study with small graphs; benches that are the same then are one."""
+    """A shipped study with small graphs; benches that become equal are merged."""
     text = specification.find(name).read_text()
     for pattern, replacement in _SMALLER.items():
         text = re.sub(pattern, replacement, text)
@@ -46,7 +46,7 @@ def smaller(name: str, folder: Path) -> Specification:
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
-    """Runs some runs of a study on the stand-in; returns their records."""
+    """Run some runs of a study on the stand-in, and return their records."""
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
 
@@ -120,7 +120,7 @@ def test_policies_over_links_of_a_given_speed(ran, tmp_path):
 
 @pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
 def test_each_target_of_kernels_has_its_bound(scale, reached):
-    """Rivals, ceilings and float32 that are just as slow as they must be, and a bit faster."""
+    """Rivals, ceilings and float32 are exactly as slow as they must be, and then a bit faster."""
     rivals = {"torch.mm": 1.5, "pyg.layer": 2.0, "pyg.index_add": 2.0, "pyg.scatter": 2.0, "ceiling.gather": 0.8}
     kernel = {"ours": {"seconds": 1.0}} | {name: {"seconds": least * scale} for name, least in rivals.items()}
     graph = {"name": "g", "width": 8, "beyond_caches": True, "kernel": {"forward": kernel}}

@@ -1,4 +1,4 @@
-"""Dense products and products at edges: contenders compute the same, and what is said of them is what was measured."""
+"""Dense products and products at edges: all contenders compute the same, and reports contain the measured values."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OF_GEMM, OF_SDDMM = (
 
 
 def computed(contender, problem, direction):
-    """What is compared with ours, as tensors."""
+    """The results of a contender as tensors."""
     try:
         call = contender.prepare(problem, direction)
         result = call.finish(call()) if isinstance(call, Unfinished) else call()
-    except (ValueError, HpcgnnError) as error:  # what this CPU has no arithmetic or no ceiling for
+    except (ValueError, HpcgnnError) as error:  # this CPU lacks the arithmetic, or a ceiling
         assert (
             contender.name in ("ours.bf16", "native.bf16", "torch.fbgemm", "torch.onednn")
             or contender.family == "ceiling"
@@ -81,7 +81,7 @@ def at_edges():
 @pytest.mark.parametrize("op", EDGE_OPS)
 @pytest.mark.parametrize("name", OF_SDDMM)
 def test_every_contender_joins_the_same_rows(at_edges, monkeypatch, name, op):
-    monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several, and a shorter last one
+    monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several chunks, and a shorter last one
     contender, problem = OF_SDDMM[name], at_edges
     if op not in contender.directions:
         return
@@ -137,7 +137,7 @@ def test_without_a_ceiling_the_share_is_not_measured():
 
 
 def answered(seconds: dict[str, float], share: float | None, rows: int = 32768, **cpu: bool) -> dict[str, list[str]]:
-    """What the targets of the study say of products that all took so long."""
+    """The verdicts of the study's targets on products with these times."""
     lines = {name: {"seconds": each, "of_ceiling": share} for name, each in seconds.items()}
     shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(PRODUCTS, lines)}
     found = {"dot_products": True, "training_takes_int8": True} | cpu
@@ -310,7 +310,7 @@ def test_the_command_for_edges_shows_a_table():
 )
 def test_bad_input_is_one_sentence(arguments, said):
     result = CliRunner().invoke(bench, arguments)
-    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # the latter is click's, after its message
+    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # SystemExit is click's, after its message
     message = result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
     assert said in message
     assert not result.stdout

@@ -1,4 +1,4 @@
-"""``hpcgnn bench pyg`` trains the model that `hpcgnn train` does; ``hpcgnn bench breakdown`` says what the clocks cost."""
+"""``hpcgnn bench pyg`` trains the same model as `hpcgnn train`; ``hpcgnn bench breakdown`` measures the cost of clocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HPCGNN = [sys.executable, "-m", "hpcgnn"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """scikit-learn's digits, and their one part."""
+    """The files of scikit-learn's digits: the graph, and its single part."""
     folder = tmp_path_factory.mktemp("digits")
     graph, parts = folder / "graph.h5", folder / "parts.h5"
     for command in (["convert", "digits", graph], ["partition", graph, parts, "--parts", 1, "--method", "block"]):
@@ -36,7 +36,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
 def test_pygs_model_is_ours(model, files):
-    """As many parameters, and it learns as fast."""
+    """It has as many parameters, and learns as fast."""
     require_module("torch_geometric")
     path, parts = files
     settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0)

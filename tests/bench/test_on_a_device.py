@@ -1,4 +1,4 @@
-"""What is measured on a device is measured by the same code: here on the stand-in, whose kernels are those of the host."""
+"""Benches measure a device by the same code: here the stand-in, whose kernels are those of the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcgnn.errors import HpcgnnError
 
 @pytest.fixture(scope="module")
 def ranks(mpi_ranks):
-    """A launch of their own: tests/gpu/conftest.py says why."""
+    """Ranks of a separate launch; tests/gpu/conftest.py explains why."""
     require_module("triton")
     pools: dict[int, RankPool] = {}
     yield lambda size: pools.setdefault(size, RankPool(size))

@@ -1,4 +1,4 @@
-"""The benches of shipped specifications are commands that there are, with options that they take, and each has targets."""
+"""The benches of shipped specifications are existing commands with existing options, and each has targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BENCHES = {(study.name, run.given["bench"]) for study in STUDIES if study.kind =
 @pytest.mark.parametrize(("study", "words"), sorted(BENCHES))
 def test_every_bench_is_a_command(study, words):
     name, *arguments = shlex.split(words)
-    context = bench.commands[name].make_context(name, [*arguments, "--json"])  # raises what click says
+    context = bench.commands[name].make_context(name, [*arguments, "--json"])  # raises click's error
     assert context.params["as_json"]
     assert not context.args
 

@@ -1,4 +1,4 @@
-"""``hpcgnn check``: what is whole is told, and what is damaged is named."""
+"""``hpcgnn check``: it reports the content of valid files, and names the damaged part of others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def facts(path: Path) -> dict:
-    """What the command says of a file that is whole."""
+    """The command's output for a valid file."""
     result = CliRunner().invoke(check, [str(path), "--json"], catch_exceptions=False)
     assert result.exit_code == 0
     return json.loads(result.stdout)
 
 
 def refusal(path: Path) -> str:
-    """What it says of one that is not."""
+    """The command's sentence for a damaged file."""
     with pytest.raises(HpcgnnError) as error:
         CliRunner().invoke(check, [str(path)], catch_exceptions=False)
     assert str(path) in str(error.value)
@@ -45,7 +45,7 @@ def parts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """As much of a run's folder as a run of old had."""
+    """A run's folder with the files of an old version."""
     (tmp_path / "run" / "checkpoints" / "messages").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text('model = "gcn"\nhidden = 4\n')
     (tmp_path / "run" / "metrics.jsonl").write_text('{"epoch": 0, "bits": 2, "stale": false, "loss": 1.5}\n')
@@ -74,7 +74,7 @@ def items(group: h5py.Group) -> list[np.ndarray]:
 
 
 class Named:
-    """A dataset, when its file is closed."""
+    """Refers to a dataset by name after its file was closed."""
 
     def __init__(self, name: str, item: h5py.Dataset) -> None:
         self.name, self.nbytes = name, item.nbytes
@@ -113,7 +113,7 @@ def test_damage_is_named_with_its_array_and_part(parts: Path, name: str, row: in
 
 
 def test_ids_and_edges_are_counted_over_all_parts(parts: Path) -> None:
-    """Each part is right by itself, checksums included."""
+    """Each part is valid by itself, checksums included."""
     with h5py.File(parts, "r+") as file:
         ids, offsets = file["nodes/original_ids"], file["parts/node_offsets"]
         ids[int(offsets[1]) :] = ids[: int(offsets[2] - offsets[1])]

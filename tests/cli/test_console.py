@@ -1,4 +1,4 @@
-"""What counts as a terminal: where the launcher's output goes, whatever it gives to its ranks."""
+"""The definition of a terminal: the launcher's output decides, whatever the launcher gives to its ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_under_a_launcher(on_terminal):
     leader, follower = os.openpty()
     stderr = follower if on_terminal else subprocess.DEVNULL
     command = [*mpiexec.command(1), sys.executable, "-c", ASK]
-    environment = dict(os.environ)  # without what a single-process MPI in an earlier test put beside Python's back
+    # Without the variables that MPI of a single process in an earlier test set behind Python's back.
+    environment = dict(os.environ)
     output = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=True
     ).stdout
@@ -44,7 +45,7 @@ HARMLESS = r"a\x1b]0;title\x07b\x9b2J\r\u202ec"
 
 
 def test_names_give_no_orders_to_a_terminal(capsys):
-    """Names and texts of files may be others': what a terminal would obey is shown instead."""
+    """Names and texts in files may come from other people, so control characters are shown and not obeyed."""
     console.table(f"title {ORDERS}", [(f"name {ORDERS}", f"[bold]value[/bold] {ORDERS}")])
     console.note(ORDERS)
     console.set_up_logging("INFO", 0)

@@ -1,4 +1,4 @@
-"""The command line of convert: one JSON object, a table, or silence."""
+"""The output of the command convert: a JSON object, a table, or nothing."""
 
 import json
 

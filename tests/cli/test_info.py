@@ -1,4 +1,4 @@
-"""``hpcgnn info``, and what it promises: one OpenMP runtime, the threads that the launcher gave, the kernels that run."""
+"""``hpcgnn info`` and its guarantees: one OpenMP runtime, the launcher's number of threads, the kernels that run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_info_shows_the_instruction_set_that_was_asked_for():
     assert facts["isas"].strip() == ", ".join(library.isas())
 
 
-# sve1024 exists, but nothing is compiled for it
+# The name sve1024 is known, but no kernels are compiled for it.
 @pytest.mark.parametrize("isa", ["mmx", "sve1024"])
 @pytest.mark.mpi
 def test_an_instruction_set_that_cannot_run_is_refused_once(mpirun, isa):

@@ -1,4 +1,4 @@
-"""How the command line leaves."""
+"""Exit codes and the last output of the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 
 def test_an_error_is_one_write(tmp_path: Path) -> None:
-    """Ranks share a launcher's stderr: a line in two writes, as print's are with -u, may have another rank's in its middle."""
+    """Ranks share the launcher's stderr: if a line is written in two parts, as print does with -u, another rank's line may come
+    in between.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # keeps writes apart
     with ours, theirs:
         command = [sys.executable, "-u", "-m", "hpcgnn", "train", tmp_path / "missing.h5", "--out", tmp_path / "run"]
@@ -62,7 +64,7 @@ def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variabl
 
 def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    command = [sys.executable, "-m", "hpcgnn", "info", "--json"]  # which starts MPI
+    command = [sys.executable, "-m", "hpcgnn", "info", "--json"]  # starts MPI
     for value, code in ((tmp_path / "file", 1), (tmp_path, 0), ("", 0)):
         job = subprocess.run(
             command, env=os.environ | {"TMPDIR": str(value)}, capture_output=True, text=True, timeout=120
@@ -118,7 +120,7 @@ Fore = Style = _Codes()
 
 def test_libraries_print_no_colours(tmp_path: Path) -> None:
     (tmp_path / "colorama.py").write_text(_COLORAMA)
-    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5"]  # which runs numba's loops
+    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5"]  # runs numba's loops
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     job = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
     assert job.returncode == 0, job.stderr

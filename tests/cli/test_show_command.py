@@ -1,4 +1,4 @@
-"""``hpcgnn show``: what it says of a file is what the file's arrays say."""
+"""``hpcgnn show``: its output agrees with the arrays of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands tell errors of arguments before torch or numba is imported."""
+"""Commands report wrong arguments before torch or numba is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except SystemExit as end:
 
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """All commands of a group and of its groups, as one types them."""
+    """All commands, including those of groups, as a user types them."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -35,7 +35,7 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def started(*words: str) -> tuple[int, list[str]]:
-    """The exit code of the command, and which large packages it had imported."""
+    """The exit code of the command, and the large packages that it has imported."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=True)
     code, imported = json.loads(done.stdout.splitlines()[-1])
     return code, imported

@@ -1,4 +1,4 @@
-"""``hpcgnn bench exchange``: what it calls hidden, and that it runs."""
+"""``hpcgnn bench exchange``: it runs, and computes the hidden share of communication correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank computes on what, with GPUs that are none."""
+"""The device of each rank, with made-up GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUR = ("gpu-a", "gpu-b", "gpu-c", "gpu-d")
 
 
 class FakeDevice(CpuDevice):
-    """Of a rank that sees it as ``number``."""
+    """The device of a rank that sees it as ``number``."""
 
     def __init__(self, number: int) -> None:
         self.where = torch.device("cuda", number)
@@ -30,7 +30,7 @@ class FakeDevice(CpuDevice):
 
 
 class FakeGpus(Gpus):
-    """Those that a rank sees, by what they are."""
+    """The GPUs that a rank sees, by their identities."""
 
     def __init__(self, seen: Sequence[str] = FOUR, problem: str | None = None) -> None:
         self._seen, self._problem = seen, problem
@@ -61,7 +61,7 @@ def chosen(
     nodes: Sequence[int] | None = None,
     ranks_per_gpu: int = 1,
 ) -> list[str]:
-    """What each rank computes on, or is told. nodes: the node of each rank."""
+    """The device of each rank, or the sentence that refuses it. nodes: the node of each rank."""
 
     def choose(world: ThreadWorld) -> str:
         if nodes is not None:
@@ -98,7 +98,7 @@ def test_a_rank_takes_the_gpu_that_its_launcher_gave_it():
 
 
 def test_the_same_gpu_of_two_nodes_is_not_one():
-    """Virtual machines may number them alike."""
+    """Virtual machines may give the same name to different GPUs."""
     assert chosen("cuda", seen=lambda rank: FakeGpus(["gpu-a"]), nodes=["x", "y"]) == ["cuda:0"] * 2
 
 
@@ -180,7 +180,7 @@ def test_ranks_may_ask_for_different_devices():
     ]
     assert chosen(["cuda:3", "cuda"]) == ["cuda:3", "cuda:1"]
     assert chosen(["auto", "cpu", "cuda"], ranks=3) == ["cuda:0", "cpu", "cuda:1"]
-    assert chosen(["auto", "cuda:0"]) == ["cpu", "cuda:0"]  # which both would have
+    assert chosen(["auto", "cuda:0"]) == ["cpu", "cuda:0"]  # both would use it
     reasons = ["no driver", None]
     assert chosen(["auto", "cuda"], seen=lambda rank: FakeGpus(problem=reasons[rank])) == ["cpu", "cuda:0"]
 
@@ -190,7 +190,7 @@ def test_a_launcher_may_give_each_rank_several():
 
 
 class About:
-    """Of a GPU, as torch describes it."""
+    """A GPU's properties, as torch describes them."""
 
     def __init__(self, **known: object) -> None:
         self.name = "a GPU"
@@ -208,7 +208,7 @@ def test_a_gpu_is_told_by_what_it_is_and_where_it_sits(monkeypatch):
     assert len({Gpus().identity(number) for number in range(4)}) == 4
 
 
-# -- what a library says of GPUs ---------------------------------------------------------------------------------------
+# -- claims of libraries about GPUs ------------------------------------------------------------------------------------
 
 
 class Library:
@@ -219,7 +219,7 @@ class Library:
 
 
 class Mpi:
-    """Of mpi4py, what is looked at."""
+    """The functions of mpi4py that are used."""
 
     __file__ = "mpi4py.so"
 
@@ -242,7 +242,7 @@ def mpich(*supported: int) -> Library:
         (mpich(0), True, False),
         (mpich(2), False, True),
         (mpich(), False, False),
-        (Library(MPIX_GPU_query_support=lambda kind, answer: 1), False, False),  # it does not know
+        (Library(MPIX_GPU_query_support=lambda kind, answer: 1), False, False),  # the library does not know
     ],
 )
 def test_what_an_mpi_library_says_of_memory_of_gpus(monkeypatch, library, nvidia, amd):

@@ -1,4 +1,4 @@
-"""Exchanges between ranks: what arrives, how it is rounded, what is counted; and how rows lie in a buffer."""
+"""Exchanges between ranks: received rows, rounding, counters, and the layout of rows in a buffer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class TestExchange:
             assert equal, settings
 
     def test_trouble_is_told_with_layer_and_rank(self, ranks):
-        """The same at any bits: of the first exchange that held it, and of the lowest rank that sent it in that one."""
+        """The sentence is the same for all bit-widths: it names the first exchange that held a NaN, and the lowest rank that
+        sent one there.
+        """
         found = ranks.run(exchanges.troubles)[0]
         assert len(found) == 6
         for sentence in found:
@@ -114,7 +116,7 @@ def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
 
 
 def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
-    """Whatever the ranks' shares are, from 120 rows a peer on; padding to 64 bytes makes it less for a handful of rows."""
+    """This holds for any sizes of messages from 120 rows for each peer on; for fewer rows, padding to 64 bytes matters."""
 
     def ratio(*counts: int) -> float:
         total = sum(counts)
@@ -127,7 +129,7 @@ def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
 
 
 def test_layouts_reach_beyond_2_gib():
-    """Displacements in blocks fit MPI's ints where those in bytes would not, and rows lie behind them."""
+    """Displacements in blocks fit MPI's ints where displacements in bytes would not, and rows lie beyond 2 GiB."""
     counts = np.array([40_000, 0, 1000])
     layout = make_layout(counts, np.full(41_000, 16, np.uint8), 32_768)  # rows of 64 KiB
     assert layout.num_bytes == 41_000 << 16 > 2**31
@@ -138,7 +140,7 @@ def test_layouts_reach_beyond_2_gib():
 
 @pytest.mark.mpi
 def test_exchanges_over_neighbours_alone_move_the_same_rows(mpi_ranks):
-    """There and back on a directed graph of 6 ranks, one of which sends nothing; all ranks choose the same collective."""
+    """There and back on a directed graph of 6 ranks, one of which sends nothing. All ranks choose the same collective."""
     found = mpi_ranks(6).run(links.compare)[0]
     assert all(found.values()), found
 
@@ -146,7 +148,7 @@ def test_exchanges_over_neighbours_alone_move_the_same_rows(mpi_ranks):
 @pytest.mark.mpi
 @pytest.mark.parametrize("threads", [1, 2])
 def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpi_ranks, tmp_path, threads):
-    """Losses, weights and all bytes sent, of runs with one seed, P and number of threads."""
+    """Losses, weights and all sent bytes are equal in runs with the same seed, P and number of threads."""
     graph = small_graphs.even_graph(nodes=3000, edges=15_000)
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(3000, 2), 2)
     assert mpi_ranks(2).run(repeats.differing, tmp_path / "parts.h5", threads) == [[], []]

@@ -1,4 +1,4 @@
-"""Writes that MPI takes for done and the system has not done."""
+"""Writes that MPI reports as complete although the system has not completed them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = np.arange(100, dtype=np.uint8)
 
 
 class Handle:
-    """Writes the first ``most`` bytes, and calls that success."""
+    """A file that writes the first ``most`` bytes, and reports success."""
 
     def __init__(self, path: Path, most: int) -> None:
         self.path, self.most = path, most

@@ -1,4 +1,4 @@
-"""The thread that lets MPI move messages: it calls a test by itself, and never when MPI was taken back."""
+"""The thread that lets MPI move messages: it calls a test by itself, and never after MPI was taken back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_does_not_test_once_taken_over():
 
 
 class _Failing:
-    """A request that fails, and then, as in MPICH, is none: its next test says that it is complete."""
+    """A request that fails and then, as in MPICH, becomes a null request, whose next test reports completion."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -71,7 +71,7 @@ def test_what_it_finds_broken_is_broken_for_whoever_waits():
 
 @pytest.mark.parametrize("number", [{"x86_64": 315, "aarch64": 275}[platform.machine()]])
 def test_the_thread_runs_soon_after_it_wakes(number):
-    """Its slices are short, from Linux 6.12 on, and its share of the core is the same."""
+    """Its time slices are short, from Linux 6.12 on, while its share of the core stays the same."""
     progress, found = Progress(), []
 
     def test() -> bool:

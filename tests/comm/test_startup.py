@@ -1,4 +1,4 @@
-"""What ranks find out when they start: another version beside them, a launcher of another MPI, calls of MPI that do not end."""
+"""Checks at the start of ranks: other versions, the launcher of another MPI, and calls of MPI that do not return."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_launcher_of_another_mpi_is_told_from_its_variables(
     check_not_alone(1, "Some MPI")
     monkeypatch.delenv("HPCGNN_ALONE")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS" if name.startswith("OMPI") else "OMPI_COMM_WORLD_SIZE", "1")
-    check_not_alone(1, "Some MPI")  # a launcher within the step of another one
+    check_not_alone(1, "Some MPI")  # a launcher that runs within a step of another one
 
 
 def test_a_process_that_is_alone_in_spite_of_its_launcher_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_process_that_is_alone_in_spite_of_its_launcher_does_not_start(monkeyp
 
 
 class Other(ThreadWorld):
-    """Rank 1 has another MPI library."""
+    """A world in which rank 1 has another MPI library."""
 
     @property
     def library(self) -> str:

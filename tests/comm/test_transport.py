@@ -1,4 +1,4 @@
-"""Messages from a device's memory: in pieces through the host, or as they are; on all mixtures of ranks, the same bytes."""
+"""Messages from a device's memory, in pieces through the host or directly: the same bytes for all mixtures of ranks."""
 
 from __future__ import annotations
 

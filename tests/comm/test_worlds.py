@@ -1,4 +1,4 @@
-"""Ranks of MPI and ranks that are threads do the same (tests/ranks/worlds.py has the checks)."""
+"""Ranks of MPI and ranks that are threads behave alike (the checks are in tests/ranks/worlds.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and bytes that the cost model counts are those that ranks send."""
+"""The rows and bytes that the cost model computes are those that ranks send."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parts_file(folder: Any, ranks: int, nodes: int = 0) -> Any:
 
 
 def counted(path: Any, model: dict[str, Any], strategy: str, bits: int, **where: Any) -> np.ndarray:
-    """(P, 2) bytes and rows of each rank, without training."""
+    """(P, 2) bytes and rows of each rank, computed without training."""
     with PartsFile(path) as file:
         about = {**model, "ranks": file.num_parts, "strategy": strategy, "bits": str(bits), "rate": "1gbit", **where}
         setup = setup_of(about, cores=1)

@@ -1,4 +1,4 @@
-"""Predictions beside what was measured: numbers, tables, the figure, and the commands."""
+"""Predictions compared with measurements: numbers, tables, the figure, and the commands."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ hidden = 16
 threads = 1
 compute = "float32"
 """
-# Of what the model predicts, what each run "measures", in the order of the specification.
+# The ratio of each run's measurement to the model's prediction, in the order of the specification.
 FACTORS = (1.0, 1.15, 1.0, 0.8, 1.05, 1.0)
 MACHINE = {"id": "here", "processor": "a test", "cores": 2, "usable_cores": 2}
 
 
 def made_up_model(machine: str = "here") -> Model:
-    """The constants where a fit begins, as if of runs of two ranks at 1 Gbit/s."""
+    """The constants with which a fit begins, as if fitted to runs of two ranks at 1 Gbit/s."""
     return Model(
         machine=MACHINE | {"id": machine},
         constants={name: Fitted(value, value, value) for name, value in defaults().items()},
@@ -64,7 +64,7 @@ def made_up_model(machine: str = "here") -> Model:
 
 
 def record_of(run: Run, seconds: float) -> Record:
-    """With two first epochs that do not count, and a spread of 20 % between the quartiles of the others."""
+    """A record with two uncounted first epochs, and a spread of 20 % between the quartiles of the others."""
     epochs = [9.0, 9.0, *(seconds * factor for factor in (0.8, 0.9, 1.0, 1.1, 1.2))]
     phases = {f"{phase}_seconds_mean": [0.1] * len(epochs) for phase in PHASES}
     return Record(
@@ -80,7 +80,9 @@ def record_of(run: Run, seconds: float) -> Record:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study whose runs took what the model predicts, times :data:`FACTORS`; and a run that the equations do not know."""
+    """A study whose runs took the predicted time, multiplied by :data:`FACTORS`; and a run to which the equations do
+    not apply.
+    """
     folder = tmp_path_factory.mktemp("study")
     (folder / "study.toml").write_text(SPECIFICATION)
     graph = random_multigraph()

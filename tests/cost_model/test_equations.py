@@ -40,7 +40,7 @@ NOTHING = {constant.name: 0.0 for constant in WORK} | {
 
 
 def two_parts(rows: int = 10) -> Parts:
-    """Rank 0 sends ``rows`` rows, rank 1 twice as many."""
+    """Two parts: rank 0 sends ``rows`` rows, and rank 1 sends twice as many."""
     pairs = Pairs(np.array([1, 0]), np.array([0, 1]), np.array([2 * rows, rows]), 2)
     n = np.array([100, 50])
     counts = dict.fromkeys(("nodes", "edges", "features", "local", "send", "receive", "written", "read"), n)
@@ -48,7 +48,9 @@ def two_parts(rows: int = 10) -> Parts:
 
 
 def workload(before: list[list[float]], beside: list[list[float]], bytes_each: list[list[int]]) -> Workload:
-    """One piece of ``layer`` work a core-second; before: for each exchange and behind the last, of each rank."""
+    """A workload with one piece of ``layer`` work for each core-second. before: work of each rank before each exchange, and
+    after the last.
+    """
 
     def work(seconds: list[float]) -> np.ndarray:
         amounts = np.zeros((len(seconds), len(WORK)))
@@ -67,7 +69,7 @@ def workload(before: list[list[float]], beside: list[list[float]], bytes_each: l
 
 
 def messages(wire: float, reduction: float = 0.0, burst: float = 0.0) -> Messages:
-    """Each exchange takes ``wire`` seconds of the links."""
+    """The messages of exchanges, each of which takes ``wire`` seconds of the links."""
     none = np.zeros(2)
     return Messages(lambda _: np.full(2, wire), lambda _: reduction, lambda _: (none, none), burst)
 
@@ -81,7 +83,7 @@ def epoch(work: Workload, wire: float, **how: object) -> Epoch:
 def test_a_wait_is_what_work_beside_the_exchange_leaves():
     found = epoch(workload([[1, 1], [0, 0]], [[3, 1], [0, 0]][:1], [[8, 8]]), wire=2.0).seconds
     assert found["communication_wait"].tolist() == [0, 1]
-    assert found["wire"].tolist() == [3, 2]  # rank 0 looks when its own work is done
+    assert found["wire"].tolist() == [3, 2]  # rank 0 checks when its own work is done
     assert found["synchronisation"].tolist() == [0, 1]
     assert found["seconds"].tolist() == [4, 4]
 
@@ -89,13 +91,13 @@ def test_a_wait_is_what_work_beside_the_exchange_leaves():
 def test_a_rank_waits_for_its_slowest_sender():
     found = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [[8, 8]]), wire=2.0).seconds
     assert found["communication_wait"].tolist() == [2, 6]
-    one_way = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [[0, 8]]), wire=2.0).seconds  # rank 1 gets nothing
+    one_way = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [[0, 8]]), wire=2.0).seconds  # rank 1 receives nothing
     assert one_way["communication_wait"].tolist() == [2, 2]
 
 
 def test_the_epoch_is_the_slowest_rank_of_each_stretch():
     found = epoch(workload([[5, 1], [1, 5], [0, 0]], [[0, 0], [0, 0]], [[8, 8], [8, 8]]), wire=0.0)
-    assert found.total == 10  # and not 6, which each rank computes
+    assert found.total == 10  # not 6, the time that each rank computes
     assert found.mean()["other"] == 6
 
 
@@ -109,14 +111,14 @@ def test_stale_rows_hide_the_wire_behind_the_epoch():
     work = workload([[1, 1], [3, 3]], [[0, 0]], [[8, 8]])
     assert epoch(work, wire=3.0).total == 7
     assert epoch(work, wire=3.0, is_pipelined=True).total == 4
-    assert epoch(work, wire=6.0, is_pipelined=True).total == pytest.approx(6)  # the link moves no more than that
+    assert epoch(work, wire=6.0, is_pipelined=True).total == pytest.approx(6)  # the link cannot move more than that
 
 
 def test_a_link_passes_a_burst_after_a_pause():
     work = workload([[1, 1], [0, 0]], [[0, 0]], [[8, 8]])
     assert epoch(work, wire=2.0).total == 3
     assert epoch(work, wire=2.0, burst=0.5).total == 2.5
-    assert epoch(work, wire=2.0, burst=9.0).total == pytest.approx(2)  # no more than what the pauses have filled
+    assert epoch(work, wire=2.0, burst=9.0).total == pytest.approx(2)  # no more than was filled during the pauses
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,8 @@ def test_a_link_passes_a_burst_after_a_pause():
         ([2.0, 2.0], Machine(2, 2), [2, 2]),
         ([4.0, 4.0], Machine(4, 2, 2), [2, 2]),
         ([1.0, 1.0, 1.0, 1.0], Machine(2, 4), [2, 2, 2, 2]),
-        ([1.0, 2.0, 3.0], Machine(2, 3), [1.5, 2.5, 3.5]),  # 3 at 2/3, then two at 1, then one at 1
+        # 3 ranks at 2/3 of their speed, then two at full speed, then one
+        ([1.0, 2.0, 3.0], Machine(2, 3), [1.5, 2.5, 3.5]),
         ([3.0, 1.0, 5.0, 5.0], Machine(1, 2), [4, 2, 10, 10]),  # two machines
     ],
 )
@@ -202,7 +205,7 @@ def test_work_on_large_matrices_misses_the_cache_and_on_small_ones_not():
 def test_rows_that_attention_weighs_are_timed_with_its_scores():
     found = workload_of(two_parts(), steps_of(ModelConfig("gat", hidden=16, heads=2), Shape(8, 4)), 32)
     total = sum(each.sum(axis=0) for each in (*found.before, *found.beside))
-    ways, edges_and_loops = 3, 100 + 100 + 50 + 50  # forward, and twice back
+    ways, edges_and_loops = 3, 100 + 100 + 50 + 50  # forward, and twice in backward
     assert total[COLUMN["weighted"]] == ways * edges_and_loops * (16 + 16 + 4)
 
 

@@ -1,4 +1,4 @@
-"""Fits to records that were made with known constants, and what is told of predictions beyond them."""
+"""Fits to records that were made with known constants, and reports about extrapolation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ UNSEEN = [
 
 
 def parts_of(ranks: int, nodes: int) -> Parts:
-    """An even partition in which every rank sends to every other one, and later ones have more to do."""
+    """An even partition in which every rank sends to every other rank, and later ranks have more work."""
     senders, receivers = (each.ravel() for each in np.meshgrid(np.arange(ranks), np.arange(ranks)))
     apart = senders != receivers
     rows = np.full(apart.sum(), nodes // (4 * ranks * max(ranks - 1, 1)) + 1)
@@ -72,7 +72,7 @@ def parts_of(ranks: int, nodes: int) -> Parts:
 
 
 def case(configuration: dict[str, Any], rng: np.random.Generator | None = None) -> Case:
-    """What such a run would have measured, with noise of 2 % where there is ``rng``."""
+    """The measurements of such a run, with 2 % noise if ``rng`` is given."""
     setup = setup_of(BASE | {"rate": ""} | configuration, cores=2)
     blank = make_case("x", setup, parts_of(setup.ranks, configuration["nodes"]), 1.0, {})
     epoch = blank.predicted(TRUTH)
@@ -87,7 +87,7 @@ def made_up() -> Cases:
 
 
 def errors_of(values: dict[str, float]) -> np.ndarray:
-    """Of epochs of runs that the fit has not seen."""
+    """The errors for epochs of runs that the fit has not seen."""
     unseen = [case(each) for each in UNSEEN]
     return np.array([each.predicted(values).total / each.seconds - 1 for each in unseen])
 
@@ -116,7 +116,7 @@ def test_what_no_run_did_is_not_among_them(fitted):
 
 
 def test_a_wrong_equation_does_not_fit(monkeypatch):
-    """Ranks that share cores as if each had its own: what a fit makes of that is wrong for more ranks."""
+    """If ranks share cores but are treated as if each had its own, the fit predicts more ranks wrongly."""
     runs = made_up()
     few = Cases(runs.machine, runs.cases[::2], [])
     truth = [case(each).seconds for each in UNSEEN]
@@ -127,7 +127,7 @@ def test_a_wrong_equation_does_not_fit(monkeypatch):
 
 
 def test_phases_of_ranks_that_share_cores_hardly_count():
-    """Who computes and who waits is the scheduler's choice there; and runs whose epochs differ count less."""
+    """On shared cores the scheduler decides which rank computes and which waits. Runs whose epochs differ count less."""
     alone, crowded = (case({"ranks": ranks, "hidden": 64, "rate": "1gbit", "nodes": 20_000}) for ranks in (2, 4))
     off = []
     for each in (alone, crowded):
@@ -188,7 +188,7 @@ def test_a_damaged_model_file_is_refused(fitted, tmp_path, change, problem):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Path:
-    """A folder of a study with a few runs of two parts files."""
+    """The folder of a study with a few runs of two parts files."""
     folder = tmp_path_factory.mktemp("study")
     graph = random_multigraph()
     (folder / "parts").mkdir()

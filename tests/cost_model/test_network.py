@@ -29,13 +29,13 @@ PLAIN = Network(
 
 
 def sent(ranks: int, *messages: tuple[int, int, float]) -> sparse.csr_array:
-    """(P, P) bytes, of ``(sender, receiver, bytes)``."""
+    """(P, P) bytes from ``(sender, receiver, bytes)``."""
     sender, receiver, size = zip(*messages, strict=True)
     return sparse.coo_array((size, (sender, receiver)), (ranks, ranks)).tocsr()
 
 
 def random_bytes(ranks: int, peers: int) -> sparse.csr_array:
-    """Some bytes from each rank to some others."""
+    """Random numbers of bytes from each rank to some others."""
     generator = np.random.default_rng(ranks + peers)
     receivers = np.concatenate([generator.choice(ranks, peers, replace=False) for _ in range(ranks)])
     sizes = generator.pareto(1.5, ranks * peers) * 1e5 + 1
@@ -59,7 +59,7 @@ class TestExchange:
         np.testing.assert_allclose(both, alone)
 
     def test_a_flow_that_is_held_up_elsewhere_leaves_its_share_to_others(self, most_messages: int) -> None:
-        # node 3 takes three messages, each at a third; so node 0 has two thirds for its message to node 4
+        # Node 3 receives three messages, each at a third of its rate, so node 0 has two thirds for its message to node 4.
         into = [(0, 3, 1e6), (1, 3, 1e6), (2, 3, 1e6)]
         seconds = exchange_seconds(sent(5, *into, (0, 4, 2e6)), 1, PLAIN, most_messages=most_messages)
         np.testing.assert_allclose(seconds, 3e-3 + 1e-5)
@@ -217,7 +217,7 @@ def _next(name: str) -> str:
 def test_simgrid_says_about_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(shutil.which("g++") and Path("/usr/include/simgrid/s4u.hpp").exists(), "a C++ compiler and libsimgrid-dev")
     monkeypatch.syspath_prepend(ROOT / "tools")
-    import check_network_model as check  # only here, as it is no module of the package
+    import check_network_model as check  # imported here, because it is not a module of the package
 
     program = check.compiled(tmp_path)
     cases = [

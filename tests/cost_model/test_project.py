@@ -1,4 +1,4 @@
-"""Projections: their figures, files and reports, and what is said of profiles whose numbers are estimates."""
+"""Projections: their figures, files and reports, and warnings about profiles whose numbers are estimates."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_ways_have_words_of_their_own():
     assert list(ways_of("policies,pipeline")) == [*SETS["policies"], "pipeline"]
 
 
-# -- where numbers are from ----------------------------------------------------------------------------------------------
+# -- sources of numbers --------------------------------------------------------------------------------------------------
 
 
 def numbers_of(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_every_number_has_a_source_or_says_why_it_is_estimated():
             source = value["source"]
             if source.startswith(profiles.ESTIMATE):
                 assert len(source) > len("estimate: because"), (name, number)
-            else:  # a document and a year, or a system, that is among the sources
+            else:  # a document and its year, or a system, which must be among the sources
                 first = source.split(":")[0].split(",")[0].split()[0]
                 assert any(first in each for each in own.sources), (name, number, source)
         assert 0 < len(own.estimates) < len(found)

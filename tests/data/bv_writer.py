@@ -1,4 +1,6 @@
-"""A writer of WebGraph's BV format for small graphs, as text of bits: slow, and after the format's description alone."""
+"""A writer of WebGraph's BV format for small graphs, in strings of bits: slow, and written from the format's
+description alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def delta(number: int) -> str:
 
 
 def minimal_binary(number: int, below: int) -> str:
-    """``number`` of [0, below), the first ones a bit shorter."""
+    """The minimal binary code of ``number`` in [0, below), in which the first numbers are a bit shorter."""
     width = (below - 1).bit_length()
     short = (1 << width) - below
     if number < short:
@@ -42,14 +44,16 @@ def natural(number: int) -> int:
 
 
 class Writer:
-    """``codes`` by field, ``window`` nodes to copy from, intervals from ``least`` on (0: none), ``k`` of zeta."""
+    """A writer. codes: by field. window: number of earlier nodes to copy from. least: the shortest interval (0: none). k: of
+    zeta.
+    """
 
     def __init__(self, window: int = 7, least: int = 4, k: int = 3, codes: dict[str, str] | None = None) -> None:
         self.window, self.least, self.k = window, least, k
         self.codes = USUAL | (codes or {})
 
     def write(self, base: Path, successors: list[list[int]]) -> None:
-        """``base``.graph and ``base``.properties."""
+        """Write ``base``.graph and ``base``.properties."""
         bits = "".join(self.node(node, successors) for node in range(len(successors)))
         bits += "0" * (-len(bits) % 8)
         base.with_name(base.name + ".graph").write_bytes(int("1" + bits, 2).to_bytes(len(bits) // 8 + 1, "big")[1:])
@@ -67,7 +71,7 @@ class Writer:
         )
 
     def node(self, node: int, successors: list[list[int]]) -> str:
-        """The shortest way to write a node."""
+        """The shortest encoding of a node."""
         own = successors[node]
         start = self.code("OUTDEGREES", len(own))
         if not own:
@@ -88,7 +92,7 @@ class Writer:
                 blocks.append(0)
                 current = keep
             blocks[-1] += 1
-        blocks.pop()  # the last one reaches the end
+        blocks.pop()  # the last block extends to the end
         text = self.code("BLOCK_COUNT", len(blocks))
         text += "".join(self.code("BLOCKS", size - (place > 0)) for place, size in enumerate(blocks))
         return text + self.extra(node, [successor for successor in own if successor not in set(above)])

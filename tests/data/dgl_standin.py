@@ -1,4 +1,4 @@
-"""The part of DGL's interface that hpcgnn calls, by DGL's names: its last releases do not load beside this torch."""
+"""The part of DGL's interface that hpcgnn calls, with DGL's names, because its last releases do not load with this torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class _Frame(dict[str, torch.Tensor]):
-    """Values by name, a row for each node or edge, or DGL's refusal."""
+    """Values by name, with a row for each node or edge, or DGL's error for wrong sizes."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class DGLGraph:
 
 
 def module() -> Any:
-    """What ``import dgl`` is to give."""
+    """A module for ``import dgl``."""
     dgl = ModuleType("dgl")
     dgl.DGLGraph = DGLGraph  # type: ignore[attr-defined]
     dgl.graph = lambda data, *, num_nodes=None: DGLGraph(*data, num_nodes=num_nodes)  # type: ignore[attr-defined]

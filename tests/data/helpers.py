@@ -1,4 +1,4 @@
-"""Reading graph files whole, and writing small npz files."""
+"""Functions that read complete graph files, and write small npz files."""
 
 import numpy as np
 import scipy.sparse as sp
@@ -7,7 +7,7 @@ from hpcgnn.data.graph_file import MASKS, GraphFile
 
 
 def read(path):
-    """``(meta, edges, x, y, masks)``: edges (E, 2 or 3) in stored order, x dense."""
+    """``(meta, edges, x, y, masks)``; edges (E, 2 or 3) in stored order, x dense."""
     with GraphFile(path) as file:
         meta, nodes = file.meta, file.meta.num_nodes
         indptr, indices = file.edges(0, nodes)

@@ -1,4 +1,4 @@
-"""npz, PyG, OGB and digits: what is in the source is in the file; what is wrong is named."""
+"""npz, PyG, OGB and digits: files contain the data of the source, and messages name wrong data."""
 
 import gzip
 import io
@@ -71,7 +71,7 @@ def test_pyg_equals_pyg(tmp_path, shared_data, name):
     assert np.array_equal(y, data.y.numpy())
     assert all(np.array_equal(masks[mask], data[mask].numpy()) for mask in MASKS)
     assert not meta.directed
-    assert {path.relative_to(root) for path in root.rglob("*")} == raw  # a read-only folder stays as it is
+    assert {path.relative_to(root) for path in root.rglob("*")} == raw  # a read-only folder stays unchanged
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_loader_failures(tmp_path, monkeypatch, source, sentence):
     require_module("torch_geometric")
     require_module("ogb")
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens: no network
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # no server listens here, as without a network
     with pytest.raises(HpcgnnError, match=sentence):
         convert(source.format(empty=tmp_path / "empty"), tmp_path / "g.h5")
     assert not (tmp_path / "g.h5").exists()
@@ -104,7 +104,7 @@ def write_csv(path, rows):
 
 
 def test_ogb_through_its_own_loader(tmp_path):
-    """A small graph in the folder layout of ogbn-arxiv, read twice: from the raw files and from what ogb then caches."""
+    """A small graph in the folder layout of ogbn-arxiv is read twice: from the raw files, and from ogb's cache."""
     require_module("ogb")
     base = tmp_path / "ogbn_arxiv"
     edges = [(0, 1), (2, 3), (3, 0), (4, 1)]
@@ -137,7 +137,7 @@ def test_ogb_through_its_own_loader(tmp_path):
 
 
 class RunsCode:
-    """Pickled, a call of a function that leaves a file."""
+    """An object whose pickle calls a function that creates a file."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -156,11 +156,13 @@ def test_pickles_of_pyg_run_no_code(tmp_path, shared_data, protocol):
         convert(f"pyg:Cora?root={tmp_path}", tmp_path / "g.h5")
     assert not (tmp_path / "marker").exists()
     pickle.loads(pickle.dumps(RunsCode(tmp_path / "marker")))
-    assert (tmp_path / "marker").exists()  # as it should outside of loaders
+    assert (tmp_path / "marker").exists()  # outside of loaders it does run
 
 
 def test_pickles_of_data_are_let_through():
-    """What data sets of ogb and PyG are saved as: matrices of any kind, tensors of any type and layout, graphs of PyG."""
+    """These are the objects with which data sets of ogb and PyG are saved: sparse matrices, tensors of any type and layout,
+    PyG's graphs.
+    """
     data = require_module("torch_geometric.data")
     dense = torch.eye(3)
     values = [
@@ -182,7 +184,7 @@ def test_pickles_of_data_are_let_through():
         np.dtype("i4"),
     ]
     for value in values:
-        if not isinstance(value, (torch.Tensor, data.Data)):  # which torch.save is for
+        if not isinstance(value, (torch.Tensor, data.Data)):  # torch.save is for these
             content = pickle.dumps(value)
             with plain_pickles("a data set"):
                 pickle.loads(content)
@@ -299,7 +301,7 @@ def test_damaged_npz(tmp_path, content):
 
 
 def with_member(path, name, content, **settings):
-    """The small graph, with array ``name`` as these bytes."""
+    """The small graph, with these bytes as array ``name``."""
     source = save(path, **{name: None})
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content, **settings)
@@ -307,7 +309,7 @@ def with_member(path, name, content, **settings):
 
 
 def npy(array, shape=None, descr=None):
-    """An array as it is stored, with a header that may tell something else."""
+    """The stored form of an array, with a header that may differ from it."""
     buffer = io.BytesIO()
     header = {"descr": descr or np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False}
     np.lib.format.write_array_header_1_0(buffer, header | {"shape": array.shape if shape is None else shape})
@@ -350,7 +352,7 @@ def test_compressed_arrays_and_others_of_no_concern(tmp_path):
 def test_a_flipped_bit_is_found(tmp_path):
     source = save(tmp_path / "g.npz")
     content = bytearray((tmp_path / "g.npz").read_bytes())
-    content[content.find(np.float32(17).tobytes())] ^= 1  # in x
+    content[content.find(np.float32(17).tobytes())] ^= 1  # a value of x
     (tmp_path / "g.npz").write_bytes(content)
     with pytest.raises(HpcgnnError, match="array x: Bad CRC-32"):
         convert(source, tmp_path / "g.h5")

@@ -1,4 +1,4 @@
-"""Files that are damaged: refused where they are read, in one sentence with the file and the dataset, on all ranks."""
+"""Damaged files: readers refuse them in one sentence with the file and the dataset, on all ranks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(whole: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy of the file, to be damaged."""
     return Path(shutil.copy(whole, tmp_path / "damaged.h5"))
 
 
 def without_checksums(path: Path) -> Path:
-    """As version 1 was, so that what is wrong has to be found by its value."""
+    """Remove the checksums, as in version 1, so that wrong values must be found by themselves."""
     with h5py.File(path, "r+") as file:
         for group in (file, *file["plan"].values()):
             del group["checksums"]
@@ -51,7 +51,7 @@ def without_checksums(path: Path) -> Path:
 
 
 def sentence_of(path: Path, ranks: int = PARTS) -> str:
-    """What all ranks say."""
+    """The sentence that all ranks raise."""
     answers = ThreadPool(ranks).run(border.refused, [path], "hybrid", ranks != PARTS)
     assert answers[0] is not None, "accepted"
     assert answers == [answers[0]] * ranks
@@ -72,7 +72,7 @@ def put(name: str, index: object, value: object) -> Callable[[h5py.File], None]:
 
 
 def instead(name: str, make: Callable[[np.ndarray], object], **how: object) -> Callable[[h5py.File], None]:
-    """Put another dataset in the place of one."""
+    """Replace a dataset by another one."""
 
     def change(file: h5py.File) -> None:
         values = make(file[name][:])
@@ -93,7 +93,7 @@ def attribute(name: str, value: object, group: str = "/") -> Callable[[h5py.File
 
 
 def linked(name: str, link: object) -> Callable[[h5py.File], None]:
-    """Put a link, or a group, in the place of a dataset."""
+    """Replace a dataset by a link or a group."""
 
     def change(file: h5py.File) -> None:
         del file[name]
@@ -179,7 +179,7 @@ def moved_away(file: h5py.File) -> None:
 
 
 def same_first_id(file: h5py.File) -> None:
-    """Each part's ids rise, but both have the id 0, and nobody one of the others."""
+    """The ids of each part ascend, but both parts have the id 0, and another id is missing."""
     ids, second = file["nodes/original_ids"], int(file["parts/node_offsets"][1])
     ids[second] = ids[0] = 0
 
@@ -204,7 +204,7 @@ def test_masks_are_zeros_and_ones(path: Path) -> None:
 
 
 def test_a_heap_in_which_hdf5_would_loop_is_refused(path: Path) -> None:
-    """The text of attributes stands in one, and an object of no size is followed by itself."""
+    """Such a heap holds the text of attributes; an object of size 0 is then followed by itself."""
     content = path.read_bytes()
     place = content.index(b"GCOL") + 16
     path.write_bytes(content[:place] + bytes(64) + content[place + 64 :])
@@ -245,7 +245,7 @@ def test_a_plan_whose_ranks_disagree_is_refused_before_rows_travel(path: Path) -
     with h5py.File(without_checksums(path), "r+") as file:
         post, pre = file[PLAN + "send_post"], file[PLAN + "send_pre"]
         assert pre[0] > 0
-        post[0], pre[0] = post[0] + 1, pre[0] - 1  # as many rows, but others
+        post[0], pre[0] = post[0] + 1, pre[0] - 1  # as many rows, but different ones
     assert "sends other rows" in sentence_of(path)
     with PartsFile(path) as parts, pytest.raises(HpcgnnError, match="do not describe the same pairs"):
         plan_store.read_all_pairs(parts, "hybrid")
@@ -261,14 +261,14 @@ def test_ranks_that_read_different_files_all_say_so(path: Path, whole: Path, tmp
 
 
 def without_a_plan(path: Path) -> Path:
-    """A copy on one node to which nobody added the plan."""
+    """A copy of the file on one node, to which no plan was added."""
     with h5py.File(path, "r+") as file:
         del file["plan"]
     return path
 
 
 def test_copies_that_differ_in_a_feature_are_not_one_file(path: Path, whole: Path) -> None:
-    """Only the checksums know: each copy is whole."""
+    """Only the checksums show it, because each copy is valid."""
     with h5py.File(path, "r+") as file:
         file["nodes/x"][0, 0] += 1
     seal(path)
@@ -288,7 +288,7 @@ def flip(path: Path, place: int, bit: int = 1) -> None:
 
 
 def places(path: Path) -> list[tuple[str, int, int]]:
-    """``(dataset, part, byte)`` of one in the middle of each part's slab of each dataset, plans included."""
+    """``(dataset, part, byte)``: a byte in the middle of each part's slab of each dataset, plans included."""
     found = []
     with PartsFile(path) as parts, h5py.File(path, locking=False) as file:
         plan = plan_store.StoredPlan(parts, "hybrid")
@@ -361,7 +361,7 @@ def test_checksums_are_of_the_bytes_as_stored(whole: Path) -> None:
 
 
 def test_files_of_version_1_are_read(tmp_path: Path) -> None:
-    """Written by hpcgnn before there were checksums."""
+    """The file was written by hpcgnn before it had checksums."""
     assert ThreadPool(2).run(border.refused, [HERE / "parts-version-1.h5"]) == [None] * 2
     with GraphFile(HERE / "graph-version-1.h5") as file:
         file.verify(range(file.num_slabs))
@@ -399,7 +399,7 @@ def test_text_that_is_no_unicode_is_refused(path: Path, name: str) -> None:
 
 
 def test_attributes_that_hdf5_cannot_read_are_a_sentence(path: Path) -> None:
-    """HDF5 keeps many attributes in blocks with checksums: the damaged block decides which of them can be looked up."""
+    """HDF5 keeps many attributes in blocks with checksums: the damaged block determines which of them can be read."""
     with h5py.File(path, "r+", libver="latest") as file:
         for name in ("graph_uuid", "method", "objective", "balance"):
             file.attrs[name] = name * 20

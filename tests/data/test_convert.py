@@ -1,4 +1,4 @@
-"""Options of convert, and what happens when it cannot finish."""
+"""Options of convert, and its behaviour when it cannot finish."""
 
 import errno
 import os
@@ -208,7 +208,7 @@ def test_missing_file_and_folder(tmp_path):
 
 @pytest.mark.parametrize("room", [0, 1000, 100_000, 700_000])
 def test_full_disk(tmp_path, monkeypatch, room):
-    """Room for the spools of edges, or not, or for nearly all."""
+    """The disk has room for the spools of edges, or not, or for almost everything."""
     left, pwrite = [room], os.pwrite
 
     def full_pwrite(descriptor, data, offset):

@@ -34,7 +34,7 @@ def test_edges_keep_their_values_in_every_layout(name: str) -> None:
         graph = reader.graph(0)
     assert np.array_equal(graph.edge_index.T, graph.edge_values["ends"])
     assert np.array_equal(graph.edge_values["w"], np.arange(30) + 1)
-    assert len({tuple(ends) for ends in graph.edge_index.T.tolist()}) < 30  # parallel edges are there
+    assert len({tuple(ends) for ends in graph.edge_index.T.tolist()}) < 30  # there are parallel edges
 
 
 @pytest.mark.parametrize("split", [0, 1])
@@ -87,7 +87,7 @@ def test_refusals_of_dgl_files(tmp_path: Path, source: str, sentence: str) -> No
 
 
 def test_no_damage_is_more_than_a_sentence(tmp_path: Path) -> None:
-    """Each byte in turn is another one, and the file ends after each: refused, or read as other values."""
+    """Each byte in turn is changed, and the file is cut after each: it must be refused, or read with other values."""
     content = file("csc").read_bytes()
     path = tmp_path / "damaged.bin"
     refused = 0
@@ -95,7 +95,7 @@ def test_no_damage_is_more_than_a_sentence(tmp_path: Path) -> None:
     for place in places:
         path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
         refused += is_refused(path)
-    assert refused > 1000  # others are values, of features or weights
+    assert refused > 1000  # other bytes are values of features or weights
     for size in range(0, len(content), 7):
         path.write_bytes(content[:size])
         assert is_refused(path)

@@ -1,4 +1,4 @@
-"""The external sort against a dictionary, with groups and chunks so small that there are many of both."""
+"""The external sort compared with a dictionary, with so small groups and chunks that there are many of both."""
 
 from collections import Counter, defaultdict
 
@@ -48,7 +48,7 @@ def row(indptr, indices, weights, node):
 
 
 def by_hand(edges, num_nodes, options):
-    """The same as plain Python: a sorted list of (src, dst, weight)."""
+    """The same result in plain Python: a sorted list of (src, dst, weight)."""
     if options.undirected:
         edges = edges + [(d, s, w) for s, d, w in edges]
     if options.undirected or options.drop_duplicates:
@@ -65,7 +65,7 @@ def by_hand(edges, num_nodes, options):
 graphs = st.integers(1, 9).flatmap(
     lambda n: st.tuples(
         st.just(n),
-        # Whole numbers as weights: their sums are exact in any order.
+        # Weights are integers, whose sums are exact in any order.
         st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(-4, 9).map(float)), max_size=40),
     )
 )
@@ -102,7 +102,7 @@ def test_parallel_edges_keep_their_order(tmp_path):
 
 
 def test_many_parallel_edges_keep_their_order(tmp_path):
-    """Enough for numpy to leave insertion sort, which is stable by itself."""
+    """There are so many that numpy does not use insertion sort, which would be stable by itself."""
     edges = [(i % 3, 1, float(i)) for i in range(3_000)]
     stored, _ = run_sort(edges, 3, True, EdgeOptions(), tmp_path, chunk=1_000, group=10_000)
     assert stored == sorted(edges)

@@ -1,4 +1,4 @@
-"""Every version of every format that hpcgnn writes has a file among these tests' data, as that version wrote it."""
+"""For every version of every format that hpcgnn writes, the tests' data have a file written by that version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.train import archive, checkpoint, predict, rank_state
 
 HERE = Path(__file__).parent
-# What is written now. Who raises one keeps a file of the new version here, as its command writes it, and leaves the old ones.
+# The present versions. If you raise one, add a file of the new version, written by its command, and keep the old ones.
 NOW = {
     "graph-version-{}.h5": GRAPH_VERSION,
     "parts-version-{}.h5": PARTS_VERSION,
@@ -30,7 +30,7 @@ KEPT = [name.format(version) for name, newest in NOW.items() for version in rang
 
 
 def looked_at(path: Path) -> dict:
-    """What a file of any format holds, after all of it was verified."""
+    """The content of a file of any format, after all of it was verified."""
     if ".pt" in path.name:
         return checkpoint.look_at(path)
     if path.name.startswith("predictions"):
@@ -42,7 +42,7 @@ def looked_at(path: Path) -> dict:
 @pytest.mark.parametrize("name", KEPT)
 def test_files_of_every_version_are_kept_and_read(name: str) -> None:
     found = looked_at(HERE / name)
-    if "rows" not in found:  # what ranks keep beside a checkpoint, whose files are as the checkpoint's
+    if "rows" not in found:  # files of ranks beside a checkpoint, whose format is that of the checkpoint's files
         assert found["version"] == int(name.split("-")[-1].split(".")[0])
 
 
@@ -52,7 +52,7 @@ def test_versions_that_are_read_are_those_that_are_kept() -> None:
 
 
 def test_the_newest_parts_file_has_a_plan_of_the_version_of_now() -> None:
-    """Plans have a version of their own."""
+    """Plans have their own version."""
     with h5py.File(HERE / f"parts-version-{PARTS_VERSION}.h5") as file:
         assert int(file["plan/hybrid"].attrs["plan_version"]) == PLAN_VERSION
     with PartsFile(HERE / f"parts-version-{PARTS_VERSION}.h5") as parts:

@@ -1,4 +1,6 @@
-"""Graphs of PyG and networkx in memory, to ``graph.h5`` and back: what is in them is in the file, what is wrong is named."""
+"""Conversion of PyG's and networkx' graphs in memory to ``graph.h5`` and back: the data are the same, and messages name wrong
+data.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NOTHING = dict.fromkeys(MASKS)
 
 
 def directed(**changes: Any) -> dict[str, Any]:
-    """Attributes of a small directed graph with parallel edges and a node without any; None removes one."""
+    """Attributes of a small directed graph with parallel edges and an isolated node; None removes one."""
     values: dict[str, Any] = {
         "edge_index": torch.tensor([[0, 1, 2, 0, 4], [1, 0, 3, 1, 4]]),
         "x": torch.arange(18, dtype=torch.float32).reshape(6, 3) + 1,
@@ -60,7 +62,7 @@ def test_data_of_pyg_is_written_as_it_is(tmp_path: Path, kind: str, monkeypatch:
 
 
 def test_it_is_the_file_of_convert(tmp_path: Path, shared_data: Any) -> None:
-    """Cora from its file and from memory: the same arrays, sparse features as well, and back again."""
+    """Cora from its file and from memory gives the same arrays, also with sparse features, and back again."""
     datasets = require_module("torch_geometric.datasets")
     root = tmp_path / "pyg"
     (root / "Cora").mkdir(parents=True)

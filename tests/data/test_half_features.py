@@ -1,4 +1,4 @@
-"""Features of 16 bits: kept as they are in both files, float32 wherever they are computed with."""
+"""Features of 16 bits: both files keep them unchanged, and all computations use float32."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = PartitionOptions(PARTS, method="random", plan="none")
 
 @pytest.fixture(scope="module")
 def x() -> np.ndarray:
-    """(N, F) float16, which float32 holds exactly, the largest one included."""
+    """(N, F) float16 values, including the largest one; float32 holds them exactly."""
     x = np.random.default_rng(0).standard_normal((NODES, COLUMNS)).astype(np.float16)
     x[0, 0], x[1, 1], x[2, 2] = np.finfo(np.float16).max, -np.finfo(np.float16).max, np.finfo(np.float16).tiny
     return x
@@ -41,7 +41,7 @@ def write(path: Path, x: np.ndarray) -> None:
 
 
 def made(folder: Path, x: np.ndarray, **options: object) -> tuple[Path, Path]:
-    """``graph.h5`` and ``parts.h5``."""
+    """The files ``graph.h5`` and ``parts.h5``."""
     folder.mkdir(exist_ok=True)
     write(folder / "graph.npz", x)
     convert(f"npz:{folder / 'graph.npz'}", folder / "graph.h5", ConvertOptions(**options))
@@ -80,7 +80,7 @@ def test_a_loaded_part_is_the_one_of_32_bits(tmp_path: Path, x: np.ndarray) -> N
 
 
 def test_normalised_rows_are_of_32_bits(tmp_path: Path, x: np.ndarray) -> None:
-    """Of many large values in a row, the sum is beyond float16."""
+    """The sum of many large values in a row may exceed float16."""
     x = x.copy()
     x[3] = 60000
     graph, _ = made(tmp_path / "half", x, row_normalise=True)
@@ -112,7 +112,7 @@ def test_a_file_that_says_another_type_is_refused(tmp_path: Path, x: np.ndarray,
 
 
 def test_files_of_version_2_are_read(tmp_path: Path) -> None:
-    """Written before there were features of 16 bits; their attributes, which have a checksum, do not tell the type."""
+    """They were written before features of 16 bits existed; their attributes, which have a checksum, do not contain the type."""
     with GraphFile(HERE / "graph-version-2.h5") as graph:
         graph.verify(range(graph.num_slabs))
         x = graph.features(0, graph.meta.num_nodes)

@@ -1,4 +1,4 @@
-"""WebGraph's format, Parquet tables and binary pairs: in slabs, from small files of the true format."""
+"""WebGraph's format, Parquet tables and binary pairs, read in slabs, from small files of the real formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODES = 300
 
 @pytest.fixture(scope="module")
 def successors() -> list[list[int]]:
-    """As pages link: to neighbours in runs, to what the page before links to, and to some far away."""
+    """Links like those of web pages: to runs of neighbours, to successors of the previous page, and to some distant pages."""
     rng = np.random.default_rng(0)
     found: list[list[int]] = []
     for node in range(NODES):
@@ -52,7 +52,7 @@ def sentence_of(source: str, folder: Path) -> str:
 
 
 def test_the_codes_are_those_of_the_papers() -> None:
-    """Examples of "The WebGraph framework I" and "II": of x = 1, 2, ..., which are written as 0, 1, ..."""
+    """Examples of "The WebGraph framework I" and "II", for x = 1, 2, ..., which are written as 0, 1, ..."""
     assert [unary(n) for n in range(3)] == ["1", "01", "001"]
     assert [gamma(n) for n in range(5)] == ["1", "010", "011", "00100", "00101"]
     assert [delta(n) for n in range(4)] == ["1", "0100", "0101", "01100"]
@@ -104,7 +104,7 @@ def test_a_bvgraph_that_was_cut_short(tmp_path: Path, successors: list[list[int]
 
 
 def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path: Path, successors: list[list[int]]) -> None:
-    """Whatever its bits: what cannot be told from a graph has another number of arcs, or ids out of range."""
+    """If the damaged bits still form a graph, it must have another number of arcs, or ids out of range."""
     Writer().write(tmp_path / "web", successors)
     path, rng = tmp_path / "web.graph", np.random.default_rng(5)
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Plans of very many parts: nothing is as large as parts squared."""
+"""Plans of very many parts: no array is as large as the square of the number of parts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpcgnn.data.parts_file import PartsFile
 
 PARTS = 1024
 PAIRS = 2 * PARTS
-MOST_BYTES = PARTS * PARTS  # less than a byte for each two parts
+MOST_BYTES = PARTS * PARTS  # less than a byte for each pair of parts
 
 
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory):
-    """A parts file and its pieces: each part has one node, with an edge from each of two neighbours."""
+    """A parts file and its pieces: each part has one node, with an edge from each of its two neighbours."""
     folder = tmp_path_factory.mktemp("ring")
     node = np.arange(PARTS)
     edges = np.stack((np.concatenate(((node + 1) % PARTS, (node - 1) % PARTS)), np.tile(node, 2)))

@@ -1,4 +1,4 @@
-"""papers100M and MAG240M from small files of the form that OGB publishes, in slabs."""
+"""papers100M and MAG240M, read in slabs from small files in the form that OGB publishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
 class Published:
-    """What both data sets are made of; most nodes have no label, as there."""
+    """The arrays of both data sets; most nodes have no label, as in the originals."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)
@@ -44,7 +44,7 @@ def published() -> Published:
 
 
 def papers(root: Path, data: Published, compressed: bool) -> Path:
-    """As ``raw/`` and ``split/`` of papers100M-bin are."""
+    """The folders ``raw/`` and ``split/`` of papers100M-bin."""
     folder = root / "ogbn_papers100M"
     (folder / "raw").mkdir(parents=True)
     (folder / "split" / "time").mkdir(parents=True)
@@ -66,7 +66,7 @@ def papers(root: Path, data: Published, compressed: bool) -> Path:
 
 
 def mag(root: Path, data: Published) -> Path:
-    """As ``mag240m_kddcup2021`` is; the test nodes' labels are held back."""
+    """The folder ``mag240m_kddcup2021``, without the labels of test nodes."""
     folder = root / "mag240m_kddcup2021"
     paper, cites = folder / "processed" / "paper", folder / "processed" / "paper___cites___paper"
     paper.mkdir(parents=True)
@@ -81,7 +81,7 @@ def mag(root: Path, data: Published) -> Path:
     split |= {"test-whole": data.split["test"], "test-challenge": data.split["test"]}
     torch.save(split, folder / "now.pt")
     with zipfile.ZipFile(folder / "now.pt") as now, zipfile.ZipFile(folder / "split_dict.pt", "w") as then:
-        for name in now.namelist():  # as numpy 1 calls what is in it
+        for name in now.namelist():  # numpy 1 uses these names
             then.writestr(name, now.read(name).replace(b"numpy._core", b"numpy.core"))
     (folder / "now.pt").unlink()
     torch.save({"paper": NODES, "author": 7, "institution": 2, "num_classes": CLASSES}, folder / "meta.pt")
@@ -94,7 +94,7 @@ def assert_edges(edges: np.ndarray, data: Published) -> None:
 
 @pytest.fixture
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that everything is read in many pieces."""
+    """Use small slabs, so that every array is read in many pieces."""
     monkeypatch.setattr(convert_module, "_PIECE_NODES", 64)
     monkeypatch.setattr(slabs, "_PIECE_BYTES", 100)
 
@@ -143,7 +143,7 @@ def test_slabs_of_an_archive_are_read_in_any_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_memory_does_not_grow_with_the_files(tmp_path: Path, compressed: bool) -> None:
-    """48 MB of features and 32 MB of edges, in pieces: a tenth of it in memory at most."""
+    """48 MB of features and 32 MB of edges are read in pieces, of which at most a tenth is in memory at a time."""
     data, rows = Published(), 1_000_000
     folder = papers(tmp_path, data, compressed)
     save = np.savez_compressed if compressed else np.savez

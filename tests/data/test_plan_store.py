@@ -1,4 +1,4 @@
-"""When a stored plan is made, kept, and made anew."""
+"""Conditions under which a stored plan is made, kept, or made again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_senders_and_receivers_agree(path):
 @pytest.mark.parametrize("entries_at_once", [1, 40, 1 << 20])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at_once, jobs):
-    """Against a transposition pair by pair."""
+    """Compared with a transposition of each pair of parts."""
     monkeypatch.setattr(plan_assembly, "_GROUP_ENTRIES", entries_at_once)
     plan_store.store_plans(path, ["hybrid"], jobs=jobs)
     wanted = {}

@@ -1,4 +1,4 @@
-"""What the system refuses while an HDF5 file is read or written is one sentence with the system's reason, not damage."""
+"""Errors of the system while an HDF5 file is read or written: a sentence with the system's reason, and not about damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcgnn.errors import HpcgnnError
 
 FULL = "Can't decrement id ref count (file write failed: time = now\n, errno = 28, error message = 'No space left on device')"
 DISK = "Unable to synchronously open file (file read failed: time = now\n, errno = 5, error message = 'Input/output error')"
-# The file may not become larger than its datasets, whose addresses HDF5 keeps until it is closed.
+# The file must not become larger than its datasets, whose addresses HDF5 keeps until it is closed.
 LARGE = """
 import resource, signal, sys
 import numpy as np
@@ -32,7 +32,7 @@ try:
 except OSError as error:
     print(error.errno, error.filename)
 """
-# The checksums' values stay in memory until their dataset is closed.
+# The values of checksums stay in memory until their dataset is closed.
 CHECKSUMS = """
 import os, resource, signal, sys
 import h5py, numpy as np

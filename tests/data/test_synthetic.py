@@ -1,4 +1,4 @@
-"""Generators: the same graph for any chunk size, the shape they promise, and something to learn."""
+"""Generators: the same graph for any chunk size, the promised structure, and classes that can be learned."""
 
 import numpy as np
 import pytest
@@ -49,9 +49,9 @@ def test_rmat_is_a_power_law_with_communities(tmp_path):
     classes = source.labels(0, 1 << 14)
     assert np.bincount(classes).tolist() == [2048] * 8
     same = (classes[src] == classes[dst]).mean()
-    # Three levels of the diagonal quadrants, a + d = 0.62.
+    # The share a + d = 0.62 of the diagonal quadrants, on three levels.
     assert same == pytest.approx(0.62**3, abs=0.01)
-    # Ids say nothing about the place: neighbours in id are of the same class as often as any two nodes.
+    # Ids must carry no information: nodes with consecutive ids are in the same class as often as any two nodes.
     assert (classes[1:] == classes[:-1]).mean() == pytest.approx(1 / 8, abs=0.02)
 
 
@@ -95,7 +95,7 @@ def test_noise_is_standard():
 
 
 def test_same_bytes_on_every_machine(tmp_path):
-    """Written down once: a change of these would change every published figure."""
+    """These digests are fixed, because a change of them would change every published figure."""
     source = open_source("rmat:scale=8,degree=1,features=3,classes=4", tmp_path)
     assert whole(source, 64)[:, :4].tolist() == GOLDEN_EDGES
     assert source.features(0, 1).view(np.uint32)[0].tolist() == GOLDEN_ROW

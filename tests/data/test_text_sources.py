@@ -1,4 +1,4 @@
-"""Edge lists, METIS and MatrixMarket against networkx and scipy."""
+"""Edge lists, METIS and MatrixMarket, compared with networkx and SciPy."""
 
 import gzip
 import os
@@ -23,7 +23,7 @@ def converted(source, tmp_path, **options):
 
 @pytest.fixture
 def tiny_blocks(monkeypatch):
-    """Read a few lines at a time, so that every test crosses block borders."""
+    """Read only a few lines at a time, so that every test crosses the borders of blocks."""
     monkeypatch.setattr(lines.blocks, "__defaults__", (20,))
 
 
@@ -90,12 +90,12 @@ def test_edge_list_beyond_announced_nodes(tmp_path):
 def test_most_nodes_may_be_without_edges_if_the_user_says_so(tmp_path):
     path = tmp_path / "edges.txt"
     path.write_text("0 65535\n")
-    assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 65536  # few enough not to ask
+    assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 65536  # so few nodes need no confirmation
     path.write_text("0 65536\n")
     with pytest.raises(HpcgnnError, match="nodes=65537"):
         converted(f"edgelist:{path}", tmp_path)
     assert converted(f"edgelist:{path}?nodes=65537", tmp_path)[0].num_nodes == 65537
-    path.write_text("0 80000\n" * 10_001)  # 8 nodes an edge
+    path.write_text("0 80000\n" * 10_001)  # 8 nodes for each edge
     assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 80001
     path.write_text("%%MatrixMarket matrix coordinate pattern general\n70000 70000 1\n1 1\n")
     assert converted(f"mtx:{path}?nodes=70000", tmp_path)[0].num_nodes == 70000
@@ -150,7 +150,7 @@ def test_truncated_gzip(tmp_path):
 
 
 def write_metis(path, graph, fmt=""):
-    """``fmt`` as in the format; node v has size 9, weights 7 and 8, and edge (u, v) weighs u + v."""
+    """Write a METIS file. ``fmt`` is that of the format; node v has size 9, weights 7 and 8, and edge (u, v) has weight u + v."""
     digits = fmt.zfill(3) if fmt else "000"
     ncon = " 2" if digits[1] == "1" else ""
     rows = ["% comment", f"{graph.number_of_nodes()} {graph.number_of_edges()} {fmt}{ncon}"]
@@ -166,7 +166,7 @@ def write_metis(path, graph, fmt=""):
 @pytest.mark.parametrize("chunk_edges", [1, 1000])
 def test_metis_equals_networkx(tmp_path, monkeypatch, fmt, chunk_edges):
     graph = nx.gnp_random_graph(30, 0.15, seed=2)
-    graph.add_node(30)  # a node without edges is an empty line
+    graph.add_node(30)  # the line of a node without edges is empty
     path = tmp_path / "g.graph"
     write_metis(path, graph, fmt)
     from hpcgnn.data.sources.metis import MetisSource

@@ -1,4 +1,6 @@
-"""What is tested on a GPU; on a machine without one the same bodies run on the stand-in, so that none is run there first."""
+"""Fixtures of tests for a GPU. On a machine without one, the same tests run on the stand-in, so that each has run before it
+runs on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """As :func:`gpu.programs.device_of_kind` takes it."""
+    """The kind of device for :func:`gpu.programs.device_of_kind`."""
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return request.param

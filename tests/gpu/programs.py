@@ -1,4 +1,4 @@
-"""Programs of ranks: the same training on the host and on a device, whose bits may differ in dense products."""
+"""Programs for ranks: the same training on the host and on a device, where dense products may differ in the last bits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ WIDTH = 24
 
 @dataclass
 class Losses:
-    """Of one rank: the loss of each epoch; bytes that all ranks sent in each; whether its messages are staged."""
+    """The results of one rank: the loss of each epoch, the bytes that all ranks sent in each, and whether its messages are
+    staged.
+    """
 
     losses: list[float]
     bytes_sent: list[int]
@@ -42,28 +44,28 @@ class Losses:
 
 
 def device_of_kind(kind: str) -> Device:
-    """``cpu``, ``cuda``: the first GPU, which ranks share, or ``standin``."""
+    """A device: ``cpu``, ``cuda`` (the first GPU, which ranks share), or ``standin``."""
     if not torch.cuda.is_available():
-        standin()  # also for the host: it must be there before the process's first backward pass
+        standin()  # needed for the host, too: it must exist before the first backward pass of the process
     device = {"cpu": lambda: CPU, "cuda": lambda: device_of(torch.device("cuda", 0)), "standin": standin}[kind]()
     device.use()
     return device
 
 
 def kind_of_rank(world: World, kind: str) -> str:
-    """Of ``mixed cuda``: the host for rank 0, and the device for all others."""
+    """The kind of this rank's device. For ``mixed cuda``, rank 0 computes on the host, and all others on the device."""
     word, _, other = kind.partition(" ")
     return word if not other else ("cpu" if world.rank == 0 else other)
 
 
 def graph_of(world: World, folder: Path) -> LocalGraph:
-    """The same small graph for any number of ranks, on the host."""
+    """A small graph on the host, the same for any number of ranks."""
     arrays = small_graphs.random_multigraph(nodes=200, edges=1500)
     return small_graphs.on_ranks(world, arrays, folder / f"graph-{world.size}.h5")
 
 
 def losses_of(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> Losses:
-    """A short training, with dropout as the settings have it."""
+    """The losses of a short training, with dropout if the settings have it."""
     trainer = trainer_of(
         graph_of(world, folder), device_of_kind(kind_of_rank(world, kind)), settings | {"epochs": EPOCHS}
     )
@@ -71,7 +73,7 @@ def losses_of(world: World, folder: Path, kind: str, settings: dict[str, Any]) -
 
 
 def over_epochs(trainer: hpcgnn.Trainer) -> Losses:
-    """What its epochs bring."""
+    """The results of a trainer's epochs."""
     records = [trainer.run_epoch() for _ in range(EPOCHS)]
     transport = trainer.model.messages.transport
     staged = isinstance(transport, DeviceTransport) and transport.stages
@@ -79,7 +81,7 @@ def over_epochs(trainer: hpcgnn.Trainer) -> Losses:
 
 
 def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
-    """A model of PyG's layers, distributed."""
+    """The losses of a distributed model of PyG's layers."""
     from torch_geometric.nn import GraphSAGE
 
     graph = graph_of(world, folder).to(device_of_kind(kind_of_rank(world, kind)))
@@ -91,7 +93,7 @@ def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
 
 
 def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
-    """A digest of the bytes that rank's peers sent it in one exchange of aggregated rows."""
+    """A digest of the bytes that this rank receives in one exchange of aggregated rows."""
     device = device_of_kind(kind_of_rank(world, kind))
     graph = graph_of(world, folder).to(device)
     messages = Messages(world, MessageConfig(bits=bits, collective="alltoallv"), device=device)
@@ -107,7 +109,7 @@ def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
 
 
 def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[float]:
-    """Losses of a run that begins on one device and goes on on another one, from its checkpoint."""
+    """The losses of a run that begins on one device and is resumed on another one, from its checkpoint."""
     graph, run = graph_of(world, folder), RunFolder(folder / "-".join(("run", *kinds)))
     for number, kind in enumerate(kinds):
         settings = {"model": "sage", "epochs": EPOCHS if number else 2, "eval_every": EPOCHS}
@@ -119,9 +121,9 @@ def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[fl
 
 
 def step_that_does_not_wait(world: World, folder: Path, kind: str, model: str) -> int:
-    """How often the host asked the device for something in a step; on a GPU such a step raises, where MPI is not."""
+    """The number of times that the host waits for the device in a step. On a GPU such a wait raises an error, except in MPI."""
     trainer = trainer_of(graph_of(world, folder), device_of_kind(kind), {"model": model, "epochs": EPOCHS})
-    for _ in range(2):  # in the first, what is kept of matrices is made
+    for _ in range(2):  # the first epoch computes and keeps data about matrices
         trainer.run_epoch()
     with refused(kind) as asked:
         trainer.step(2)
@@ -130,7 +132,7 @@ def step_that_does_not_wait(world: World, folder: Path, kind: str, model: str) -
 
 @contextlib.contextmanager
 def refused(kind: str) -> Iterator[Any]:
-    """Waiting for the device: torch raises; the stand-in counts."""
+    """Detect waits for the device: torch raises an error, and the stand-in counts them."""
     if kind == "standin":
         before = waits()
         yield lambda: waits() - before
@@ -143,7 +145,7 @@ def refused(kind: str) -> Iterator[Any]:
 
 
 def by_proxy(world: World) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """What kernels of the stand-in give behind the proxy, and what native ones give: sums, activations, messages."""
+    """The results of the stand-in's kernels behind the proxy, and of native kernels: sums, activations, messages."""
     del world
     kernels.register(on_device(standin().where, "standin"))
     found = []
@@ -156,13 +158,13 @@ def by_proxy(world: World) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def added_sums(backend: str) -> list[torch.Tensor]:
-    """To what is there."""
+    """Sums that are added to earlier values."""
     csr, x = Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2), torch.randn(2, 5)
     return [spmm(csr, x, torch.ones(3), out=torch.ones(2, 5), backend=backend)]
 
 
 def activated(backend: str) -> list[torch.Tensor]:
-    """With a norm, a mask, a view and a gradient whose elements share memory."""
+    """Activations with a norm, a mask, a view, and a gradient whose elements share memory."""
     x = torch.randn(6, 4).t().contiguous().t().requires_grad_()
     norm, mask = Norm(torch.rand(4), torch.rand(4), 1e-5), DropoutMask(torch.arange(6), 7, 0.3)
     y = activation(x, norm, mask, backend)
@@ -170,7 +172,7 @@ def activated(backend: str) -> list[torch.Tensor]:
 
 
 def encoded(backend: str) -> list[torch.Tensor]:
-    """In place, with the rows that are not finite counted."""
+    """Rows that are encoded in place, and the number of rows that are not finite."""
     x, rows, bits = torch.randn(3, 8), torch.arange(3), 2
     x[1, 2] = torch.nan
     size = payload_bytes(8, bits)
@@ -184,5 +186,5 @@ def encoded(backend: str) -> list[torch.Tensor]:
 
 
 def relative(found: list[float], wanted: list[float]) -> float:
-    """Largest difference relative to the wanted value."""
+    """The largest difference relative to the expected value."""
     return float(np.abs(np.array(found) / np.array(wanted) - 1).max())

@@ -1,4 +1,6 @@
-"""A backend for tensors of the host whose kernels run on a device: tests of kernels have all their tensors on the host."""
+"""A backend for tensors of the host whose kernels run on a device, because tests of kernels have all their tensors
+on the host.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ NAME = "triton-on-gpu"
 
 
 class Moved:
-    """What one call is given, on a device: a tensor that is named twice is one tensor there, too."""
+    """The arguments of one call on a device. A tensor that occurs twice is one tensor there, too."""
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
@@ -36,10 +38,10 @@ class Moved:
         return value
 
     def copy_back(self) -> None:
-        """What was written there is written here; tensors whose elements share memory are only ever read."""
+        """Copy results back to the host. Tensors whose elements share memory are never written."""
         for here, there in self._tensors.values():
             if all(stride or size < 2 for size, stride in zip(here.shape, here.stride(), strict=True)):
-                here.data.copy_(there)  # as kernels write: autograd is not told
+                here.data.copy_(there)  # kernels write without autograd's knowledge, too
 
 
 class OnDevice:
@@ -63,7 +65,7 @@ class OnDevice:
 
 
 def on_device(where: torch.device, backend: str, name: str = NAME) -> Backend:
-    """The kernels of ``backend`` on the device ``where``, as a backend that takes tensors of the host."""
+    """The kernels of ``backend`` on the device ``where``, as a backend for tensors of the host."""
 
     def load() -> Operators:
         example = torch.empty(0, device=where)

@@ -1,4 +1,4 @@
-"""The proxy that takes kernels' tests to a GPU gives what the kernels give that it stands before."""
+"""The proxy through which tests of kernels run on a GPU gives the same results as the kernels behind it."""
 
 from __future__ import annotations
 

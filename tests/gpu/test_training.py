@@ -1,4 +1,4 @@
-"""Training on a GPU is that on the host: losses, messages, checkpoints; and the host waits for nothing inside a step."""
+"""Training on a GPU equals training on the host in losses, messages and checkpoints, and a step never waits for the GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE = 1e-5
 
 @pytest.fixture
 def one(ranks):
-    """``one(program, *arguments)``: what it returns where it is the only rank."""
+    """``one(program, *arguments)``: the result of a program on a single rank."""
     return lambda program, *arguments: ranks(1).run(program, *arguments)[0]
 
 
@@ -41,7 +41,7 @@ def test_ranks_that_share_a_device_learn_what_one_process_does(kind, one, ranks,
     for size in (1, 2):
         for found in ranks(size).run(programs.losses_of, tmp_path, kind, settings | {"gpu_mpi": "off"}):
             assert relative(found.losses, alone.losses) < CLOSE
-            assert found.staged == (size > 1)  # one rank sends nothing
+            assert found.staged == (size > 1)  # a single rank sends nothing
 
 
 @pytest.mark.mpi

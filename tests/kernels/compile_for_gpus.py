@@ -1,9 +1,9 @@
-"""A program: compiles every kernel for GPUs as the operators start them, for a machine that has none.
+"""A program that compiles every kernel for GPUs as the operators start them, on a machine without a GPU.
 
 usage: compile_for_gpus.py cuda:90|hip:gfx942
 
-Operators are called with tensors of the host, and what they start is compiled for the target and not run. Prints a line for
-each compiled kernel: its name, and the bytes of its machine code.
+It calls the operators with tensors of the host; the kernels that they start are compiled for the target, and not run. It prints
+a line for each compiled kernel: its name, and the number of bytes of its machine code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEEN: set[str] = set()
 
 
 class Driver:
-    """As much of a driver as compiling asks for."""
+    """The part of a driver that compilation needs."""
 
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
@@ -129,7 +129,7 @@ def main(name: str) -> None:
         GPUTarget(backend, int(arch) if arch.isdigit() else arch, 32 if backend == "cuda" else 64)
     )
     entries = torch.randint(0, NODES, (4000,), dtype=torch.int32)
-    indptr = torch.cat((torch.tensor([0, 3000]), torch.linspace(3000, 4000, NODES).long()))  # a hub, and others
+    indptr = torch.cat((torch.tensor([0, 3000]), torch.linspace(3000, 4000, NODES).long()))  # a hub, and other rows
     csr = Csr(indptr, entries, NODES)
     sparse(csr)
     wires(csr)

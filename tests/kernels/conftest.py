@@ -1,4 +1,4 @@
-"""Where there is a GPU, the kernels in Triton run on it, though the tests' tensors are on the host (under_test.py)."""
+"""If there is a GPU, the kernels in Triton run on it, although the tests' tensors are on the host (under_test.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole matrix through the kernels of messages: row i's payload and parameters where a test can look at them."""
+"""Quantization of a whole matrix through the kernels of messages, with payloads and parameters in arrays that a test can read."""
 
 from __future__ import annotations
 

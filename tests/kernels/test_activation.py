@@ -1,4 +1,4 @@
-"""Norm, ReLU and dropout in one: against torch, in all backends, for any threads and instruction set."""
+"""Norm, ReLU and dropout in one pass, compared with torch, in all backends, for any number of threads and instruction set."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def arguments(rows, width, dtype=torch.float32, *, with_norm=True, probability=0
 
 
 def gradients(x, norm, mask, dy, backend):
-    """y and the gradients of x, weight and bias."""
+    """The result y, and the gradients of x, weight and bias."""
     leaves = [tensor.clone().requires_grad_() for tensor in (x, *((norm.weight, norm.bias) if norm else ()))]
     y = activation(leaves[0], Norm(*leaves[1:], norm.eps) if norm else None, mask, backend)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
 
 
 def by_torch(x, norm, mask, dy):
-    """The same by torch's operations, dropout as a product with its mask."""
+    """The same by torch's operations, with dropout as a product with its mask."""
     leaves = [tensor.double().requires_grad_() for tensor in (x, *((norm.weight, norm.bias) if norm else ()))]
     y = F.layer_norm(leaves[0], x.shape[1:], *leaves[1:], EPS) if norm else leaves[0]
     y = y.relu()
@@ -50,9 +50,9 @@ def by_torch(x, norm, mask, dy):
 
 
 def assert_close(found, expected, dtype):
-    """Within rounding; values are compared to the largest of their matrix, as sums cancel."""
+    """Check equality up to rounding, relative to the largest value of each matrix, because sums cancel."""
     bound = 2e-5 if dtype == torch.float32 else 1e-12
-    if found[0].shape[1] <= 3:  # rows with next to no variance: rounding is divided by the root of eps
+    if found[0].shape[1] <= 3:  # rows with almost no variance: rounding errors are divided by the root of eps
         bound /= EPS**0.5
     for one, other in zip(found, expected, strict=True):
         largest = max(1.0, float(other.abs().max())) if other.numel() else 1.0
@@ -67,7 +67,7 @@ def assert_close(found, expected, dtype):
 def test_values_and_gradients_are_those_of_torch(backend, width, with_norm, probability, dtype):
     given = arguments(333, width, dtype, with_norm=with_norm, probability=probability)
     x, norm, _, _ = given
-    if norm is not None:  # where rounding decides about ReLU, a gradient may be there or not
+    if norm is not None:  # where rounding decides the sign before ReLU, a gradient may be 0 or not
         before = F.layer_norm(x.double(), x.shape[1:], norm.weight.double(), norm.bias.double(), EPS)
         given[3][before.abs() < 1e-4] = 0
     assert_close(gradients(*given, backend), by_torch(*given), dtype)
@@ -132,7 +132,7 @@ def test_views_and_frozen_norms(backend):
 def test_bits_are_the_same_for_any_threads():
     before, found = torch.get_num_threads(), []
     try:
-        for rows, width in ((1, 7), (1000, 100), (20_001, 256)):  # the last goes past the caches
+        for rows, width in ((1, 7), (1000, 100), (20_001, 256)):  # the last one is stored past the caches
             given = arguments(rows, width)
             for threads in (1, 2, 3):
                 torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Gradients of the kernels: against finite differences in float64, and every backend in float32 against float64."""
+"""Gradients of the kernels, compared with finite differences in float64, and every backend in float32 compared with float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def backend(request):
 
 
 def some_csr(rows: int = ROWS, cols: int = COLS, entries: int = ENTRIES) -> Csr:
-    """Not square, with duplicates (the last entry of a row is its first again) and an empty row and column."""
+    """A matrix that is not square, with parallel entries (the last entry of a row repeats its first), an empty row and an empty
+    column.
+    """
     rng = np.random.default_rng(3)
     row = np.sort(rng.integers(1, rows, entries))
     col = rng.integers(0, cols - 1, entries)
@@ -65,7 +67,7 @@ def plain_spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, reduce: s
 
 
 def with_weights(csr: Csr, kind: object, dtype: torch.dtype = torch.float64) -> tuple[Csr, torch.Tensor | None]:
-    """The matrix and the weight to pass; see WEIGHTS."""
+    """The matrix, and the weight to pass; see WEIGHTS."""
     entries = csr.num_entries
     if kind == "stored":
         stored = leaf(entries, seed=1).detach().to(dtype)
@@ -78,14 +80,14 @@ def with_weights(csr: Csr, kind: object, dtype: torch.dtype = torch.float64) -> 
 
 
 def gradients(out: torch.Tensor, *leaves: torch.Tensor | None) -> list[torch.Tensor]:
-    """Of a product with fixed numbers, so that no symmetry hides a mistake."""
+    """Gradients of a product with fixed numbers, so that no symmetry hides a mistake."""
     wanted = [tensor for tensor in leaves if tensor is not None]
     factor = leaf(*out.shape, seed=9).detach().to(out.dtype)
     return list(torch.autograd.grad((out * factor).sum(), wanted))
 
 
 def right_gradients(backend: str, function: Callable, inputs: tuple[torch.Tensor, ...]) -> bool:
-    """gradcheck; where kernels are interpreted, of one combination of all elements instead of each by itself."""
+    """Run gradcheck; for interpreted kernels, on one combination of all elements instead of each element."""
     return gradcheck(function, inputs, fast_mode=backend == "triton")
 
 
@@ -138,7 +140,7 @@ def test_dot_products(backend, heads):
     csr = some_csr()
     inputs = leaf(ROWS, WIDTH), leaf(COLS, WIDTH, seed=1)
     assert right_gradients(backend, lambda a, b: sddmm(csr, a, b, heads=heads, backend=backend), inputs)
-    weighted = csr.with_weight(torch.full((ENTRIES,), 7.0, dtype=torch.float64))  # values take no part
+    weighted = csr.with_weight(torch.full((ENTRIES,), 7.0, dtype=torch.float64))  # these values are not used
     assert right_gradients(backend, lambda a, b: sddmm(weighted, a, b, heads=heads, backend=backend), inputs)
 
 
@@ -177,7 +179,7 @@ def test_attention_weights_are_those_of_three_steps(backend):
 
 
 def test_attention_in_float32_against_float64(backend):
-    """All of them in a row, as a GAT layer has them."""
+    """All of these operators in sequence, as in a GAT layer."""
     heads, width, csr = 4, 32, some_csr(50, 50, 400)
 
     def layer(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

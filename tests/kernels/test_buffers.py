@@ -1,4 +1,4 @@
-"""The pool of result memory: used again when nobody can see it any more, and not before."""
+"""The pool of result memory: memory is reused when no tensor refers to it any more, and not before."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_forked_process_writes_into_its_own_copy(pool):
 def test_large_buffers_lie_in_huge_pages_where_the_system_gives_them(pool):
     enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
-        return  # nothing is promised
+        return  # nothing is guaranteed here
     tensor = pool.empty(16 * ROWS, WIDTH).fill_(1)
     found = re.search(
         rf"^{tensor.data_ptr():x}-.*?AnonHugePages: *(\d+)", Path("/proc/self/smaps").read_text(), re.M | re.S
     )
-    assert found is None or int(found[1]) > 0  # None: the kernel joined it with a neighbour
+    assert found is None or int(found[1]) > 0  # None: the kernel merged it with a neighbour
 
 
 @pytest.mark.parametrize("keep", [lambda t: t[5:], lambda t: t.view(-1), lambda t: t.detach(), lambda t: t.numpy()])
@@ -73,7 +73,7 @@ def test_autograd_keeps_what_backward_needs(pool):
 
 
 def test_autograd_adds_gradients_up_in_place(pool):
-    """In memory of the pool, not in a fresh tensor whose pages would have to be touched first."""
+    """Gradients are added in memory of the pool, not in a new tensor whose pages would have to be mapped first."""
 
     class Use(torch.autograd.Function):
         @staticmethod
@@ -141,7 +141,7 @@ def test_results_come_from_the_pool_and_training_on_them_works():
     nodes = torch.arange(ROWS)
     csr = Csr(torch.arange(ROWS + 1), nodes, ROWS)
     x = torch.randn(ROWS, WIDTH)
-    buffers.default_pool().clear()  # of what other tests left there
+    buffers.default_pool().clear()  # removes memory of other tests
     result = spmm(csr, x)
     address = result.data_ptr()
     assert torch.equal(result, x)

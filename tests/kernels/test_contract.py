@@ -1,4 +1,4 @@
-"""Every backend keeps the contract, one that comes from elsewhere needs one package, and one place decides which runs."""
+"""Every backend meets the contract, an external backend needs only one package, and one place chooses the backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CSR = kernels.Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2)
 
 
 def functions_of(protocol: type) -> dict[str, inspect.Signature]:
-    """The functions that a protocol asks for, without ``self``."""
+    """The functions of a protocol, without ``self``."""
     found = {}
     for name, function in vars(protocol).items():
         if not name.startswith("_") and inspect.isfunction(function):
@@ -38,7 +38,7 @@ def functions_of(protocol: type) -> dict[str, inspect.Signature]:
 
 
 def differences(kernels_of_one: object, protocol: type) -> list[str]:
-    """What keeps a module from being what the protocol asks for; annotations are mypy's business."""
+    """The differences between a module and its protocol. Annotations are left to mypy."""
     found = []
     for name, wanted in functions_of(protocol).items():
         function = getattr(kernels_of_one, name, None)
@@ -62,15 +62,15 @@ def test_every_backend_has_every_function_with_its_parameters(name, operator):
 
 
 class Wrong:
-    """Kernels that lack a function, call an argument otherwise, and want one more."""
+    """Kernels that lack a function, have an argument with another name, and need an additional one."""
 
     @staticmethod
     def encode_rows(x, rows, bits, key, buffer, payload, params_at):
-        """Calls payload_at payload."""
+        """Its argument payload_at is called payload."""
 
     @staticmethod
     def decode_rows(buffer, payload_at, params_at, bits, out, rows, accumulate, threads):
-        """Wants threads."""
+        """It needs an argument threads."""
 
 
 def test_what_breaks_the_contract_is_noticed():
@@ -105,7 +105,7 @@ mistyped = Operators(narrow=Narrow())
 @pytest.mark.slow
 def test_mypy_checks_modules_against_the_protocols(tmp_path):
     (tmp_path / "checked.py").write_text(MISTYPED)
-    kept = ROOT / ".mypy_cache"  # what others have looked at needs no second look
+    kept = ROOT / ".mypy_cache"  # files that were checked before need no second check
     options = ["--config-file", ROOT / "setup.cfg", "--cache-dir", kept]
     command = [sys.executable, "-m", "mypy", *options, tmp_path / "checked.py"]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
@@ -171,7 +171,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def toy(tmp_path):
-    """A folder that holds one installed package, with a backend in it."""
+    """A folder with one installed package that contains a backend."""
     package, facts = tmp_path / "toy_backend", tmp_path / "toy_backend-1.0.dist-info"
     package.mkdir()
     facts.mkdir()
@@ -191,7 +191,7 @@ def test_a_backend_of_another_package_needs_nothing_here(toy):
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert set(found["backends"]) == {*BUILT_IN, "toy"}
-    assert found["auto"] == resolve()  # one that has no rank runs where it is asked for
+    assert found["auto"] == resolve()  # a backend without a rank runs only if it is asked for
     assert found["y"] == [[4.0, 6.0], [3.0, 4.0]]
     assert found["gradient"] == [[1.0, 1.0], [2.0, 2.0]]
     assert found["calls"] == 2  # forward and backward
@@ -218,7 +218,7 @@ def test_a_backend_that_cannot_be_imported_stops_those_alone_who_ask_for_it(toy)
 
 @pytest.fixture
 def registered(monkeypatch):
-    """``registered(backend)`` registers it for this test."""
+    """``registered(backend)`` registers a backend for this test only."""
     monkeypatch.setattr(dispatcher, "_registered", {})
 
     def clear() -> None:
@@ -232,7 +232,7 @@ def registered(monkeypatch):
 
 def test_the_one_of_the_highest_rank_that_can_runs(registered):
     class Quick:
-        """Kernels of a better backend."""
+        """The kernels of a better backend."""
 
         def spmm(self, csr, weight, x, scale, accumulate, out):
             """Marks its result."""
@@ -250,8 +250,9 @@ def test_the_one_of_the_highest_rank_that_can_runs(registered):
     )
     assert kernels.backends()[0] == "quick"
     assert kernels.spmm(CSR, torch.ones(2, 1)).tolist() == [[7.0], [7.0]]
-    assert kernels.spmm(CSR, torch.ones(2, 1).double()).tolist() == [[2.0], [1.0]]  # a type that it does not take
-    assert kernels.edge_sum(CSR, torch.ones(3)).tolist() == [2.0, 1.0]  # an operator that it has not
+    # A type that the backend does not take.
+    assert kernels.spmm(CSR, torch.ones(2, 1).double()).tolist() == [[2.0], [1.0]]
+    assert kernels.edge_sum(CSR, torch.ones(3)).tolist() == [2.0, 1.0]  # an operator that it lacks
     reason[0] = "its device is asleep"
     assert kernels.spmm(CSR, torch.ones(2, 1)).tolist() == [[2.0], [1.0]]
     with pytest.raises(ValueError, match="backend 'quick' was asked for, but its device is asleep"):
@@ -261,7 +262,7 @@ def test_the_one_of_the_highest_rank_that_can_runs(registered):
 
 
 def test_tensors_of_a_device_choose_the_backend_that_takes_it(registered):
-    elsewhere = torch.ones(2, 1, device="meta")  # a device of which every torch has tensors
+    elsewhere = torch.ones(2, 1, device="meta")  # a device that every torch has
     with pytest.raises(ValueError, match=r"^x must be on the CPU for the backends that run here, not on meta$"):
         choose(SPMM, x=elsewhere)
     registered(Backend("ghost", lambda: Operators(rows=choose(ROWS, "reference")), devices=("meta",), rank=0))
@@ -278,7 +279,7 @@ def test_tensors_of_a_device_choose_the_backend_that_takes_it(registered):
 
 
 def every_operator(backend: str, csr: kernels.Csr) -> None:
-    """Each function of hpcgnn.kernels that takes a backend, forward and backward."""
+    """Call each function of hpcgnn.kernels that takes a backend, forward and backward."""
     x, scores = torch.ones(2, 4, requires_grad=True), torch.ones(3, requires_grad=True)
     index, ids = torch.tensor([1, 0]), torch.arange(2)
     norm = kernels.Norm(torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True), 1e-5)
@@ -308,7 +309,7 @@ def every_operator(backend: str, csr: kernels.Csr) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
-    """Nothing else may be chosen: ``auto`` has nothing to choose from here."""
+    """No other backend may run: ``auto`` has none to choose from here."""
     CSR.transpose().transpose_order  # noqa: B018  # made once, by whichever backend is best
     monkeypatch.setattr(dispatcher, "_ranked", tuple)
     with pytest.raises(ValueError, match="a tensor must be on"):

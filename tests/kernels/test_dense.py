@@ -1,4 +1,6 @@
-"""Dense products: every backend and instruction set against float64, the same bits for any threads, and gradients."""
+"""Dense products: every backend and instruction set compared with float64, the same bits for any number of threads, and
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ def operands(shape: tuple[int, int, int], dtype: torch.dtype = torch.float32) ->
 
 
 def assert_close(found: torch.Tensor, terms: torch.Tensor, magnitudes: torch.Tensor) -> None:
-    """Each element errs by at most a few roundings of the sum of its terms' magnitudes."""
+    """Check that the error of each element is at most a few roundings of the sum of its terms' magnitudes."""
     assert found.dtype == torch.float32
     assert bool(((found - terms).abs() <= 16 * 2.0**-24 * magnitudes + 1e-30).all())
 
 
 def by_kernel(shape: tuple[int, int, int], x, weight, bias, plus, dy, compute: str = "float32") -> list[torch.Tensor]:
-    """Every product of the native kernels, small ones too: y in four ways, dx, dW and the column sums."""
+    """All products of the native kernels, including small ones: y in four variants, dx, dW and the column sums."""
     rows, depth, width = shape
     products = []
     for one_bias in (None, bias):
@@ -54,18 +56,18 @@ def needs(compute: str) -> None:
 
 
 def held(compute: str, *given: torch.Tensor) -> list[torch.Tensor]:
-    """What the kernels multiply, as float64."""
+    """The float64 values of the operands that the kernels multiply."""
     return [(one.bfloat16() if compute == "bf16" else one).double() for one in given]
 
 
 @pytest.mark.parametrize("compute", ["float32", "bf16"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_kernels_give_what_float64_gives(shape, compute):
-    """Of operands that bfloat16 holds, for bf16: what it rounds them to; then only the float32 sums err."""
+    """For bf16, operands are first rounded to bfloat16; then only the float32 sums have errors."""
     needs(compute)
     x, weight, bias, plus, dy = operands(shape)
     found = by_kernel(shape, x, weight, bias, plus, dy, compute)
-    sums = dy.double().sum(0), dy.double().abs().sum(0)  # of what was not rounded
+    sums = dy.double().sum(0), dy.double().abs().sum(0)  # of operands that are not rounded
 
     def wanted(x, weight, dy, bias, plus, sums):
         y = x @ weight
@@ -96,7 +98,7 @@ def test_threads_do_not_change_a_bit(shape, compute):
 
 
 def digest() -> str:
-    """Of the bits of all results for shapes that use every size of tile."""
+    """A digest of the bits of all results, for shapes that use every size of tile."""
     torch.manual_seed(0)
     results = []
     for shape in ((2100, 67, 130), (13, 8, 17), (1025, 600, 40)):
@@ -189,7 +191,7 @@ def test_plus_gives_its_memory_but_never_to_wrong_gradients():
     x, weight, bias, plus, _ = (one.requires_grad_() for one in operands((600, 100, 100)))
     kept = plus.detach().clone()
     assert dense_product(x, weight, bias, plus).data_ptr() != plus.data_ptr()
-    assert torch.equal(plus, kept)  # a parameter stays what it is
+    assert torch.equal(plus, kept)  # a parameter must not change
     inner = dense_product(x, weight)
     outer = dense_product(x, weight, bias, inner)
     assert outer.data_ptr() == inner.data_ptr()

@@ -1,4 +1,4 @@
-"""Keyed dropout: the same mask from every backend, independent of how nodes are dealt out, and fair."""
+"""Keyed dropout: the same mask from every backend, independent of the distribution of nodes, and fair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_rate_and_scale():
     kept = dropout(torch.ones(4000, 50), torch.arange(4000), KEY, 0.3)
     assert kept.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
     rate = (kept == 0).float().mean()
-    # standard deviation 0.001 over 200,000 draws; rows and columns must be fair too
+    # The standard deviation is 0.001 over 200,000 draws; rows and columns must be fair, too.
     assert abs(rate - 0.3) < 0.005
     assert ((kept == 0).float().mean(0) - 0.3).abs().max() < 0.04
     assert ((kept == 0).float().mean(1) - 0.3).abs().max() < 0.35

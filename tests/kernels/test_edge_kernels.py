@@ -1,4 +1,6 @@
-"""Operators over entries and rows: one body for every backend, against plain torch, on the shapes that break kernels."""
+"""Operators over entries and rows: one test body for every backend, compared with plain torch, with shapes that are difficult
+for kernels.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,14 @@ DTYPES = [torch.float32, torch.float64]
 
 @pytest.fixture(params=BACKENDS)
 def backend(request):
-    """Every backend; the native one was built with the package, as the tests' environment has a compiler."""
+    """Every backend. The native one was built with the package, because the tests' environment has a compiler."""
     return resolve(request.param)
 
 
 def random_csr(rows: int, cols: int, entries: int, seed: int = 0) -> tuple[Csr, torch.Tensor, torch.Tensor]:
-    """A matrix with duplicates, empty rows and one row that has half of the entries; and its entries' rows and columns."""
+    """A matrix with parallel entries, empty rows and one row with half of the entries; and the rows and columns of
+    its entries.
+    """
     rng = np.random.default_rng(seed)
     row = np.concatenate((rng.integers(0, rows, entries - entries // 2), np.full(entries // 2, rows // 2)))
     row, col = np.sort(row), rng.integers(0, cols, entries)
@@ -64,7 +68,8 @@ def test_sddmm(backend, width, dtype):
     csr, row, col = random_csr(60, 40, 300)
     a, b = torch.randn(60, width, dtype=dtype), torch.randn(40, width, dtype=dtype)
     exact = (a[row].double() * b[col].double()).sum(1).to(dtype)
-    rounding = width * torch.finfo(dtype).eps  # products of about 1 cancel: relative to the sum it is any size
+    # Products of about 1 cancel, so the error relative to the sum is unbounded.
+    rounding = width * torch.finfo(dtype).eps
     torch.testing.assert_close(sddmm(csr, a, b, backend=backend), exact, atol=rounding, rtol=1e-5)
     assert torch.equal(sddmm(csr, a, b, "add", backend=backend), a[row] + b[col])
     assert torch.equal(repeat_rows(csr, a, backend), a[row])
@@ -131,7 +136,7 @@ def test_softmax_of_extreme_scores(backend, dtype):
     found = edge_softmax(csr, torch.tensor([score for row in rows for score in row], dtype=dtype), backend)
     large, small = 1 / (1 + np.exp(-1)), 1 - 1 / (1 + np.exp(-1))
     expected = [large, small, large, small, 0, 0.5, 0.5, 0, 0, 0, nan, nan, nan, nan, 1, np.exp(-200)]
-    # float32 holds no e^-200
+    # The value e^-200 is too small for float32.
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=2e-6, atol=0, equal_nan=True)
 
 
@@ -140,7 +145,7 @@ def test_the_exponential_is_accurate_to_2e_7():
     csr = Csr(torch.tensor([0, *range(2, 400_003, 2)]), torch.zeros(400_002, dtype=torch.int32), 1)
     found = edge_softmax(csr, torch.stack((differences, torch.zeros(200_001)), 1).flatten(), "native")[::2]
     exact = torch.exp(differences.double())
-    assert (found / (exact / (1 + exact)) - 1).abs().max() < 4e-7  # with the sum and the division
+    assert (found / (exact / (1 + exact)) - 1).abs().max() < 4e-7  # including the errors of the sum and of the division
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -260,7 +265,7 @@ def test_backends_agree_on_any_graph(data):
     assert all(order == orders[0] for order in orders)
 
 
-# Prints a digest of every operator's result. Its arguments: how many threads.
+# This program prints a digest of every operator's result. Its arguments: numbers of threads.
 DIGEST = """
 import hashlib, sys
 import torch

@@ -1,6 +1,7 @@
-"""Arithmetic on 8-bit integers: the reference's codes and scales bit for bit from every backend, and its products.
+"""Arithmetic on 8-bit integers: every backend has the reference's codes and scales bit for bit, and its products.
 
-Statistical tests draw with fixed keys, so that they give the same verdict every time; their limits are five standard deviations.
+Statistical tests draw with fixed keys, so that they give the same verdict every time; their limits are five standard
+deviations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WIDTHS = [1, 7, 16, 33, 256, 300]
 INFINITY = float("inf")
 LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110
 SHAPES = [(70, 33, 17), (130, 256, 40), (5, 7, 70), (300, 16, 130), (1, 1, 1), (0, 5, 3), (6, 0, 3), (6, 5, 0)]
-ROWS = [0, 1, 255, 256, 257, 1024, 1025, 2500]  # of weight gradients: around blocks of 256 and segments of 1,024
+ROWS = [0, 1, 255, 256, 257, 1024, 1025, 2500]  # for weight gradients: around blocks of 256 and segments of 1,024
 
 
 @pytest.fixture(params=BACKENDS)
@@ -39,7 +40,7 @@ def backend(request):
 
 
 def unusual_rows(width: int) -> torch.Tensor:
-    """(n, width): rows of every size, and of all kinds that :mod:`hpcgnn.kernels.int8` promises something about."""
+    """(n, width) rows of every magnitude, and of all kinds for which :mod:`hpcgnn.kernels.int8` defines a result."""
     rng = np.random.default_rng(width)
     spread = rng.standard_normal(width)
     rows = [spread * 10.0**exponent for exponent in (-45, -38, -33, -30, -10, 0, 5, 20, 37)]
@@ -55,7 +56,7 @@ def unusual_rows(width: int) -> torch.Tensor:
 
 
 def assert_same(found: Int8Rows, expected: Int8Rows) -> None:
-    """Bit for bit, but for which NaN it is."""
+    """Check equality bit for bit, except for the bits of NaNs."""
     assert (found.codes.dtype, found.scale.dtype) == (torch.int8, torch.float32)
     assert torch.equal(found.codes, expected.codes)
     assert torch.equal(found.scale.isnan(), expected.scale.isnan())
@@ -63,7 +64,7 @@ def assert_same(found: Int8Rows, expected: Int8Rows) -> None:
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal but for the rounding of a few float32 factors and sums of a row's size; NaNs in the same places."""
+    """Check equality up to the rounding of a few float32 factors and of sums of a row's size, with NaNs in the same places."""
     assert (found.dtype, found.shape) == (torch.float32, expected.shape)
     assert torch.equal(found.isnan(), expected.isnan())
     found, expected = found.nan_to_num(0).double(), expected.nan_to_num(0).double()
@@ -147,7 +148,9 @@ def test_a_scale_is_the_smallest_that_reaches_and_that_bfloat16_holds(backend):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_value_moves_by_more_than_a_step(backend, width):
-    """To the nearest by no more than half a one; the scale and its reciprocal are rounded, which 127 steps see."""
+    """Rounding to the nearest changes a value by at most half a step. The scale and its reciprocal are rounded, too, which
+    matters over 127 steps.
+    """
     x = torch.randn(60, width) * torch.logspace(-20, 20, 60)[:, None]
     for key, most in ((KEY, 1.0), (None, 0.5)):
         rows = quantize_rows(x, key=key, backend=backend)
@@ -168,7 +171,8 @@ def test_unbiased(backend):
     fraction = (x.double() / scale) % 1
     deviation = scale * (fraction * (1 - fraction) / draws).sqrt()
     assert bool(((total / draws - x).abs() <= 5 * deviation + scale / 2**16).all())
-    assert bool(deviation.max() < scale.max() / 45)  # sharp enough: rounding to the nearest is off by up to half a step
+    # Precise enough: rounding to the nearest would be off by up to half a step.
+    assert bool(deviation.max() < scale.max() / 45)
     nearest = quantize_rows(x, backend=backend).float()
     assert bool(((nearest - x).abs() > 5 * deviation + scale / 2**16).any())
 
@@ -197,14 +201,14 @@ def columns_of(weight: torch.Tensor, key: int | None) -> Int8Rows:
 
 
 def defined(rows: Int8Rows, columns: Int8Rows) -> torch.Tensor:
-    """A product as it is defined: int64 sums, made float32, times both scales."""
+    """A product by its definition: int64 sums, converted to float32 and multiplied by both scales."""
     sums = (rows.codes.double() @ columns.codes.double().T).long()
     return sums.float() * (rows.scale[:, None] * columns.scale)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products(backend, shape):
-    """With a bias and without, added or not, and of weights that lie in any way."""
+    """With and without a bias, added to earlier values or not, and with weights in any memory layout."""
     n, depth, width = shape
     x, bias, plus = torch.randn(n, depth), torch.randn(width), torch.randn(n, width)
     wide = torch.randn(depth, 2 * width)
@@ -254,7 +258,7 @@ def test_sums_are_integers_where_float32_is_not_exact(backend):
 
 
 def test_as_many_terms_as_int32_holds(backend, monkeypatch):
-    if backend == "triton":  # interpreted, which takes its time over each step
+    if backend == "triton":  # interpreted, so each step takes long
         monkeypatch.setattr("hpcgnn.kernels.triton.int8._DEPTH", 8192)
         monkeypatch.setattr("hpcgnn.kernels.triton.int8_sddmm._INTERPRETED", 1)
     depth = MOST_TERMS
@@ -300,11 +304,11 @@ def test_weight_gradients_without_columns(backend, shape):
 
 
 def test_a_block_of_gradients_is_quantized_with_its_own_scales(backend):
-    """So that one block's large gradients do not cost another its small ones."""
+    """Large gradients of one block must not make the small ones of another block coarser."""
     rows = Int8Rows(torch.zeros(600, 3, dtype=torch.int8), torch.ones(600))
     dy = torch.full((600, 2), 1e-6)
     dy[10] = 1e6
-    rows.codes[300:, 1] = 1  # rows of other blocks alone
+    rows.codes[300:, 1] = 1  # only rows of other blocks
     dweight, _ = weight_gradient(rows, dy, backend=backend)
     assert dweight[1].tolist() == pytest.approx([300e-6] * 2, rel=0.01)
     assert not dweight[[0, 2]].any()
@@ -314,7 +318,7 @@ def test_a_block_of_gradients_is_quantized_with_its_own_scales(backend):
 
 
 def random_csr(rows: int, columns: int, entries: int) -> Csr:
-    """With duplicates, empty rows, and a row that has half of the entries."""
+    """A matrix with parallel entries, empty rows, and a row with half of the entries."""
     rng = np.random.default_rng(rows)
     row = np.concatenate((rng.integers(0, rows, entries - entries // 2), np.full(entries // 2, rows // 2)))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=rows))))
@@ -355,7 +359,7 @@ def test_a_nan_shows_in_all_that_it_takes_part_in_and_in_nothing_else(backend, b
     x[7, 32], x[8], weight[32, 19] = bad, 0.0, bad
     y, rows = product(x, weight, key=KEY, weight_key=KEY, backend=backend)
     wanted = torch.zeros(600, 20, dtype=torch.bool)
-    wanted[7], wanted[:, 19] = True, True  # also where row 8, of zeros, meets the column
+    wanted[7], wanted[:, 19] = True, True  # this includes row 8, of zeros, in that column
     assert torch.equal(y.isnan(), wanted)
     assert bool(y[~wanted].isfinite().all())
     dweight, sums = weight_gradient(rows, dy, key=KEY, sums=True, backend=backend)
@@ -379,7 +383,7 @@ def test_a_nan_shows_at_the_entries_of_its_row(backend):
     assert torch.equal(sddmm(csr, a_rows, b_rows, "add", backend=backend).isnan(), wanted[:, None].expand(300, 32))
 
 
-# -- the rest ----------------------------------------------------------------------------------------------------------
+# -- further tests -----------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_named():
@@ -455,12 +459,12 @@ def test_threads_do_not_change_a_bit():
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-# -- what is particular to Triton --------------------------------------------------------------------------------------
+# -- tests of Triton's kernels -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", [TRITON])
 def test_several_programs_give_the_same_bits(backend, monkeypatch):
-    """As on a GPU: the interpreter's tiles would hold all of these."""
+    """As on a GPU: by default, one of the interpreter's tiles would hold all rows."""
     from hpcgnn.kernels.triton import int8, int8_sddmm, tiles
 
     x, csr = torch.cat((torch.randn(20, 33), unusual_rows(33))), random_csr(30, 20, 700)

@@ -1,4 +1,4 @@
-"""Rows of 8-bit integers in a wire buffer: nothing is lost on the way, and the bytes are the reference's."""
+"""Rows of 8-bit integers in a wire buffer: their values are preserved, and the bytes are those of the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def backend(request):
 
 @dataclass
 class Wire:
-    """A buffer, and where rows lie in it: in any order and with gaps, the last payload up to the buffer's end."""
+    """A buffer, and the places of rows in it: in any order and with gaps; the last payload ends with the buffer."""
 
     buffer: torch.Tensor
     payload_at: torch.Tensor
@@ -38,7 +38,7 @@ class Wire:
         return self.buffer, self.payload_at, self.params_at
 
     def gaps(self, width: int) -> torch.Tensor:
-        """Bytes in which no row lies."""
+        """The bytes that belong to no row."""
         free = torch.ones(self.buffer.numel(), dtype=torch.bool)
         free[self.payload_at[:, None] + torch.arange(width)] = False
         free[self.params_at[:, None] + torch.arange(PARAMS_BYTES)] = False
@@ -54,7 +54,7 @@ def make_wire(count: int, width: int) -> Wire:
 
 
 def rows_of(count: int, width: int) -> Int8Rows:
-    """Of every size, one of zeros, and one of all codes that there are."""
+    """Rows of every magnitude, one row of zeros, and one with all possible codes."""
     x = torch.randn(count, width) * 10.0 ** torch.linspace(-38, 37, count)[:, None]
     x[count // 2] = 0
     x[0] = torch.arange(width) % (2 * MOST_CODE + 1) - MOST_CODE
@@ -62,14 +62,14 @@ def rows_of(count: int, width: int) -> Int8Rows:
 
 
 def like(rows: Int8Rows) -> Int8Rows:
-    """Somewhere to decode to."""
+    """Space for decoded rows."""
     return Int8Rows(torch.full_like(rows.codes, 99), torch.full_like(rows.scale, 9.0))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_is_decoded_is_what_the_codes_stand_for(backend, width):
-    """In float32 without a rounding, and as codes and scales; rows beside them stay as they are."""
-    rows, chosen = rows_of(41, width), torch.tensor([20, 0, 7, 40, 8, 0])  # one of them twice
+    """Decoded as float32 without rounding, and as codes and scales; neighbouring rows stay unchanged."""
+    rows, chosen = rows_of(41, width), torch.tensor([20, 0, 7, 40, 8, 0])  # one row occurs twice
     wire = make_wire(chosen.numel(), width)
     assert encode_codes(rows, chosen, *wire.places, backend=backend) == 0
     assert bool((wire.gaps(width) == UNTOUCHED).all())
@@ -92,7 +92,7 @@ def test_bytes_are_those_of_the_reference(backend, width):
     expected, found = make_wire(257, width), make_wire(257, width)
     assert encode_codes(rows, chosen, *expected.places, backend="reference") == 1
     assert encode_codes(rows, chosen, *found.places, backend=backend) == 1
-    nan = torch.zeros(found.buffer.numel(), dtype=torch.bool)  # which NaN it is may differ
+    nan = torch.zeros(found.buffer.numel(), dtype=torch.bool)  # the bits of NaNs may differ
     nan[found.params_at[3] + torch.arange(PARAMS_BYTES)] = True
     assert torch.equal(found.buffer[~nan], expected.buffer[~nan])
     assert bool(found.buffer[nan].view(torch.bfloat16).isnan().all())
@@ -121,7 +121,7 @@ def test_a_row_in_trouble_is_counted_and_arrives_as_nan(backend, width):
 
 
 def test_rows_that_were_rounded_for_the_wire_are_told_apart(backend):
-    """A row between its smallest and its largest value has another zero-point."""
+    """A row with a grid between its smallest and its largest value has another zero-point."""
     x = torch.randn(30, 40)
     rows, wire = quantize_rows(x, key=KEY), make_wire(30, 40)
     given, others = torch.arange(0, 30, 3), torch.tensor([n for n in range(30) if n % 3])

@@ -1,4 +1,4 @@
-"""``HPCGNN_ISA`` is obeyed: in a fresh process the kernels of that instruction set run, and give the bits of the others."""
+"""``HPCGNN_ISA`` is obeyed: in a new process the kernels of that instruction set run, and give the same bits as the others."""
 
 from __future__ import annotations
 

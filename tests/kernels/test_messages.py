@@ -1,4 +1,4 @@
-"""Rows of a wire buffer: the bytes of the reference for whole matrices, in any places, and nothing beside them."""
+"""Rows of a wire buffer: the bytes of the reference for whole matrices, at any places, while other bytes stay unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backend(request):
 
 @dataclass
 class Wire:
-    """A buffer, and where rows lie in it."""
+    """A buffer, and the places of rows in it."""
 
     buffer: torch.Tensor
     payload_at: torch.Tensor
@@ -42,7 +42,7 @@ class Wire:
         return self.payload_at, self.params_at if bits <= 8 else None
 
     def gaps(self, width: int, bits: int) -> torch.Tensor:
-        """Bytes in which no row lies."""
+        """The bytes that belong to no row."""
         free = torch.ones(self.buffer.numel(), dtype=torch.bool)
         free[self.payload_at[:, None] + torch.arange(payload_bytes(width, bits))] = False
         if bits <= 8:
@@ -51,10 +51,10 @@ class Wire:
 
 
 def make_wire(count: int, width: int, bits: int, seed: int = 0) -> Wire:
-    """Places for ``count`` rows in a random order with random gaps; a payload ends where the buffer does."""
+    """Places for ``count`` rows in random order with random gaps; the last payload ends with the buffer."""
     rng = np.random.default_rng(seed)
-    starts = 4 * rng.permutation(count * 3)[:count]  # parameters first, a multiple of 4, with gaps
-    begin = 12 * count + 3  # payloads start at an odd place
+    starts = 4 * rng.permutation(count * 3)[:count]  # parameters come first, at multiples of 4, with gaps
+    begin = 12 * count + 3  # payloads begin at an odd place
     steps = payload_bytes(width, bits) + rng.integers(0, 9, count)
     places = begin + np.cumsum(steps) - payload_bytes(width, bits)
     size = int(places[-1]) + payload_bytes(width, bits) if count else begin
@@ -63,7 +63,7 @@ def make_wire(count: int, width: int, bits: int, seed: int = 0) -> Wire:
 
 
 def some_rows(width: int, count: int = 30) -> torch.Tensor:
-    """(count, width) of every kind: NaN and infinities in rows 3, 8 and 13."""
+    """(count, width) rows of every kind, with NaNs and infinities in rows 3, 8 and 13."""
     x = (
         torch.randn(count, width, generator=torch.Generator().manual_seed(width))
         * torch.logspace(-9, 9, count)[:, None]
@@ -76,7 +76,7 @@ def some_rows(width: int, count: int = 30) -> torch.Tensor:
 
 
 def encoded(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the reference makes of all rows: payload and parameters (as bytes), and the decoded rows."""
+    """The reference's results for all rows: payload and parameters (as bytes), and the decoded rows."""
     if bits == 32:
         return x.view(torch.uint8), torch.empty(0), x
     if bits == 16:
@@ -87,7 +87,7 @@ def encoded(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Bit for bit, but for which NaN it is."""
+    """Check equality bit for bit, except for the bits of NaNs."""
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(0).view(torch.int32), expected.nan_to_num(0).view(torch.int32))
 
@@ -127,8 +127,8 @@ def test_decodes_to_any_rows(backend, width, bits, accumulate):
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", BITS)
 def test_many_rows_there_and_back(backend, bits):
-    """Enough of them for several threads, and for stores that go past the caches."""
-    width, count = 64, 4_000 if backend == "triton" else 70_000  # few, as it is interpreted
+    """There are enough rows for several threads, and for stores past the caches."""
+    width, count = 64, 4_000 if backend == "triton" else 70_000  # few rows, because it is interpreted
     x = torch.randn(count, width, generator=torch.Generator().manual_seed(1))
     wire, rows = make_wire(count, width, bits), torch.randperm(count)
     assert encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=backend) == 0
@@ -166,7 +166,7 @@ def test_nothing_to_do(backend, bits, count, width):
 
 
 def test_what_is_counted_as_not_finite(backend):
-    """A row counts once; a finite number that bfloat16 cannot hold is an infinity only for the receiver."""
+    """A row counts once. A finite number that bfloat16 cannot hold becomes an infinity only for the receiver."""
     x = torch.ones(3, 20)
     x[1, 2:9] = torch.nan
     x[2, 19] = torch.finfo(torch.float32).max
@@ -212,7 +212,7 @@ def test_without_a_key_each_value_becomes_the_centre_of_its_cell(backend, width,
     in_float32 = scale * 1e-4 + x.abs() * 1e-6
     assert ((out - x).abs() <= scale / 2 + zero.abs() * 2**-8 + in_float32).all()
     code = ((x - zero) / scale.clamp(min=2**-110)).round().clamp(0, 2**bits - 1)
-    assert ((out - x).abs() <= (zero + code * scale - x).abs() + in_float32).all()  # there is none nearer
+    assert ((out - x).abs() <= (zero + code * scale - x).abs() + in_float32).all()  # no code is nearer
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -261,7 +261,7 @@ def test_without_a_key_what_becomes_of_unusual_rows(backend, bits):
     assert decoded(1 + 3 * 2**-8, 1 + 3 * 2**-8) == [1 + 2**-6] * 2
     assert str(decoded(-0.0, -0.0)) == "[0.0, 0.0]"
     assert decoded(3.4e38, 3.4e38) == [2.0**126] * 2
-    half = 2.0**126 / 2**bits  # of a cell
+    half = 2.0**126 / 2**bits  # half a cell
     assert decoded(-3.4e38, 3.4e38) == pytest.approx([half - 2.0**126, 2.0**126 - half], rel=1 / 128)
     assert decoded(0.0, 1e-40) == [2.0**-111] * 2  # half of the smallest scale
 
@@ -273,7 +273,7 @@ def test_without_a_key_what_becomes_of_unusual_rows(backend, bits):
 def test_without_a_key_the_rest_of_a_sum_shrinks_to_nothing(backend, bits, rounds, width, offset):
     x, rows = torch.randn(50, width, generator=torch.Generator().manual_seed(bits)) + offset, torch.arange(50)
     wire, kept = make_wire(50, width, bits), torch.zeros(50, width)
-    rest, noise = x.abs().max(), 4 * x.abs().max() * 2**-24  # of float32, in the running sum
+    rest, noise = x.abs().max(), 4 * x.abs().max() * 2**-24  # the error of float32 in the running sum
     for _ in range(rounds):
         encode_rows(x - kept, rows, bits, None, wire.buffer, *wire.at(bits), backend=backend)
         decode_rows(wire.buffer, *wire.at(bits), bits, kept, rows, True, backend=backend)
@@ -296,7 +296,7 @@ def received(x: torch.Tensor, bits: int) -> Wire:
 
 
 def assert_is_spmm_of_decoded(csr: Csr, x: torch.Tensor, bits: int, backend: str) -> None:
-    """Bit for bit that of decoded rows: by numba, as natively; the others have orders of their own."""
+    """Check equality bit for bit with spmm of decoded rows: by numba, and natively; other backends sum in another order."""
     wire, width = received(x, bits), x.shape[1]
     out = torch.randn(csr.num_rows, width, generator=torch.Generator().manual_seed(0))
     decoded = torch.empty(csr.num_cols, width)
@@ -310,7 +310,7 @@ def assert_is_spmm_of_decoded(csr: Csr, x: torch.Tensor, bits: int, backend: str
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("width", [*WIDTHS, 61, 63, 64, 128, 200, 512])
 def test_spmm_rows_is_spmm_of_decoded_rows(backend, width, bits, weighted):
-    most = 17 if backend == "triton" else 100  # few, as it is interpreted
+    most = 17 if backend == "triton" else 100  # few rows, because it is interpreted
     csr = random_csr([0, 1, 2, 7, min(30, most), 0, most, 3, 5, 8], 30, weighted)
     assert_is_spmm_of_decoded(csr, some_rows(width), bits, backend)
 
@@ -320,7 +320,7 @@ def test_spmm_rows_is_spmm_of_decoded_rows(backend, width, bits, weighted):
 def test_spmm_rows_adds_heavy_rows_in_the_same_segments(monkeypatch, backend, bits, weighted):
     segment = segment_entries()
     if backend == "triton":
-        segment = 20  # of its own, and few, as it is interpreted
+        segment = 20  # few entries, because it is interpreted
         monkeypatch.setattr(tasks, "SEGMENT", segment)
     csr = random_csr([2, segment + 1, 0, segment, 2 * segment + 5, 1], 500, weighted)
     assert_is_spmm_of_decoded(csr, torch.randn(500, 100), bits, backend)
@@ -328,7 +328,8 @@ def test_spmm_rows_adds_heavy_rows_in_the_same_segments(monkeypatch, backend, bi
 
 @pytest.mark.parametrize("bits", BITS)
 def test_spmm_rows_for_any_number_of_threads(backend, bits):
-    count, most, heavy = (60, 10, 30) if backend == "triton" else (3000, 40, 9000)  # few, as it is interpreted
+    # Few rows, because it is interpreted.
+    count, most, heavy = (60, 10, 30) if backend == "triton" else (3000, 40, 9000)
     lengths = np.random.default_rng(0).integers(0, most, count).tolist()
     csr, wire = random_csr([*lengths, heavy], 700, False), received(torch.randn(700, 40), bits)
     threads, results = torch.get_num_threads(), []
@@ -350,7 +351,7 @@ def test_spmm_rows_of_nothing(backend, bits, lengths, columns, width):
 
 
 def arguments() -> dict[str, object]:
-    """Right ones for both functions: 4 rows of 3 columns in 2 bits."""
+    """Correct arguments for both functions: 4 rows of 3 columns in 2 bits."""
     places = torch.arange(4) * 8
     return {"bits": 2, "buffer": torch.zeros(32, dtype=torch.uint8), "payload_at": places, "params_at": places + 4}
 

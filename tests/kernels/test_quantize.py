@@ -1,7 +1,7 @@
-"""Rows in few bits: the same bytes from every backend and instruction set, unbiased, within the proven variance.
+"""Quantized rows: the same bytes from every backend and instruction set, unbiased, within the proven variance.
 
 The draws are functions of fixed keys, so that a statistical test gives the same verdict every time. Its limits are five
-standard deviations: about one in two million samples of a fair coin lies beyond, and no test looks at more than 2000.
+standard deviations: about one in two million samples of a fair coin exceeds them, and no test looks at more than 2000.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcgnn.kernels.native import library
 
 BITS = [1, 2, 4, 8]
 WIDTHS = [1, 3, 16, 40, 100, 256, 602]
-# Without a library the first one fails: the tests' environment has a compiler.
+# Without a library the first one fails, because the tests' environment has a compiler.
 IMPLEMENTATIONS = [*(f"native {isa}" for isa in library.isas() or ["scalar"]), "jit", TRITON, "reference"]
 KEY = keyed.derive_key(1, 2, 3)
 INFINITY = float("inf")
@@ -34,7 +34,7 @@ LARGEST = 2.0**126
 
 @contextlib.contextmanager
 def using(implementation: str) -> Iterator[str]:
-    """The backend to ask for; within, the native one uses the instruction set that is named beside it."""
+    """The backend to ask for. Inside the context, the native one uses the instruction set named beside it."""
     backend, _, isa = implementation.partition(" ")
     caches = [library.isa, library.function]
     with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
@@ -56,7 +56,7 @@ def backend(request):
 
 
 def unusual_rows(width: int) -> torch.Tensor:
-    """Rows of every kind that :mod:`hpcgnn.kernels.messages` promises something about, (n, width)."""
+    """(n, width) rows of every kind for which :mod:`hpcgnn.kernels.messages` defines a result."""
     rng = np.random.default_rng(width)
     spread = rng.standard_normal(width)
     rows = [spread * 10.0**exponent for exponent in (-45, -42, -38, -33, -30, -10, 0, 5, 20, 37, 38)]
@@ -71,7 +71,7 @@ def unusual_rows(width: int) -> torch.Tensor:
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Bit for bit, but for which NaN it is."""
+    """Check equality bit for bit, except for the bits of NaNs."""
     patterns = {torch.float32: torch.int32, torch.bfloat16: torch.int16}.get(expected.dtype, expected.dtype)
     assert found.dtype == expected.dtype
     assert torch.equal(found.isnan(), expected.isnan())
@@ -187,7 +187,8 @@ def rounded_up(key: int, rows: int, width: int, bits: int, backend: str = "auto"
 
 @pytest.mark.parametrize("bits", BITS)
 def test_noise_is_fair_and_shared_by_no_two_elements(backend, bits):
-    up = rounded_up(KEY, 400, 300, bits, backend).double() * 2 - 1  # (400, 300) of -1 and 1: standard deviation 1
+    # (400, 300) values of -1 and 1, with standard deviation 1
+    up = rounded_up(KEY, 400, 300, bits, backend).double() * 2 - 1
     assert up.mean(1).abs().max() < 5 / 300**0.5
     assert up.mean(0).abs().max() < 5 / 400**0.5
     between_rows = up @ up.T / 300
@@ -224,7 +225,7 @@ def test_unbiased(backend, bits):
     fraction = ((x - zero) / scale) % 1
     deviation = scale * (fraction * (1 - fraction) / draws).sqrt()
     assert ((total / draws - x).abs() <= 5 * deviation + scale / 2**16).all()
-    assert deviation.max() < scale.max() / 45  # sharp enough: rounding to nearest is off by up to scale / 2
+    assert deviation.max() < scale.max() / 45  # precise enough: rounding to the nearest would be off by up to scale / 2
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -245,7 +246,7 @@ def test_variance_of_an_element_is_at_most_a_quarter_of_the_squared_scale(backen
     draws = keys * copies
     x = torch.randn(5, 40, generator=torch.Generator().manual_seed(bits)) ** 3
     x[0] = 0.5
-    x[0, :2] = torch.tensor([0, 2**bits - 1])  # half-way: the worst
+    x[0, :2] = torch.tensor([0, 2**bits - 1])  # half-way between two steps, the worst case
     squares = torch.zeros(5, 40, dtype=torch.float64)
     for key in range(keys):
         payload, params = quantize(x.repeat(copies, 1), bits, key, backend=backend)

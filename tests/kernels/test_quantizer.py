@@ -1,4 +1,4 @@
-"""What a step has quantized is found again, and products of it have the gradients of float32, but for noise of mean 0.
+"""Matrices that a step has quantized are found again, and their products have float32's gradients, except for noise of mean 0.
 
 Statistical tests draw with fixed keys, so that they give the same verdict every time.
 """
@@ -18,7 +18,7 @@ from hpcgnn.kernels.int8 import Int8Rows, quantize_rows
 from hpcgnn.kernels.quantizer import CacheCounts, Quantizer
 
 KEY = keyed.derive_key(8, 8)
-KEYS = 64  # so many runs are averaged: their noise is an eighth of one run's
+KEYS = 64  # number of runs that are averaged: their noise is an eighth of that of one run
 WEIGHTS = [None, "stored", "one", "heads"]
 HEADS = 4
 
@@ -30,14 +30,14 @@ def backend(request):
 
 @pytest.fixture
 def quantizer():
-    """In the middle of a run."""
+    """A quantizer in the middle of a run."""
     made = Quantizer("native")
     made.begin(KEY)
     return made
 
 
 def is_near(rows: Int8Rows, x: torch.Tensor) -> bool:
-    """Return whether the rows are those of ``x``: a step of the grid is what rounding at random may take."""
+    """Return whether the rows are within a step of those of ``x``, as random rounding allows."""
     return bool(((rows.float() - x).abs() <= rows.scale[:, None]).all())
 
 
@@ -46,7 +46,7 @@ def assert_same(found: Int8Rows, expected: Int8Rows) -> None:
     assert torch.equal(found.scale, expected.scale)
 
 
-# -- what is remembered ------------------------------------------------------------------------------------------------
+# -- reuse -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_is_quantized_once(quantizer):
@@ -94,13 +94,13 @@ def test_another_factor_is_another_matrix(quantizer):
 
 def test_a_factor_that_is_gone_is_not_no_factor(quantizer):
     x = torch.randn(20, 16)
-    quantizer.rows(x, torch.full((20,), 3.0))  # of which nobody keeps the factor
+    quantizer.rows(x, torch.full((20,), 3.0))  # the caller drops this factor
     assert quantizer.find(x) is None
     assert is_near(quantizer.rows(x), x)
 
 
 def test_an_entry_ends_with_its_tensor(quantizer):
-    """Without a collection of garbage: nothing here keeps the tensor, or is in a cycle with it."""
+    """This needs no garbage collection, because no object keeps the tensor or forms a cycle with it."""
     x, factor = torch.randn(200, 16), torch.rand(200)
     gone, rows = weakref.ref(x), quantizer.rows(x, factor)
     codes, factors = weakref.ref(rows.codes), weakref.ref(factor)
@@ -113,12 +113,13 @@ def test_an_entry_ends_with_its_tensor(quantizer):
 
 
 def test_memory_of_a_tensor_that_ended_is_counted_no_more(quantizer):
-    for _ in range(50):  # tensors that come to have the same address and id
+    for _ in range(50):  # some of these tensors get the same address and id
         x = torch.randn(20, 16)
         assert quantizer.find(x) is None
         assert is_near(quantizer.rows(x), x)
     assert quantizer.counts.quantized == 50
-    assert quantizer.counts.most_bytes <= 2 * (20 * 16 + 4 * 20)  # the next one is there before its name is given
+    # The next tensor exists before the name is bound to it.
+    assert quantizer.counts.most_bytes <= 2 * (20 * 16 + 4 * 20)
 
 
 def test_an_entry_that_is_replaced_is_counted_no_more(quantizer):
@@ -141,7 +142,7 @@ def test_another_step_knows_nothing_of_the_last_one(quantizer):
     del rows
     assert codes() is None
     assert not torch.equal(quantizer.rows(x).codes, quantize_rows(x, key=keyed.derive_key(KEY, 1)).codes)
-    del x  # after the table was emptied once, its first entry's end is nobody's business
+    del x  # after the table was emptied once, the end of its first entry must have no effect
     assert quantizer.rows(torch.randn(20, 16)) is not None
 
 
@@ -168,7 +169,7 @@ def test_to_the_nearest_there_is_no_noise():
 
 
 def off(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Relative to the norm."""
+    """The difference relative to the norm."""
     return float((found.double() - exact.double()).norm() / exact.double().norm())
 
 
@@ -177,7 +178,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def some_csr(rows: int = 60, columns: int = 40, entries: int = 500) -> Csr:
-    """Not square, with duplicates, and empty rows and columns."""
+    """A matrix that is not square, with parallel entries, empty rows and empty columns."""
     rng = np.random.default_rng(3)
     row = np.sort(rng.integers(1, rows, entries))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=rows))))
@@ -185,7 +186,7 @@ def some_csr(rows: int = 60, columns: int = 40, entries: int = 500) -> Csr:
 
 
 def dense_results(quantizer: Quantizer | None) -> dict[str, torch.Tensor]:
-    """Of one product and its gradients; without a quantizer in float64."""
+    """The results of a product and its gradients; in float64 without a quantizer."""
     kind = torch.float32 if quantizer else torch.float64
     shapes = {"x": (300, 96), "weight": (96, 40), "bias": (40,), "plus": (300, 40)}
     given = {name: numbers(*shape, seed=n).to(kind) for n, (name, shape) in enumerate(shapes.items())}
@@ -197,7 +198,7 @@ def dense_results(quantizer: Quantizer | None) -> dict[str, torch.Tensor]:
 
 
 def spmm_results(quantizer: Quantizer | None, weights: str | None = "heads") -> dict[str, torch.Tensor]:
-    """The same of an aggregation."""
+    """The same for an aggregation."""
     kind = torch.float32 if quantizer else torch.float64
     csr, x = some_csr(), numbers(40, 24 * HEADS).to(kind).requires_grad_()
     shape = (csr.num_entries, HEADS) if weights == "heads" else (csr.num_entries,)
@@ -211,7 +212,7 @@ def spmm_results(quantizer: Quantizer | None, weights: str | None = "heads") -> 
 
 
 def averages(results, count: int) -> dict[str, torch.Tensor]:
-    """Over so many steps, each with noise of its own."""
+    """The averages over this many steps, each with its own noise."""
     sums: dict[str, torch.Tensor] = {}
     for key in range(count):
         quantizer = Quantizer("native")
@@ -228,7 +229,7 @@ def test_products_and_gradients_are_near_those_of_float32(backend):
     assert 1e-4 < errors["y"] < 0.02
     assert 1e-4 < errors["x"] < 0.02
     assert 1e-4 < errors["weight"] < 0.02
-    assert max(errors["bias"], errors["plus"]) < 1e-6  # which are no products
+    assert max(errors["bias"], errors["plus"]) < 1e-6  # these are not products
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -281,7 +282,7 @@ def test_an_aggregation_with_constant_weights_keeps_nothing_of_its_rows(quantize
 
 
 def test_a_gradient_of_two_products_is_quantized_once(quantizer):
-    """Tango's other use of its cache: the gradients of an operator's inputs are all made from one of its result."""
+    """Tango's other use of its cache: the gradients of an operator's inputs are all computed from one gradient of its result."""
     x, weights = numbers(300, 96).requires_grad_(), numbers(2, 96, 40, seed=1).requires_grad_()
     y = integers.dense(x, weights[0], None, None, quantizer) + integers.dense(x, weights[1], None, None, quantizer)
     quantizer.take_counts()

@@ -1,4 +1,4 @@
-"""One body for every backend: against dense products, on the shapes that break kernels."""
+"""One test body for every backend, compared with dense products, with shapes that are difficult for kernels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WIDTHS = [1, 3, 16, 40, 100, 256, 602]
 
 @pytest.fixture(params=BACKENDS)
 def backend(request):
-    """Every backend; the native one was built with the package, as the tests' environment has a compiler."""
+    """Every backend. The native one was built with the package, because the tests' environment has a compiler."""
     return resolve(request.param)
 
 
 def random_csr(rows: int, cols: int, entries: int, seed: int = 0, dtype: torch.dtype = torch.float32):
-    """A matrix with duplicates and, beside it, its weights and its dense form with and without them."""
+    """A matrix with parallel entries, its weights, and its dense form with and without them."""
     rng = np.random.default_rng(seed)
     row, col = np.sort(rng.integers(0, rows, entries)), rng.integers(0, cols, entries)
     weight = torch.from_numpy(rng.standard_normal(entries)).to(dtype)
@@ -52,7 +52,7 @@ def test_transpose_with_weights(backend):
     csr, weight, _, weighted = random_csr(50, 40, 300)
     x = torch.randn(50, 7)
     torch.testing.assert_close(spmm(csr.with_weight(weight).transpose(), x, backend=backend), weighted.T @ x)
-    other = csr.with_weight(weight * 2)  # shares the structure of the transpose, not its values
+    other = csr.with_weight(weight * 2)  # shares the structure of the transpose, but not its values
     torch.testing.assert_close(spmm(other.transpose(), x, backend=backend), 2 * weighted.T @ x)
 
 
@@ -75,7 +75,7 @@ def test_accumulates_into_out_or_overwrites_it(backend):
 @pytest.mark.parametrize("heads", [None, 1, 2])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_reductions_with_weights_and_heads(backend, reduce, heads, width):
-    """Against a loop over rows, also added to what is there."""
+    """Compared with a loop over rows; also added to earlier values."""
     width = width * (heads or 1)
     csr, weight, _, _ = random_csr(20, 30, 90, dtype=torch.float64)
     weight = weight if heads is None else torch.randn(90, heads, dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_out_must_not_be_x():
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_long_rows_are_summed_in_segments_in_every_backend(reduce, accumulate):
-    """A row of several segments, one of exactly a segment, short ones between them."""
+    """The matrix has a row of several segments, a row of exactly one segment, and short rows in between."""
     segment = segment_entries()
     lengths = torch.tensor([3, 2 * segment + 5, 0, segment, segment + 1, 2])
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
@@ -151,7 +151,9 @@ def test_tuning_does_not_change_a_bit_in_the_same_order(monkeypatch, tuning, wid
     weight = torch.randn(9000, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
 
     def expected_of(matrix: Csr, values: torch.Tensor | None) -> torch.Tensor:
-        """What numba gives; of bytes, whose products native fuses with their sums, what native gives as it is by default."""
+        """numba's result; for bytes, whose products the native kernel fuses with their sums, the native kernel's default
+        result.
+        """
         expected = spmm(matrix, x, values, scale=scale, backend="jit")
         if dtype != torch.int8:
             return expected
@@ -166,7 +168,7 @@ def test_tuning_does_not_change_a_bit_in_the_same_order(monkeypatch, tuning, wid
         assert (packed is not None) == (TUNINGS[tuning].hot_bytes > 0)
         out = torch.full_like(expected, torch.nan)
         native_spmm.spmm(csr, values, x, scale, False, out, TUNINGS[tuning])
-        if values is None and packed is not None:  # ones are added in another, fixed order
+        if values is None and packed is not None:  # sums of ones have another, fixed order
             hot = packed.hot
             columns = torch.where(hot.indices < 0, hot.columns[(~hot.indices).clamp(min=0).long()], hot.indices)
             expected = expected_of(Csr(csr.indptr, columns, 400), None)
@@ -174,7 +176,7 @@ def test_tuning_does_not_change_a_bit_in_the_same_order(monkeypatch, tuning, wid
 
 
 def test_matrices_go_when_they_are_dropped():
-    """Without waiting for a garbage collection: a gradient of gather_rows makes one a call."""
+    """This needs no garbage collection: a gradient of gather_rows creates a matrix in each call."""
     csr, weight, _, _ = random_csr(20, 30, 90)
     spmm(csr, torch.ones(30, 2))
     csr.transpose().transpose_order  # noqa: B018  # caches
@@ -204,7 +206,7 @@ def test_hot_columns_are_those_that_most_entries_name():
     hot = csr.hot_columns(most=2, least_uses=2)
     assert hot.columns.tolist() == [3, 1]
     assert hot.indices.tolist() == [~0, ~1, ~0, ~0, 0, ~0, ~1, 2, ~0]
-    assert csr.hot_columns(most=1, least_uses=6) is None  # too few entries would gain
+    assert csr.hot_columns(most=1, least_uses=6) is None  # too few entries would benefit
     grouped = csr.hot_columns(most=2, least_uses=2, grouped=True)
     assert grouped.indices.tolist() == [~0, ~0, ~0, ~1, 0, ~0, ~0, ~1, 2]
 
@@ -271,7 +273,7 @@ def test_wrong_matrices_are_refused_by_name(arguments, named):
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_what_is_written_to_the_given_arrays_later_changes_no_matrix(kind):
-    """It would be read by compiled code, which looks at no index."""
+    """Compiled code would read the changed arrays without checking the indices."""
     given = np.array([0, 2, 3]), np.array([1, 0, 1], np.int32), np.array([1.0, 2.0, 3.0], np.float32)
     if kind == "torch":
         given = tuple(torch.tensor(values) for values in given)

@@ -1,4 +1,4 @@
-"""All kernels in Triton compile for GPUs of NVIDIA and AMD as they are started: a compiler is all that takes, and no GPU."""
+"""All kernels in Triton compile for GPUs of NVIDIA and AMD as they are started. This needs a compiler, but no GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = {
 def test_every_kernel_compiles(target, tmp_path):
     program = Path(__file__).with_name("compile_for_gpus.py")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # nothing is found there: all is compiled
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # an empty cache, so that all kernels are compiled
     result = subprocess.run([sys.executable, program, target], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-4000:]
     compiled = [line.split() for line in result.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Why kernels in Triton cannot run somewhere, in words that follow "but"."""
+"""The reasons why kernels in Triton cannot run, as words that follow "but"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to the kernels for GPUs that messages and matrices between layers go through: bits, tiles, alignments."""
+"""Tests of the GPU kernels for messages and for matrices between layers: bits, tiles, alignments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hpcgnn.kernels.packing import payload_bytes
 from hpcgnn.kernels.triton import tasks, tiles, words
 
 BITS = [1, 2, 4, 8, 16, 32]
-WIDTHS = [1, 33, 129, 1500]  # the ones between: of blocks of 16 * (8 / bits) columns and one more
+WIDTHS = [1, 33, 129, 1500]  # the others: full blocks of 16 * (8 / bits) columns and one more column
 KEY = keyed.derive_key(7, 8, 9)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Several programs for a few rows, as on a GPU."""
+    """Use small tiles, so that a few rows need several programs, as on a GPU."""
     monkeypatch.setattr(tiles, "_INTERPRETED", 512)
 
 
 def rows_of_every_size(count: int, width: int) -> torch.Tensor:
-    """(count, width), among them rows of the largest, of tiny and of equal values, and one with a NaN."""
+    """(count, width) rows, among them rows of the largest, of tiny and of equal values, and one with a NaN."""
     x = torch.randn(count, width, generator=torch.Generator().manual_seed(width))
     x *= torch.logspace(-30, 30, count)[:, None]
     x[1], x[2], x[3] = 3.4e38, -0.0, 1e-45
@@ -34,7 +34,7 @@ def rows_of_every_size(count: int, width: int) -> torch.Tensor:
 
 
 def places(count: int, width: int, bits: int, gap: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Offsets of payloads, each ``gap`` bytes behind the last, and of parameters; and the size of a buffer for them."""
+    """The offsets of payloads, with ``gap`` bytes between them, and of parameters; and the size of a buffer for them."""
     step = payload_bytes(width, bits) + gap
     start = -(-count * step // 4) * 4
     return torch.arange(count) * step, start + torch.arange(count) * (4 + gap), start + count * (4 + gap)
@@ -62,7 +62,7 @@ def test_several_programs_write_and_read_the_bytes_of_the_native_kernels(small_t
 
 
 def test_counts_stay_on_the_device():
-    """A number would be waited for."""
+    """Reading a number would wait for the device."""
     x, rows = torch.ones(3, 5), torch.arange(3)
     for bits in BITS:
         payload_at, params_at, size = places(3, 5, bits, 0)
@@ -94,7 +94,7 @@ def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_sums_of_rows_in_few_bits_are_those_of_decoded_rows_with_hubs(monkeypatch, bits):
-    """Hubs whose rows are cut into parts, between other rows."""
+    """The rows of hubs are cut into parts; other rows lie in between."""
     monkeypatch.setattr(tasks, "SEGMENT", 8)
     rng, width = np.random.default_rng(bits), 70
     lengths = [0, 9, 3, 8, 40, 0, 17, 1]
@@ -143,7 +143,7 @@ def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(small_t
 def test_bfloat16_in_several_programs(monkeypatch):
     monkeypatch.setattr(tiles, "_INTERPRETED", 64)
     for count in (63, 64, 65, 500):
-        x = 1 + torch.arange(count)[None] / 256  # every other one is a tie
+        x = 1 + torch.arange(count)[None] / 256  # every other value is a tie
         assert torch.equal(pack_bf16(x, backend=TRITON), x.bfloat16())
 
 

@@ -1,4 +1,4 @@
-"""What is particular to the sparse kernels in Triton: hubs that several tasks sum, bits of the other backends, plans."""
+"""Tests of the sparse kernels in Triton: hubs that several tasks sum, the same bits as other backends, plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcgnn.kernels.triton import tasks as tasks_module
 from hpcgnn.kernels.triton.tasks import plan_of, vector
 
 pytestmark = pytest.mark.skipif(not launch.interprets(), reason="some are given tensors of the host")
-SEGMENT = 64  # instead of what is good for a GPU: the interpreter takes its time over each entry
+SEGMENT = 64  # smaller than for a GPU, because the interpreter needs time for each entry
 LENGTHS = [3, 2 * SEGMENT + 5, 0, SEGMENT, SEGMENT + 1, 2, 0, 40]
 COLUMNS = 50
 
@@ -33,7 +33,7 @@ def csr_of(lengths: list[int], columns: int = COLUMNS) -> Csr:
 
 
 def segments(csr: Csr, row: int) -> list[slice]:
-    """Entries of a row, as its tasks have them."""
+    """The entries of a row, as divided among its tasks."""
     begin, end = csr.indptr[row : row + 2].tolist()
     return [slice(first, min(first + SEGMENT, end)) for first in range(begin, end, SEGMENT)]
 
@@ -53,7 +53,7 @@ def test_tasks_cover_each_entry_once_and_each_row():
     )
     assert max(tasks.length.tolist()) == SEGMENT
     whole = tasks.length[tasks.parts :].tolist()
-    assert whole == sorted(whole, reverse=True)  # less than a window of rows
+    assert whole == sorted(whole, reverse=True)  # fewer rows than a window has
     assert torch.equal(plan_of(csr).entry_rows, csr.entry_rows(torch.int32))
 
 
@@ -74,7 +74,7 @@ def test_one_plan_for_a_structure_that_goes_with_it():
 @pytest.mark.parametrize("heads", [None, 1, 2])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_sums_have_the_bits_of_a_loop_over_entries(accumulate, heads, kind):
-    """Also where a row is several tasks: each starts from nothing, and they are added in order."""
+    """A row may be divided among several tasks: each starts from 0, and their sums are added in order."""
     csr, dtype = csr_of([*LENGTHS, 17]), getattr(torch, kind)
     sums = torch.float64 if kind == "float64" else torch.float32
     x, scale = (torch.randn(COLUMNS, 6) * 20).to(dtype), torch.rand(COLUMNS) if kind == "int8" else None
@@ -121,8 +121,8 @@ def test_dot_products_have_the_bits_of_the_native_kernel(heads, columns, dtype):
 def test_hubs_of_entries(heads, dtype):
     csr = csr_of([3, 5 * SEGMENT + 7, 0, SEGMENT + 1, 9])
     scores = torch.randn(csr.num_entries, heads, dtype=dtype) * 4
-    scores[csr.indptr[1] + 3 * SEGMENT] = 60  # every other part's largest is far below the hub's
-    scores[csr.indptr[3] : csr.indptr[3] + SEGMENT] = -torch.inf  # a part of nothing
+    scores[csr.indptr[1] + 3 * SEGMENT] = 60  # the largest score of every other part is far below that of the hub
+    scores[csr.indptr[3] : csr.indptr[3] + SEGMENT] = -torch.inf  # a part without finite scores
     rtol, atol = (1e-6, 1e-7) if dtype == torch.float32 else (1e-13, 1e-15)
     alpha = edge_softmax(csr, scores, TRITON)
     exact = edge_softmax(csr, scores.double(), "reference")
@@ -152,7 +152,7 @@ def test_the_exponential_is_accurate_to_2e_7():
     csr = Csr(torch.arange(0, 4_003, 2), torch.zeros(4_002, dtype=torch.int32), 1)
     found = edge_softmax(csr, torch.stack((differences, torch.zeros(2_001)), 1).flatten(), TRITON)[::2]
     exact = torch.exp(differences.double())
-    assert (found / (exact / (1 + exact)) - 1).abs().max() < 4e-7  # with the sum and the division
+    assert (found / (exact / (1 + exact)) - 1).abs().max() < 4e-7  # including the errors of the sum and of the division
     below = edge_softmax(csr_of([2]), torch.tensor([-87.1, 0.0]), TRITON)
     assert below.tolist() == [0, 1]
 

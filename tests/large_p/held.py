@@ -1,4 +1,4 @@
-"""What an object holds, in bytes, and what reaches it through others."""
+"""The bytes that an object holds, directly and through other objects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _OF_ALL = (ModuleType, type, FrameType, BuiltinFunctionType, torch.dtype, torch.
 
 
 def held_bytes(thing: Any, *, without: tuple[type, ...] = ()) -> int:
-    """Bytes of arrays, tensors, tables and numbers that ``thing`` reaches, each once. Code, and what is of a type in ``without``,
-    does not count."""
-    seen: dict[int, Any] = {}  # the objects as well: a number of one that has gone would be given to another
-    memory: dict[int, int] = {}  # of arrays and tensors, by address: several may be views of the same
+    """The bytes of arrays, tensors, tables and numbers that can be reached from ``thing``, each counted once. Code, and objects
+    of a type in ``without``, do not count.
+    """
+    seen: dict[int, Any] = {}  # keeps the objects alive: the id of a freed object could be reused
+    memory: dict[int, int] = {}  # arrays and tensors by address, because several may be views of the same memory
     tables, left = 0, [thing]
     while left:
         each = left.pop()

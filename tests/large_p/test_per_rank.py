@@ -1,4 +1,4 @@
-"""What a rank imports, and what it holds when there are many of them."""
+"""The modules that a rank imports, and the memory that it holds when there are many ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.train.run_config import RunConfig
 
 RANKS = (4, 16, 64)
-NODES = 8  # of a rank, each with an edge from the part before and the part behind its own
+NODES = 8  # nodes of a rank, each with an edge from the part before and the part after its own
 SETTINGS = {
     "exact": {},
     "two bits": {"bits": "2"},
@@ -37,7 +37,7 @@ SETTINGS = {
     "attention": {"model": "gat", "heads": 2},
     "nodes": {"node_aware": "on"},
 }
-# Each takes a rank megabytes and tenths of a second.
+# Each of these modules takes megabytes and tenths of a second on each rank.
 NEEDLESS = {"scipy", "numba", "networkx", "sklearn", "matplotlib", "pandas", "torch_geometric", "triton", "sympy"}
 NEEDLESS |= {"torch._dynamo", "torch._inductor"}
 TRAIN = """
@@ -57,13 +57,14 @@ def test_a_rank_imports_nothing_that_its_training_does_not_need(tmp_path):
     path = tmp_path / "parts.h5"
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(path, graph, np.zeros(graph.num_nodes, np.int64), 1)
-    with PartsFile(path) as parts:  # with its plan, as `hpcgnn partition` leaves it
+    with PartsFile(path) as parts:  # with a plan, as `hpcgnn partition` writes it
         plan_pieces.make(parts, "hybrid", tmp_path, 0)
     plan_store.add_plan(path, "hybrid", tmp_path)
     command = [sys.executable, "-c", TRAIN, str(path), "--out", str(tmp_path / "run")]
     modules = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert "torch" in modules
-    needless = NEEDLESS if resolve() == "native" else NEEDLESS - {"numba"}  # without a compiler, numba has the kernels
+    # Without a compiler, numba provides the kernels.
+    needless = NEEDLESS if resolve() == "native" else NEEDLESS - {"numba"}
     assert needless & set(modules) == set()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert 0 < summary["private_memory_bytes_per_rank"] <= summary["peak_memory_bytes_per_rank"]
@@ -71,7 +72,7 @@ def test_a_rank_imports_nothing_that_its_training_does_not_need(tmp_path):
 
 
 def ring(path: Path, parts: int) -> Path:
-    """A parts file in which every rank has as much to do, and as many partners, whatever their number is."""
+    """A parts file in which every rank has the same work and the same number of partners, whatever the number of ranks."""
     nodes = NODES * parts
     node = np.arange(nodes)
     edges = np.stack((np.concatenate(((node + NODES) % nodes, (node - NODES) % nodes)), np.tile(node, 2)))
@@ -81,7 +82,7 @@ def ring(path: Path, parts: int) -> Path:
 
 
 def held_by_a_rank(path: Path, parts: int, settings: dict[str, Any]) -> int:
-    """Bytes after two epochs, of rank 0 and a rank like all others, whichever holds more."""
+    """The bytes held after two epochs by rank 0 or by a typical rank, whichever holds more."""
     config = RunConfig.from_settings({"layers": 2, "hidden": 8, "epochs": 3, "eval_every": 1} | settings)
     costs = LinkCosts({"node": 1e-9, "network": 1e-8}, {"node": 1e-6, "network": 1e-5})
 
@@ -93,7 +94,7 @@ def held_by_a_rank(path: Path, parts: int, settings: dict[str, Any]) -> int:
         for _ in range(2):
             trainer.run_epoch()
         messages.drain()
-        # Without that in which all ranks of a process meet.
+        # Without the objects through which all ranks of a process meet.
         return held_bytes(trainer, without=(Meeting,)) if world.rank in (0, parts // 2) else 0
 
     return max(on_threads(parts, program))
@@ -107,7 +108,7 @@ def test_what_a_rank_holds_grows_no_faster_than_there_are_ranks(tmp_path, monkey
         monkeypatch.setenv(RANKS_PER_NODE, "2")
     held = [held_by_a_rank(ring(tmp_path / f"{parts}.h5", parts), parts, SETTINGS[name]) for parts in RANKS]
     few, many = np.diff(held) / np.diff(RANKS)
-    assert 0 < many < 2 * max(few, 100), held  # squares would make it four times as steep
+    assert 0 < many < 2 * max(few, 100), held  # quadratic growth would make it four times as steep
     assert many < 4096, held  # 32 MiB with 8,192 ranks
 
 

@@ -1,4 +1,4 @@
-"""`hpcgnn launch` on this machine: each MPI's flags, and a process that is the launcher's in all that one sees of it."""
+"""`hpcgnn launch` on this machine: each MPI's options, and a process that behaves like the launcher in every respect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_hydra() -> None:
 
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """``launcher(kind)``: MPIEXEC is one that says it is of this kind, on a machine of eight cores."""
+    """``launcher(kind)``: MPIEXEC is a launcher of this kind, on a machine with eight cores."""
     monkeypatch.setattr(mpiexec, "usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
@@ -72,7 +72,9 @@ def test_the_launchers_own_flags_are_chosen(kind: str, launcher) -> None:
 
 
 def test_threads(launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Those asked for, else the environment's, else the cores of a host divided by its ranks; too many are not bound."""
+    """The number is the one asked for, else that of the environment, else the cores of a host divided by its ranks. Too many
+    threads are not bound.
+    """
     launcher("Open MPI")
     assert mpiexec.command(3)[1] == "OMP_NUM_THREADS=2"
     assert mpiexec.command(16)[1] == "OMP_NUM_THREADS=1"
@@ -159,7 +161,7 @@ def test_torch_is_not_imported() -> None:
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_ranks_have_their_threads_and_leave_their_exit_code() -> None:
-    # One write: what two ranks write at once may be mixed, call by call.
+    # A single write, because two writes of two ranks at the same time may be mixed.
     script = "import os; from mpi4py import MPI; said = f'{MPI.COMM_WORLD.size} {os.environ[\"OMP_NUM_THREADS\"]}\\n'"
     script += "; os.write(1, said.encode()); MPI.Finalize(); raise SystemExit(7)"
     done = launch("-n", "2", "-t", "3", "--", sys.executable, "-c", script)
@@ -171,7 +173,7 @@ def test_ranks_have_their_threads_and_leave_their_exit_code() -> None:
 @pytest.mark.launches
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signals_reach_the_ranks(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGUSR1, on which training writes a checkpoint, by way of the launcher; at SIGTERM it ends them."""
+    """The launcher forwards SIGUSR1, on which training writes a checkpoint, and ends the ranks at SIGTERM."""
     from rank_pool import ranks_of
 
     require(Path("/proc/self/environ").exists(), "/proc")

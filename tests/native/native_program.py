@@ -1,4 +1,6 @@
-"""The C++ test program of the native kernels: built with the library it tests, for this machine or another, and run."""
+"""The C++ test program of the native kernels: it is built with the library under test, for this machine or another one, and
+run.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-OPENMP = HERE / "openmp" / "runtime.cpp"  # OpenMP that ThreadSanitizer can look into, which libgomp is not
-BUILDS = ROOT / "build" / "native"  # kept: compiling takes minutes, and is left out where nothing has changed
+OPENMP = HERE / "openmp" / "runtime.cpp"  # an OpenMP that ThreadSanitizer can examine, unlike libgomp
+BUILDS = ROOT / "build" / "native"  # kept, because compiling takes minutes and is skipped if nothing has changed
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a run printed.
+    """The output of a run.
 
-    usable: the instruction sets that this CPU, or the one that qemu stands for, could run.
-    digests: part of the program -> instruction set -> (how many results, digest of their bits).
+    usable: the instruction sets that this CPU, or the one that qemu emulates, can run. digests: part of the program ->
+    instruction set -> (number of results, digest of their bits).
     """
 
     usable: list[str]
@@ -34,7 +36,9 @@ class Report:
 
 
 def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], flags: str) -> Path:
-    """``native/`` for ``machine``, in a folder called ``name``; of ``isas`` only, because each takes half a minute."""
+    """Build ``native/`` for ``machine``, in a folder called ``name``. isas: build only these, because each takes
+    half a minute.
+    """
     library = BUILDS / name / "_native.so"
     if not _is_newer(library, (path for path in (ROOT / "native").iterdir() if path.is_file())):
         command = [sys.executable, ROOT / "native" / "build.py", "--output", library, "--isas", ",".join(isas)]
@@ -43,7 +47,9 @@ def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], f
 
 
 def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] = ()) -> Path:
-    """The test program, in a folder called ``name``; with ``others``, whose functions a library gets before its own."""
+    """Build the test program in a folder called ``name``. others: sources whose functions replace those that the
+    library calls.
+    """
     program = BUILDS / name / "test_kernels"
     sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), *others]
     if not _is_newer(program, [*sources, *(ROOT / "native").glob("*.h"), Path(__file__)]):
@@ -59,7 +65,7 @@ def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] =
 
 
 def is_built(name: str, others: Sequence[Path] = ()) -> bool:
-    """Return whether library and program in the folder ``name`` are there, and newer than what they are made of."""
+    """Return whether library and program in the folder ``name`` exist, and are newer than their sources."""
     sources = [path for folder in (ROOT / "native", HERE) for path in folder.iterdir() if path.is_file()]
     return all(_is_newer(BUILDS / name / built, [*sources, *others]) for built in ("_native.so", "test_kernels"))
 
@@ -67,8 +73,8 @@ def is_built(name: str, others: Sequence[Path] = ()) -> bool:
 def run(
     program: Path, library: Path, isas: Sequence[str] = (), emulator: Sequence[str] = (), **environment: str
 ) -> Report:
-    """Run the program, under ``emulator`` if given; fails with its words if a kernel is wrong."""
-    # Threads outnumber the cores in places, and waiting ones must not spin there.
+    """Run the program, under ``emulator`` if given; if a kernel is wrong, the test fails with the program's output."""
+    # There are more threads than cores in some places, and waiting threads must not spin there.
     inherited = {name: value for name, value in os.environ.items() if name not in ("HPCGNN_ISA", "HPCGNN_PART")}
     env = inherited | {"OMP_WAIT_POLICY": "passive"} | environment
     command = [*emulator, str(program), str(library), *isas]

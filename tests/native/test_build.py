@@ -1,4 +1,4 @@
-"""native/build.py: what is compiled by which compiler."""
+"""native/build.py: the files that are compiled, and the compilers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ done
 echo "$@" >> {log}
 """
 
-# Of each instruction set: source, the flag that it needs, and by what isa.cpp knows that it is there.
+# For each instruction set: the source, the flag that it needs, and the macro by which isa.cpp knows that it was compiled.
 EXTRA = {
     "avx2": [("int8_dot.cpp", "-mavxvnni", "-DHPCGNN_HAS_DOT_avx2")],
     "avx512": [
@@ -33,10 +33,10 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    """native/build.py, which is in no package."""
+    """The module native/build.py, which belongs to no package."""
     spec = importlib.util.spec_from_file_location("build", ROOT / "native" / "build.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their annotations
+    sys.modules[spec.name] = module  # its dataclasses look up their annotations there
     spec.loader.exec_module(module)
     return module
 
@@ -46,7 +46,7 @@ def build() -> ModuleType:
 def test_an_old_compiler_leaves_out_the_kernels_that_it_does_not_know(
     build: ModuleType, tmp_path: Path, isa: str, refused: str
 ) -> None:
-    """And only those."""
+    """Only these kernels are left out."""
     compiler, log = tmp_path / "c++", tmp_path / "log"
     compiler.write_text(SCRIPT.format(refused=refused, log=log))
     compiler.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A changed signature fails the build, or the load, or raises: it never reaches memory."""
+"""A changed signature makes the build or the load fail, or raises an error: no call with wrong arguments reaches memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = (ROOT / "native" / "hpcgnn.h").read_text()
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of native/ with one kernel, which takes seconds to build."""
+    """A copy of native/ with a single kernel, which takes seconds to build."""
     folder = tmp_path / "native"
     shutil.copytree(ROOT / "native", folder)
     (folder / "kernels.cpp").write_text('#include "dropout.h"\n')
@@ -34,7 +34,7 @@ def change(path: Path, before: str, after: str) -> None:
 
 
 def build(sources: Path) -> tuple[Path | None, str]:
-    """The library, or None, and what the compiler says."""
+    """The library, or None, and the output of the compiler."""
     output = sources.parent / "_native.so"
     command = [sys.executable, sources / "build.py", "--output", output, "--isas", "scalar", "--flags=-O0"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -42,7 +42,7 @@ def build(sources: Path) -> tuple[Path | None, str]:
 
 
 def call(loaded: library.Library, **changes: object) -> torch.Tensor:
-    """Dropout of nothing, with the arguments that hpcgnn/kernels/native/dropout.py passes."""
+    """Call dropout on empty tensors, with the arguments of hpcgnn/kernels/native/dropout.py."""
     x, out = torch.ones(2, 3), torch.zeros(2, 3)
     arguments = {
         "rows": 2,
@@ -85,7 +85,7 @@ def test_arguments_are_those_of_the_header(sources):
     [
         ("uint32_t threshold,", "uint64_t threshold,"),  # another type
         ("const int64_t* ids,", "const int32_t* ids,"),  # another type behind a pointer
-        ("uint64_t key, ", ""),  # one less
+        ("uint64_t key, ", ""),  # one argument less
     ],
 )
 def test_a_definition_that_is_not_what_was_declared_does_not_compile(sources, before, after):
@@ -114,7 +114,7 @@ def test_a_kernel_that_was_not_declared_does_not_compile(sources):
             "int64_t rows, int64_t width, const int64_t* ids",
             "int64_t count, int64_t width, const int64_t* ids",
         ),  # a name
-        ("uint32_t threshold,\n", "uint32_t threshold, int extra,\n"),  # one more
+        ("uint32_t threshold,\n", "uint32_t threshold, int extra,\n"),  # one argument more
         ("const float* x, float* out, int threads", "const double* x, float* out, int threads"),  # another type
     ],
 )
@@ -137,7 +137,7 @@ def test_a_library_of_another_header_is_not_loaded_and_if_it_were_calls_would_ra
     assert built is not None, said
     with pytest.raises(ValueError, match=r"_native.so was built from another native/hpcgnn.h: run setup.py"):
         library.Library(built)
-    monkeypatch.setattr(library, "_HERE", built)  # as where there is no native/: in a package that was installed
+    monkeypatch.setattr(library, "_HERE", built)  # as in an installed package, which has no native/
     loaded = library.Library(built)
     with pytest.raises(Exception, match=r"argument|takes exactly"):
         call(loaded)

@@ -1,4 +1,4 @@
-"""The native kernels against plain loops, bit for bit: on this CPU, under sanitizers, and on ARM in an emulator."""
+"""The native kernels compared with plain loops, bit for bit: on this CPU, under sanitizers, and on ARM in an emulator."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SEES_RACES = {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 ARM_ISAS = ("neon", "sve128", "sve512")
 NO_SVE = "cortex-a72"
-ONLY_NEON = "max,sve=off"  # of which there is all, SDOT among it
-FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles in less time
+ONLY_NEON = "max,sve=off"  # everything but SVE, including SDOT
+FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_all_instruction_sets_of_this_cpu_give_the_same_bits(here):
 
 
 def test_sanitizers_find_nothing(here):
-    """Buffers have exactly their size, so that a kernel cannot read or write one value too many unnoticed."""
+    """Buffers have exactly the needed size, so that reading or writing one value too many is detected."""
     require(native_program.can_link(COMPILER, SANITIZERS), f"AddressSanitizer for {COMPILER}")
     isas = {"x86_64": ("avx2", "avx512"), "aarch64": ("neon",)}[platform.machine()]
     isas = tuple(isa for isa in isas if isa in here.usable)
@@ -57,7 +57,7 @@ def test_sanitizers_find_nothing(here):
 
 @pytest.fixture(scope="module")
 def watched():
-    """The test program and the library under ThreadSanitizer, and the instruction set that they have."""
+    """The test program and the library under ThreadSanitizer, and their instruction set."""
     require(native_program.can_link(COMPILER, THREAD_SANITIZER), f"ThreadSanitizer for {COMPILER}")
     isa = {"x86_64": "avx2", "aarch64": "neon"}[platform.machine()]
     library = native_program.build_library("threads", COMPILER, "", [isa], THREAD_SANITIZER + FEW_TILES)

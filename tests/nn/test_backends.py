@@ -1,4 +1,4 @@
-"""Every model on every backend: the same training, and nothing of it on another backend than the one asked for."""
+"""Every model on every backend: the training gives the same results, and uses only the backend that was asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def graph(tmp_path_factory):
 
 
 def losses(graph: hpcgnn.LocalGraph, settings: dict[str, object], name: str) -> list[float]:
-    """Of three steps in float64."""
+    """The losses of three steps in float64."""
     config = hpcgnn.ModelConfig.of_used(SMALL | settings)
     links = hpcgnn.split_links(graph) if config.decoder != "none" else None
     model = hpcgnn.build_model(config, links.train if links else graph, backend=name, dtype=torch.float64, seed=2)
@@ -51,7 +51,7 @@ def losses(graph: hpcgnn.LocalGraph, settings: dict[str, object], name: str) -> 
 
 
 def usable_backends() -> list[str]:
-    """``auto``, and those that take tensors on this machine's CPU."""
+    """``auto``, and the backends for tensors on this machine's CPU."""
     found = [backend.AUTO]
     for name in backend.backends():
         with contextlib.suppress(ValueError):
@@ -65,7 +65,7 @@ def test_every_model_trains_alike_on_every_backend(graph, case, monkeypatch):
 
     def noted(operator, name, tensors, select=backend._select):
         chosen = select(operator, name, tensors)
-        if operator is not None and operator.name != "rows":  # those transpose the structure of matrices as well
+        if operator is not None and operator.name != "rows":  # these also transpose the structure of matrices
             asked.add(chosen.name)
         return chosen
 

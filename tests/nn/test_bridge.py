@@ -1,4 +1,6 @@
-"""Which edges get a plan: those that come again in the next pass, and no others. What a training loop's passes draw."""
+"""The edges that get a plan: those that are used again in the next pass, and no others; and the random draws of a training
+loop's passes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ PASSES = 4
 
 
 def plans_and_exchanges(*, same_weight: bool) -> list[tuple[int, int]]:
-    """After each pass of a layer with three hops, on rank 0."""
+    """The numbers of plans and exchanges after each pass of a layer with three hops, on rank 0."""
     arguments = Arguments(6, weighted=True)
     layer = pyg.TAGConv(6, 3, K=3).double()
 

@@ -1,4 +1,4 @@
-"""Stale rows, corrected by what moved here: exact where all rows move alike."""
+"""The correction of stale rows by local changes is exact if all rows move alike."""
 
 from __future__ import annotations
 

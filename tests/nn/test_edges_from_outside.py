@@ -1,4 +1,4 @@
-"""Edges that a program gives to a model: other nodes than the graph's never reach a kernel."""
+"""Edges that a program passes to a model: ids that are not nodes of the graph never reach a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_matrix_of_edges_between_other_nodes_is_refused(edge: tuple[int, int])
 
 
 def wrong_edges(world: World, path: Path) -> list[str]:
-    """What is said to edges of nodes that are not there, by layers with a plan and over the halo."""
+    """The sentences about edges of nodes that do not exist, by layers with a plan and by layers over the halo."""
     from torch_geometric.nn import GCNConv, GraphConv
 
     graph, said = small_graphs.on_ranks(world, small_graphs.random_multigraph(), path), []

@@ -1,4 +1,6 @@
-"""Training in 8-bit integers on P ranks: near float32 for every model and policy, what travels, and the rules of Tango §3.2."""
+"""Training in 8-bit integers on P ranks: close to float32 for every model and policy, the messages, and the rules of Tango
+§3.2.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,17 @@ from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
 
 NODES, EDGES = 200, 2000
-LOSSES = 0.05  # how far from float32's, relative to them: gin's sums over hubs are the farthest
-GRADIENTS = 0.15  # and those of the first epoch, all parameters together
-FEW_BITS = {"losses": 0.1, "gradients": 1.1}  # of messages: another seed of their noise makes as much of a difference
+LOSSES = 0.05  # largest difference from float32's losses, relative to them; gin's sums over hubs have the largest
+GRADIENTS = 0.15  # the same for gradients of the first epoch, all parameters together
+# For low bit-widths of messages, where another seed of the noise makes as much of a difference.
+FEW_BITS = {"losses": 0.1, "gradients": 1.1}
 ATTENTION = ("gat", "gatv2", "gat, partial")
 OVER_THE_HALO = ("gat", "gatv2")
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """The path of a graph in so many parts; of three, the last one may be empty."""
+    """The path of a graph in this many parts; of three parts, the last one may be empty."""
     folder = tmp_path_factory.mktemp("int8")
 
     @functools.cache
@@ -52,7 +55,7 @@ def parts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(parts):
-    """What a training finds; of the same ones, once."""
+    """The results of a training, computed only once for the same arguments."""
 
     def train(how: How, ranks: int = 2, empty: int | None = None) -> Trained:
         return ThreadPool(ranks).run(programs.train, parts(ranks, empty), how)[0]
@@ -61,13 +64,13 @@ def trained(parts):
 
 
 def losses_error(found: Trained, exact: Trained) -> float:
-    """The largest of all epochs, relative."""
+    """The largest relative difference of all epochs."""
     assert len(found.losses) == len(exact.losses) > 1
     return float((np.abs(np.subtract(found.losses, exact.losses)) / exact.losses).max())
 
 
 def gradients_error(found: Trained, exact: Trained) -> float:
-    """Of the first epoch."""
+    """The relative difference in the first epoch."""
     assert found.gradients.keys() == exact.gradients.keys()
     one, other = (torch.cat([value.flatten() for value in each.gradients.values()]) for each in (found, exact))
     return float((one - other).norm() / other.norm())
@@ -75,7 +78,7 @@ def gradients_error(found: Trained, exact: Trained) -> float:
 
 def assert_near(found: Trained, exact: Trained, losses: float = LOSSES, gradients: float = GRADIENTS) -> None:
     assert found.losses != exact.losses, "there were no integers in it"
-    assert losses_error(found, exact) < losses  # a NaN is not below
+    assert losses_error(found, exact) < losses  # false for a NaN
     assert gradients_error(found, exact) < gradients
 
 
@@ -120,7 +123,9 @@ def test_mpi_ranks_do_the_same(trained, parts, mpi_ranks, name):
 @pytest.mark.parametrize("kernel", ["quantize_rows", "product"])
 @pytest.mark.parametrize("name", ["sage", "gat"])
 def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name, kernel):
-    """Of what is aggregated, or kept for a gradient: or what is compared here would prove nothing."""
+    """A lost scale of rows to aggregate, or of rows kept for a gradient, must make the comparison fail; otherwise it would
+    prove nothing.
+    """
     call = getattr(kernels, kernel)
 
     def without_scale(*arguments, **how):
@@ -136,7 +141,7 @@ def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name, kern
         assert_near(found, exact)
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -151,7 +156,7 @@ def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
 
 @pytest.mark.parametrize("name", OVER_THE_HALO)
 def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
-    """Forward, in layers that are integers; gradients are floats until they travel."""
+    """In forward, in layers that compute with integers; gradients are floats until they are sent."""
     encode_rows = packed.encode_rows
 
     def refused(*arguments, **how):
@@ -163,7 +168,7 @@ def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, mon
     wanted = trained(how)
     monkeypatch.setattr(packed, "encode_rows", refused)
     assert ThreadPool(2).run(programs.train, parts(2), how)[0].losses == wanted.losses
-    with pytest.raises(AssertionError, match="a second time"):  # as gcn's sums are
+    with pytest.raises(AssertionError, match="a second time"):  # as for gcn's sums
         ThreadPool(2).run(programs.train, parts(2), How("gcn", messages=MessageConfig(8)))
 
 
@@ -177,7 +182,7 @@ def test_copies_go_as_they_are_and_sums_are_rounded(parts, ranks, strategy):
 
 @pytest.mark.parametrize(("kind", "strategy"), [("halo", "post"), ("gcn", "post"), ("gcn", "hybrid"), ("sum", "post")])
 def test_rows_of_fewer_bits_are_rounded_beside_those_that_go_as_they_are(parts, kind, strategy):
-    """A policy may give each row its own bits."""
+    """A policy may give each row its own bit-width."""
     assert ThreadPool(2).run(programs.rows_of_several_bits, parts(2), kind, strategy)[0] < 1.2
 
 
@@ -201,7 +206,9 @@ STALE = {
 
 
 def check_policy(trained, name: str, messages: MessageConfig, policy: PolicyConfig, few: bool = False) -> None:
-    """few: whether messages have so few bits that their noise is most of what is seen."""
+    """Check a training with a policy. few: whether the bit-widths of messages are so low that their noise dominates the
+    difference.
+    """
     how = {"messages": messages, "policy": policy, "steps": 3 if policy.is_off else 4}
     found, exact = trained(How(name, **how)), trained(How(name, FLOAT32, **how))
     assert np.isfinite(found.losses).all()
@@ -236,7 +243,7 @@ def test_stale_rows(trained, name, case):
     [("gat", "off"), ("gat", "pipeline"), ("gat", "uncorrected"), ("gat", "pipeqs"), ("sage", "pipeline")],
 )
 def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, name, case):
-    """Also where something was added to a tensor after its integers were known, as to stale rows what they lack."""
+    """Also if something was added to a tensor after its integers were known, such as the correction of stale rows."""
     find, looked_at = Quantizer.find, []
 
     def checked(self, x, factor=None):
@@ -251,7 +258,7 @@ def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, na
     policy = STALE.get(case, PolicyConfig())
     ThreadPool(2).run(programs.train, parts(2), How(name, messages=MessageConfig(8), policy=policy))
     assert looked_at or case == "pipeqs", "where rows are compared with others, they have become numbers"
-    assert max(looked_at, default=0.0) <= 1.001  # of a step: what rounding at random may take
+    assert max(looked_at, default=0.0) <= 1.001  # in steps: random rounding changes a value by up to one
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -259,7 +266,7 @@ def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, na
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Names of kernels of integers, as they are called."""
+    """The names of the integer kernels, in the order of their calls."""
     found = []
 
     def spied(name, kernel):
@@ -286,7 +293,7 @@ def test_what_the_softmax_is_of_is_integers_where_that_is_wanted(parts, calls, n
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_scores_of_attention_are_float32(parts, monkeypatch, name):
-    """Wherever they are, also where they travel, alone or beside rows (Tango Eq. 7, 8)."""
+    """Wherever they are computed, and where they travel, alone or with rows (Tango Eq. 7, 8)."""
     quantize, product, widths = kernels.quantize_rows, kernels.product, set()
     monkeypatch.setattr(
         kernels, "quantize_rows", lambda x, *more, **how: (widths.add(x.shape[1]), quantize(x, *more, **how))[1]
@@ -316,7 +323,7 @@ def test_evaluations_are_those_of_float32(parts, name):
 
 
 def equation_4(x: np.ndarray, bits: int) -> float:
-    """The sum over elements, as the paper prints it, with a scale for each row."""
+    """The sum over elements as printed in the paper, with a scale for each row."""
     total = 0.0
     for row in x:
         largest = max(abs(float(value)) for value in row)
@@ -343,7 +350,7 @@ def test_errors_are_those_of_equation_4():
     ([5, 4, 3, 2, 1], 0.35, 6),
     ([5, 4, 3, 2, 1], 1, 4),
     ([5, 4, 3, 2, 1], 0.11, 8),
-    ([5, 4, 3, 2, 1], 0.1, None),  # below it, not as large
+    ([5, 4, 3, 2, 1], 0.1, None),  # it must be below the limit, not equal to it
     ([np.nan] * 5, 1, None),
 ])  # fmt: skip
 def test_how_many_bits_are_needed(totals, most, needed):
@@ -386,7 +393,7 @@ def test_what_goes_on_in_float32_is_float32(parts):
 @pytest.mark.parametrize("bits", [32, 8, 2])
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_a_nan_ends_the_training_with_float32s_sentence(parts, name, bits):
-    """In the first epoch, before any weight has changed; layer and rank are named where they are with few bits."""
+    """It ends in the first epoch, before any weight has changed; layer and rank are named as with low bit-widths."""
     told = {}
     for compute, most_error in ((FLOAT32, 0.3), (ALWAYS, 0.3), (ALWAYS, 1.0)):
         how = How(name, compute, MessageConfig(bits), int8=Int8Config(most_error=most_error))
@@ -397,7 +404,7 @@ def test_a_nan_ends_the_training_with_float32s_sentence(parts, name, bits):
     assert "layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0" in told[FLOAT32, 0.3]
 
 
-# -- where it pays -----------------------------------------------------------------------------------------------------
+# -- conditions for integers -------------------------------------------------------------------------------------------
 
 
 def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch):
@@ -438,7 +445,7 @@ def test_uses_are_read_back(uses):
     (None, None),
 ])  # fmt: skip
 def test_a_resumed_run_goes_on_with_what_was_faster_when_it_began(before, uses):
-    """None: as it is measured now, and its bits are looked at."""
+    """None: the operations are measured now, and the error of 8 bits is checked."""
     measured = Uses(True, False)
     found = Int8(Int8Config(), measured, Messages(one_rank()), "native")
     found.go_on(before)

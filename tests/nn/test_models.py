@@ -1,4 +1,4 @@
-"""Native models, and PyG's own ones distributed, on P ranks: scores, losses and gradients equal those of one process of PyG."""
+"""Native models, and distributed PyG models, on P ranks: scores, losses and gradients equal those of one process of PyG."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_all_native_models_are_compared():
 
 @pytest.fixture(scope="module")
 def dropout(folder):
-    """Losses of a model on a number of ranks."""
+    """The losses of a model on a number of ranks."""
     return functools.cache(lambda name, ranks: ThreadPool(ranks).run(models.dropout, folder, name)[0])
 
 
@@ -59,20 +59,20 @@ def test_partial_attention_drops_as_attention_over_the_halo_does(dropout):
     assert dropout("gat, partial, 2 heads", 1) == pytest.approx(dropout("gat, elu", 1), rel=1e-12)
 
 
-# Not gin: the bias of a unit of its inner layer that is on for every node makes no difference either, and which are, changes.
+# Without gin: the bias of a unit of its inner layer that is active for every node has no effect either, and these units change.
 WITH_BIASES = ("gcn", "sage", "gat", "gatv2", "jknet", "appnp", "dagnn")
 
 
 @pytest.mark.parametrize("name", WITH_BIASES)
 def test_batch_norm_gives_the_same_scores_on_any_number_of_ranks(folder, name):
-    """A bias in front of it would be stepped by rounding errors, and scores lie 1 % apart."""
+    """Rounding errors would move a bias in front of it, and scores would differ by 1 %."""
     one, three = (ThreadPool(ranks).run(models.batch_norm_scores, folder, name)[0] for ranks in (1, 3))
     np.testing.assert_allclose(three, one, rtol=0, atol=1e-4 * np.abs(one).max())
 
 
 @pytest.mark.parametrize("name", ["gcn", "gin", "gat", "appnp"])
 def test_biases_of_older_checkpoints_are_taken_and_rest(folder, name):
-    """Their running means go with them. What Adam remembers of their steps fades at once."""
+    """Their running means are loaded with them. Adam's moments of their steps decay quickly."""
     moved, others = ThreadPool(1).run(models.of_an_older_run, folder, name)[0]
     assert moved <= 0.01  # one step at most
     assert others > 0
@@ -80,7 +80,7 @@ def test_biases_of_older_checkpoints_are_taken_and_rest(folder, name):
 
 @pytest.fixture
 def plain():
-    """Models as PyG has them, for 9 features and 4 classes."""
+    """PyG's own models, for 9 features and 4 classes."""
     return distributed.models(9, 4)
 
 
@@ -110,8 +110,8 @@ def test_rows_that_do_not_come_are_noticed(folder, plain, ranks):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_trainer_trains_distributed_models(folder, plain, ranks):
-    """With few bits, stale rows and policies, too."""
+    """This includes low bit-widths, stale rows and policies."""
     found = ThreadPool(ranks).run(distributed.losses_fall, folder, plain["PyG's GCN"])[0]
     assert found["exact"] < 0.95
     assert found["quantized"] < 0.95
-    assert found["quantized, exchanges"] == 6  # of three layers, forward and backward
+    assert found["quantized, exchanges"] == 6  # three layers, forward and backward

@@ -1,4 +1,4 @@
-"""Ranks that share nodes: the same results as of one process, and between nodes the fewest rows that there can be."""
+"""Ranks that share nodes: the same results as in one process, and the smallest possible number of rows between nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpcgnn.node_plan import count_between
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy import PolicyConfig
 
-SHAPES = ((4, 2), (5, 2), (6, 3), (4, 3))  # ranks, and how many of them share a node at most
+SHAPES = ((4, 2), (5, 2), (6, 3), (4, 3))  # number of ranks, and the largest number of ranks that share a node
 
 
 @pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}-by-{shape[1]}")
@@ -84,17 +84,18 @@ def test_a_missing_step_is_noticed(made, monkeypatch, what):
     {"messages": {"overlap": False}},
 ], ids=["8 bits", "delta", "gat", "gat and sylvie", "uniform", "no overlap"])  # fmt: skip
 def test_every_kind_of_message_goes_between_nodes(made, monkeypatch, settings):
-    """Rounding is other than between ranks, and close."""
+    """Rounding differs from that between ranks, but results are close."""
     monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
     path = made(4)[2]
     aware, flat = (ThreadPool(4).run(node_aware.losses, path, asked, settings)[0] for asked in ("on", "off"))
-    assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)  # policies take few bits
+    # Policies choose low bit-widths.
+    assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)
     assert aware == ThreadPool(4).run(node_aware.losses, path, "auto", settings)[0]
 
 
 @pytest.mark.parametrize("bits", [2, 8])
 def test_codes_are_read_in_shared_memory_with_the_same_sums(made, monkeypatch, bits):
-    """As if each rank decoded what came to it."""
+    """The sums are the same as if each rank decoded the messages that it receives."""
     monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
     settings = {"messages": {"bits": bits}, "model": {"hidden": 64, "dropout": 0.0}, "backend": "native"}
     used, add = [], shared_wires.SharedWires.add
@@ -232,7 +233,7 @@ def test_carriers_take_turns_and_places_are_dense():
                 assert np.array_equal(places, np.arange(places.size))
 
 
-# -- when --------------------------------------------------------------------------------------------------------------
+# -- conditions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("per_node", ["1", "4"])
@@ -265,7 +266,7 @@ def test_partial_attention_goes_from_rank_to_rank(made, monkeypatch):
 
 @pytest.mark.mpi
 def test_mpi_ranks_on_nodes_find_what_threads_find(made, mpi_ranks, monkeypatch):
-    """In memory that processes share."""
+    """The processes share memory."""
     path = made(4)[2]
     found = mpi_ranks(4).run(node_aware.on_nodes_of, 2, path, {"messages": {"bits": 8}})
     monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")

@@ -1,4 +1,4 @@
-"""What can be distributed, and what is refused by name: the rehearsal, whose ranks are threads."""
+"""Models that can be distributed, and models that are refused by name: the rehearsal, whose ranks are threads."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Weighted(One):
 
 
 class Net(nn.Module):
-    """What its ``change`` does comes between two layers."""
+    """A model that applies ``change`` between two layers."""
 
     def __init__(self, change, norm=None):
         super().__init__()

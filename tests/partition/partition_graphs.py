@@ -1,4 +1,4 @@
-"""Small graph files for these tests, and oracles to compare with."""
+"""Small graph files for these tests, and second implementations to compare with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcgnn.data.sealing import seal
 
 @dataclass
 class Graph:
-    """A graph in memory; edges in any order."""
+    """A graph in memory, with edges in any order."""
 
     num_nodes: int
     sources: np.ndarray
@@ -75,7 +75,9 @@ class Graph:
 
 
 def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int = 1) -> Graph:
-    """A directed multigraph with self-loops, repeated edges and isolated nodes; ``rich``: weighted, sparse x, multi-label."""
+    """A directed multigraph with self-loops, parallel edges and isolated nodes. rich: with weights, sparse x and
+    multi-label y.
+    """
     rng = np.random.default_rng(seed)
     connected = max(nodes - nodes // 10, 1)
     sources, destinations = (
@@ -101,7 +103,7 @@ def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int =
 
 
 def from_npz(path: Path) -> Graph:
-    """A real graph's structure and training nodes."""
+    """The structure and the training nodes of a real graph."""
     with np.load(path, allow_pickle=False) as file:
         masks = {name: file[name] for name in MASKS if name in file.files}
         sources, destinations = file["edge_index"].astype(np.int64)
@@ -126,7 +128,7 @@ def parts_of_nodes(path: Path) -> np.ndarray:
 
 
 def check_same_graph(graph: Graph, path: Path) -> None:
-    """Every array of a parts file, taken back to original ids, is the graph's."""
+    """Check that every array of a parts file, mapped back to original ids, is that of the graph."""
     stored, meta = datasets(path), graph.meta()
     ids, offsets = stored["nodes/original_ids"], stored["parts/node_offsets"]
     assert np.array_equal(np.sort(ids), np.arange(graph.num_nodes))
@@ -154,7 +156,7 @@ def _edge_table(sources: np.ndarray, destinations: np.ndarray, weights: np.ndarr
 
 
 def brute_force_quality(graph: Graph, parts: np.ndarray, num_parts: int) -> dict[str, float]:
-    """Cut, halo and balance from their definitions."""
+    """Cut, halo and balance, computed from their definitions."""
     cut = 0
     halo: list[set[int]] = [set() for _ in range(num_parts)]
     in_edges = np.zeros(num_parts)

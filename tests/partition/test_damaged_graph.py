@@ -1,4 +1,4 @@
-"""A damaged ``graph.h5``: ``partition`` looks at all of it before it does anything."""
+"""A damaged ``graph.h5``: ``partition`` verifies all of it before it does anything else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = {"num_parts": 3, "method": "block"}
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A graph in several blocks: weighted, sparse features, labels of several classes a node."""
+    """A graph in several blocks: weighted, with sparse features and several labels for each node."""
     monkeypatch.setattr(graph_file, "_BLOCK_NODES", 50)
     return random_graph(rich=True).write(tmp_path / "graph.h5")
 

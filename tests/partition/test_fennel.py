@@ -1,4 +1,4 @@
-"""Buffered streaming: better than LDG, within the balance, also where the graph is many buffers long."""
+"""Buffered streaming: better than LDG, within the balance, also if the graph is many times as large as the buffer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS, TOLERANCE = 8, 1.05
 
 
 def clustered(directed: bool) -> Graph:
-    """60 groups of 50 nodes, ids by chance, with most edges inside a group, and training nodes in some groups only."""
+    """60 groups of 50 nodes with random ids, most edges inside groups, and training nodes in some groups only."""
     rng = np.random.default_rng(5)
     group = rng.permutation(3000) % 60
     members = [np.flatnonzero(group == each) for each in range(60)]
@@ -67,7 +67,7 @@ def test_finds_groups_that_ldg_does_not(tmp_path, buffers, directed):
     path = clustered(directed).write(tmp_path / "graph.h5")
     theirs, _, _ = cut_and_balance(path, ldg)
     ours, balance, parts = cut_and_balance(path, by_fennel)
-    by_chance = (6000 if directed else 12000) * (1 - 1 / PARTS)  # cut whatever one does
+    by_chance = (6000 if directed else 12000) * (1 - 1 / PARTS)  # the cut of random parts
     assert ours - by_chance < 0.7 * (theirs - by_chance)
     assert balance < TOLERANCE + 0.02
     assert np.array_equal(cut_and_balance(path, by_fennel)[2], parts)

@@ -39,7 +39,7 @@ def inside(quotient, groups):
 
 
 def best_inside(quotient, size):
-    """The most weight that groups of ``size`` can hold, by trying all."""
+    """The largest weight inside groups of ``size``, found by trying all."""
 
     def tried(left):
         if not left:
@@ -75,7 +75,7 @@ def test_improving_counts_right():
 
 
 def planted(tmp_path):
-    """64 blocks of 10 nodes; block b has edges with the blocks of its residue modulo 8."""
+    """64 blocks of 10 nodes, where block b has edges to the blocks with the same residue modulo 8."""
     rng = np.random.default_rng(0)
     sources = rng.integers(0, 640, 6000)
     others = (sources // 10) % 8 + 8 * rng.integers(0, 8, sources.size)
@@ -85,7 +85,7 @@ def planted(tmp_path):
 
 
 def numbered(world, path, per_node):
-    """Parts of all nodes by ranges of ids, as they are and grouped, and the quotient graph on rank 0."""
+    """The parts of all nodes by ranges of ids, unchanged and grouped, and the quotient graph on rank 0."""
     with GraphFile(path) as reader:
         problem = problem_of(world, reader, 64, per_node)
         parts = METHODS["block"].assign(problem)

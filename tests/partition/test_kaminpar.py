@@ -1,4 +1,4 @@
-"""KaMinPar: the file that it maps, what comes back, and what happens without it."""
+"""KaMinPar: the file that it maps, its result, and the behaviour without it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def symmetric_file(world, path, wanted=("edges", "train")):
 
 
 def parsed(file, num_nodes):
-    """``(begin of each row, neighbours, weights)`` as ParHIP's format says, from the bytes."""
+    """``(begin of each row, neighbours, weights)`` read from the bytes as the ParHIP format defines them."""
     file.file.seek(0)
     data = file.file.read()
     version, nodes, entries = np.frombuffer(data, np.uint64, 3)
@@ -100,7 +100,7 @@ def test_as_good_as_metis_in_both_quantities(world, cora, tmp_path):
         assert report.balance == ("edges", "train")
         cut[method] += report.quality.cut_edges
         if method == "kaminpar":
-            assert report.quality.edge_balance < 1.15  # the limit counts a node beside its in-edges
+            assert report.quality.edge_balance < 1.15  # the limit counts each node as one more in-edge
             assert report.quality.train_balance < 1.05
     assert cut["kaminpar"] < 1.05 * cut["metis"]
 
@@ -145,7 +145,7 @@ def test_groups_are_divided_from_their_own_edges(world, cora):
 
 def test_a_sample_keeps_the_edges_of_nodes_with_few(world, tmp_path):
     rng = np.random.default_rng(0)
-    dense = rng.integers(0, 300, (2, 30000))  # about 170 neighbours each
+    dense = rng.integers(0, 300, (2, 30000))  # about 170 neighbours for each node
     sparse = np.stack([np.arange(300, 400), rng.integers(0, 400, 100)])
     graph = Graph(400, *np.concatenate([dense, sparse], axis=1))
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""mt-KaHyPar, which minimises what a halo exchange sends."""
+"""mt-KaHyPar, which minimises the rows that a halo exchange sends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_directed_multigraph(world, tmp_path):
 def test_parts_of_a_node_are_mapped_together(world, cora, tmp_path, monkeypatch):
     require(mtkahypar.installed(), "mtkahypar")
     path = cora.write(tmp_path / "cora.h5")
-    monkeypatch.setattr(hierarchy, "quotient_graph", None)  # is not asked for
+    monkeypatch.setattr(hierarchy, "quotient_graph", None)  # it is not needed
 
     def crossing(**options):
         made(world, path, tmp_path, 8, method="mtkahypar", **options)
@@ -81,7 +81,7 @@ def test_refused_where_it_is_missing_or_asked_for_the_cut(world, cora, tmp_path,
 
 
 def test_a_graph_without_edges_is_divided_in_blocks(tmp_path):
-    """mt-KaHyPar itself would end with a signal."""
+    """mt-KaHyPar itself would crash."""
     graph = tmp_path / "graph.npz"
     np.savez(graph, num_nodes=np.array(100), edge_index=np.zeros((2, 0), np.int64))
     run = [sys.executable, "-m", "hpcgnn"]

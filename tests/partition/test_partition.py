@@ -1,4 +1,4 @@
-"""One process: methods, quality, traps, errors, the command."""
+"""Partitioning in one process: methods, quality, special cases, errors, the command."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_volume_objective_sends_fewer_rows(world, shared_data, tmp_path):
 
 @pytest.mark.parametrize(("method", "most"), [("metis", 1.1), ("parmetis", 1.1), ("ptscotch", 1.4), ("ldg", 1.1)])
 def test_balance_names_what_is_even(world, tmp_path, method, most):
-    """A hub and clustered training nodes: each is even only when asked for."""
+    """The graph has a hub and clustered training nodes, so each quantity is balanced only if it is asked for."""
     rng = np.random.default_rng(0)
     train = np.arange(2000) < 400
     nodes = np.concatenate([rng.integers(0, 400, 9000), rng.integers(0, 2000, 9000)])
@@ -192,7 +192,7 @@ def test_traps(world, tmp_path, capfd, method, trap):
     report, path = run(world, graph.write(tmp_path / "graph.h5"), tmp_path, parts, method=method)
     check_same_graph(graph, path)
     assert report.quality.num_parts == parts
-    assert capfd.readouterr().out == ""  # libraries complain on stdout
+    assert capfd.readouterr().out == ""  # libraries print complaints on stdout
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -254,7 +254,7 @@ def test_counts_include_both_directions_of_directed_edges(world, tmp_path):
 
 
 def test_library_for_another_mpi_is_not_called(monkeypatch):
-    """Both libraries say so, also the second one, whose MPI the first one has already brought."""
+    """Both libraries report it, including the second one, whose MPI the first one has already loaded."""
     require_method("parmetis")
     require_method("ptscotch")
     monkeypatch.setattr(native_parmetis, "_mpi_libraries", lambda: {"/a/libmpi.so.12", "/b/libmpi.so.40"})

@@ -10,7 +10,7 @@ from hpcgnn.partition.repair import balance_parts, limits_of, loads_of, polish
 
 
 def problem(seed, nodes=600, num_parts=6, edges=2400):
-    """A random symmetric graph, degree + 1 and a rare 0/1 quantity as weights, and parts that are far from even."""
+    """A random symmetric graph, degree + 1 and a rare 0/1 quantity as weights, and very uneven parts."""
     rng = np.random.default_rng(seed)
     ends = rng.integers(0, nodes, (2, edges))
     graph = sp.csr_matrix((np.ones(edges, bool), ends), shape=(nodes, nodes))
@@ -67,7 +67,7 @@ def test_what_cannot_fit_ends_and_gets_no_worse():
 
 
 def test_the_cheapest_nodes_leave():
-    """Two cliques in one part and two empty parts: a part is filled from the clique that costs no more than it must."""
+    """Two cliques in one part and two empty parts: nodes of the clique with the lower cost move, and no more than necessary."""
     clique = np.kron(np.eye(2), np.ones((10, 10))) - np.eye(20)
     graph = sp.csr_matrix(clique)
     weights = np.ones((20, 1), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A partition that is killed goes on where it was; several processes and threads write what one does."""
+"""A killed partition continues where it was; several processes and threads write the same bytes as one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def undisturbed(graph, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def writing(graph, tmp_path_factory):
-    """What a run leaves that is killed while it writes edges."""
+    """The files left by a run that was killed while it wrote edges."""
     folder = tmp_path_factory.mktemp("killed")
     kill(graph, folder / "parts.h5", "while edges are written")
     return folder
@@ -68,13 +68,15 @@ def writing(graph, tmp_path_factory):
 
 @pytest.fixture
 def killed(writing, tmp_path):
-    """The same, to be changed; and where its parts file is to be."""
+    """A copy of these files, to be changed; and the path of its parts file."""
     shutil.copytree(writing, tmp_path / "own")
     return tmp_path / "own" / "parts.h5"
 
 
 def check_same(path, expected):
-    """But for the plan's and the file's own checksums of their attributes, which name another uuid, all is the same."""
+    """Check that everything is equal, except the checksums of the attributes of the plan and of the file, which include the
+    uuid.
+    """
     found = datasets(path)
     assert found.keys() == expected.keys()
     for name, values in expected.items():
@@ -83,7 +85,7 @@ def check_same(path, expected):
 
 
 def kill(graph, path, moment):
-    """Partition in a process of its own (forked: it has imported all) that ends by SIGKILL at that moment."""
+    """Partition in a forked process, which has imported everything, that ends by SIGKILL at that moment."""
     process = multiprocessing.get_context("fork").Process(target=killed_at, args=(graph, path, *MOMENTS[moment]))
     process.start()
     process.join()
@@ -93,7 +95,7 @@ def kill(graph, path, moment):
 
 
 def killed_at(graph, path, module, name, count):
-    """Partition in small chunks, and end at so many calls of a function."""
+    """Partition in small chunks, and end at the given number of calls of a function."""
     work._NOTE_EVERY_SECONDS = 0
     part_order.CHUNK_BYTES, part_order._RUN_BYTES, slabs.CHUNK_EDGES = 256, 1, 100
     *above, last = name.split(".")
@@ -136,7 +138,7 @@ def test_pieces_that_are_there_are_not_made_again(graph, undisturbed, tmp_path, 
     make = plan_pieces.make
     monkeypatch.setattr(plan_pieces, "make", lambda *given: (made.append(given[-1]), make(*given)))
     piece = plan_pieces.path_of(tmp_path / ".parts.h5.work", "hybrid", 1)
-    piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")  # damaged since
+    piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")  # damaged since then
     partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
     assert made == [1, 3, 4]
     check_same(path, undisturbed)
@@ -171,7 +173,7 @@ def test_the_work_of_a_run_that_has_named_its_file_is_removed(graph, tmp_path, m
 
 
 def test_the_work_of_a_forced_run_outlives_a_refusal(graph, tmp_path):
-    """A run with --force that was killed has left hours of work beside the file that it was to replace."""
+    """A killed run with --force has left hours of work beside the file that it was to replace."""
     path, folder = tmp_path / "parts.h5", tmp_path / ".parts.h5.work"
     partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
     folder.mkdir()
@@ -193,7 +195,7 @@ def test_a_lock_that_cannot_be_closed_costs_nothing(tmp_path):
 @pytest.mark.parametrize(("module", "name", "file"), NAMED)
 def test_what_the_system_refuses_is_named(graph, tmp_path, monkeypatch, module, name, file):
     def refused(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")  # as an open file says it, without a name
+        raise OSError(errno.EIO, "Input/output error")  # an error of an open file, without a name
 
     monkeypatch.setattr(importlib.import_module(module), name, refused)
     with pytest.raises(HpcgnnError, match=rf"{file}: Input/output error$"):
@@ -212,7 +214,7 @@ def test_two_at_once_are_refused(graph, tmp_path):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_go_on_as_well(graph, undisturbed, killed, size):
-    """What was written counts for as many ranks alone, the assignment for any number."""
+    """Written rows are reused only with the same number of ranks; the assignment is reused with any number."""
     (report, *_) = ThreadPool(size).run(partitions.partitioned, graph, killed, OPTIONS)
     assert "made by the run that this one continues" in report["reason"]
     check_same(killed, undisturbed)
@@ -255,7 +257,7 @@ def test_work_that_somebody_else_has_left_is_not_used(graph, tmp_path, planted):
         folder.symlink_to(tmp_path / "elsewhere")
     else:
         require(os.geteuid() == 0, "root, to make a folder of another user")
-        tmp_path.chmod(0o1777)  # as /tmp; in a folder of one's own or of a group, others' work may be continued
+        tmp_path.chmod(0o1777)  # as /tmp; in a private or a group's folder, the work of other users may be continued
         folder.mkdir()
         os.chown(folder, 65534, 65534)
     with pytest.raises(HpcgnnError, match=r"p\.h5\.work.* is another user's or no folder: remove it"):

@@ -1,4 +1,4 @@
-"""Moves of nodes that shrink the minimum covers: exact counts, balance, never more rows, what is better than the best cut."""
+"""Moves of nodes that shrink the minimum covers: exact counts, balance, never more rows, and fewer rows than the best cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_edges(num_nodes, sources, destinations):
 
 
 def rows_by_matching(indptr, indices, parts):
-    """Rows of hybrid plans from their definition: for each ordered pair of parts, a maximum matching of its cut edges."""
+    """The rows of hybrid plans from their definition: a maximum matching of the cut edges of each ordered pair of parts."""
     cut = {}
     for destination in range(indptr.size - 1):
         for source in indices[indptr[destination] : indptr[destination + 1]]:
@@ -51,7 +51,7 @@ def load_of(parts, num_parts, weights):
 
 
 def refine(indptr, indices, parts, num_parts, tolerance=1.1, **options):
-    """Balances nodes and in-edges plus one; every batch is compared with the definition."""
+    """Refine parts with balanced nodes and in-edges plus one; every batch is compared with the definition."""
     weights = np.column_stack((np.ones(indptr.size - 1, dtype=np.int64), np.diff(indptr) + 1))
     limits = limits_of(parts, num_parts, weights, tolerance)
     seen = []
@@ -107,8 +107,9 @@ def test_rows_of_real_graphs_are_fewer(shared_data, name):
 
 
 def test_what_costs_edges_and_saves_rows_is_done():
-    """Nodes 0, 1 and 2 of part 0 have rows for part 1, where 3 to 7 are tied to all of them. 8 is tied to 0 and 1, and to 10
-    of part 1: there, one more edge is cut, and no row is needed for it, as 0 and 1 have theirs."""
+    """Nodes 0, 1 and 2 of part 0 have rows for part 1, because nodes 3 to 7 are connected to all of them. Node 8 is connected
+    to 0 and 1, and to 10 of part 1. In part 1, it cuts one more edge but needs no row, because 0 and 1 have theirs.
+    """
     sources = [0, 1, 2] * 5 + [8, 8, 8]
     destinations = [*np.repeat([3, 4, 5, 6, 7], 3).tolist(), 10, 0, 1]
     both = np.array([sources + destinations, destinations + sources])
@@ -144,7 +145,7 @@ def test_an_allowance_that_has_run_out_changes_nothing():
 
 
 def test_passes_are_as_many_as_there_is_time_for(monkeypatch):
-    """On a clock that goes on by a second at each look, some passes are made, counted once more, and all is in time."""
+    """With a clock that advances by a second at each call, some passes are made and counted, and the time limit is kept."""
     graph = random_graph(rich=False)
     indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
     parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
@@ -158,7 +159,9 @@ def test_passes_are_as_many_as_there_is_time_for(monkeypatch):
 
 
 def test_the_best_parts_are_kept_when_annealing_ends_worse(monkeypatch):
-    """At a temperature that never falls, rows only grow from good parts: those are what comes back, improved downhill."""
+    """At a temperature that never falls, the number of rows only grows from good parts: these are returned, improved by
+    downhill passes.
+    """
     graph = random_graph(rich=False)
     indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
     parts = refine(indptr, indices, np.random.default_rng(3).integers(0, 4, graph.num_nodes), 4, tolerance=1.2).parts
@@ -166,7 +169,7 @@ def test_the_best_parts_are_kept_when_annealing_ends_worse(monkeypatch):
     result = refine(indptr, indices, parts, 4, tolerance=1.2)
     assert max(result.batches) > result.rows_before
     assert result.rows_after <= result.rows_before
-    assert len(result.batches) == 3 + 2  # annealing, and then downhill from the start
+    assert len(result.batches) == 3 + 2  # annealing, and then downhill passes from the start
 
 
 def hot(one_pass):
@@ -174,7 +177,7 @@ def hot(one_pass):
 
 
 def test_rows_are_a_cover_and_needed_after_any_moves():
-    """The inner loops' books, against their definitions."""
+    """The data of the inner loops must agree with their definitions."""
     graph = random_graph(rich=False)
     roles = roles_of(*in_edges(graph.num_nodes, graph.sources, graph.destinations))
     part = np.tile(np.random.default_rng(3).integers(0, 5, graph.num_nodes).astype(np.int32), roles.roles)

@@ -1,4 +1,4 @@
-"""The plan against networkx and against the dense definition."""
+"""The plan compared with networkx and with the dense definition."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_the_cover_is_a_cover_and_as_small_as_a_matching(lefts, rights, edges, s
 
 
 def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
-    """A directed multigraph with self-loops, cut so that part 1 is empty; CSR by destination."""
+    """A directed multigraph with self-loops, divided so that part 1 is empty, as CSR by destination."""
     rng = np.random.default_rng(seed)
     cuts = np.sort(rng.integers(0, nodes + 1, num_parts - 1))
     offsets = np.concatenate(([0], cuts, [nodes]))
     if num_parts > 2:
         offsets[2] = offsets[1]
-    # hubs on both sides, so that both kinds of rows pay
+    # There are hubs on both sides, so that both kinds of rows are useful.
     source = np.concatenate((rng.integers(0, nodes, edges), rng.integers(0, 4, edges)))
     target = np.concatenate((rng.integers(nodes - 4, nodes, edges), rng.integers(0, nodes, edges)))
     order = np.lexsort((source, target))
@@ -68,7 +68,7 @@ def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
 
 
 def pieces(plan):
-    """(sender, dense rows of S) of a receiver's plan, by slicing its wanted rows."""
+    """(sender, dense rows of S) of a receiver's plan, by slices of its wanted rows."""
     ends = np.concatenate(([0], np.cumsum(plan.receive_from.rows)))
     entries = np.concatenate(([0], np.cumsum(plan.wanted.lengths)))
     for k, sender in enumerate(plan.receive_from.peers):
@@ -126,7 +126,7 @@ def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
 
 
 def bytes_by_pair(indptr, sources, offsets, strategy):
-    """{(sender, receiver): (rows, bytes in 2 bits, bytes in 32)} of 256 columns."""
+    """{(sender, receiver): (number of rows, bytes with 2 bits, bytes with 32 bits)} for 256 columns."""
     found = {}
     for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
         for peer, rows in zip(plan.receive_from.peers, plan.receive_from.rows, strict=True):

@@ -22,7 +22,7 @@ from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Pro
 
 
 def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Groups]:
-    """``each`` groups on every rank, for random other ranks over links of two speeds."""
+    """Random problems: ``each`` groups on every rank, for random other ranks over links of two speeds."""
     random = np.random.default_rng(seed)
     found = []
     for rank in range(ranks):
@@ -48,7 +48,7 @@ def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float
     return best
 
 
-HIGHS_GAP = 1e-6  # of the objective, which is of the order of 1: that is how far HiGHS looks
+HIGHS_GAP = 1e-6  # absolute tolerance of HiGHS for the objective, which is of the order of 1
 
 
 @settings(max_examples=25, deadline=None)
@@ -94,7 +94,7 @@ def test_large_problems_are_within_one_percent_of_their_bound(each: int, kind: s
 def test_the_solver_prints_nothing_on_stdout(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HiGHS does now and then, from native code."""
+    """HiGHS sometimes prints there from native code."""
     milp = optimize.milp
 
     def noisy(*args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) 
 
 
 def test_bounds_are_true() -> None:
-    """Of the same problem by prices and by HiGHS."""
+    """Both solve the same problem, by prices and by HiGHS."""
     for seed in range(10):
         everyones = draw(3, 12, seed)
 
@@ -171,6 +171,6 @@ def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> No
     def program(world: ThreadWorld) -> float:
         started = time.process_time()
         assign(world, [Problem(everyones[world.rank], np.zeros(8))] * 6, 0.5)
-        return time.process_time() - started  # of all threads: one core's
+        return time.process_time() - started  # of all threads, as on one core
 
     assert max(on_threads(4, program)) < 2

@@ -1,4 +1,4 @@
-"""What policies are told of the rows that travel."""
+"""The information that policies get about the rows that travel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcgnn.plan import STRATEGIES
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """What ranks find, by their number, strategy, order of nodes, and aggregator."""
+    """The results of ranks, by their number, strategy, order of nodes, and aggregator."""
     folder = tmp_path_factory.mktemp("channels")
     graph = small_graphs.random_multigraph()
     for ranks in (2, 3):
@@ -44,7 +44,7 @@ def found(request, compared, ranks, strategy, order):
 
 
 def test_square_weights_are_those_with_which_receivers_add_a_row(found):
-    """Forward and backward: measured by sending each row alone."""
+    """Forward and backward, measured by sending each row alone."""
     assert max(found["errors"]) < 1e-12
 
 

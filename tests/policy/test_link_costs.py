@@ -15,7 +15,7 @@ from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
 
 
 def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: float = 0.0) -> np.ndarray:
-    """Of one class of links, as rank ``rank`` might time them."""
+    """Samples of one class of links, as rank ``rank`` might measure them."""
     size = np.repeat(2.0 ** np.arange(10, 23, 2), 5)
     seconds = (gamma + theta * size) * (1 + noise * np.random.default_rng(rank).standard_normal(size.size))
     return np.stack([np.full(size.size, float(kind)), size, seconds], axis=1)
@@ -48,14 +48,14 @@ def test_a_class_without_links_has_no_costs() -> None:
 
 
 def test_no_fit_is_no_costs() -> None:
-    """Seconds that fall with bytes on one rank pair are the same answer on all ranks."""
+    """If seconds fall with bytes on one pair of ranks, all ranks get the same answer."""
     falling = samples(0, 1e-9, 1e-6)
     falling[:, 2] = 1 / falling[:, 1]
     assert fitted(falling, samples(1, 1e-9, 1e-6, kind=0)) is None
 
 
 def test_a_message_is_not_free() -> None:
-    """Where the best line would start below zero, one through the origin is taken."""
+    """If the best line would start below zero, a line through the origin is used."""
     bent = samples(0, 1e-9, 0.0)
     bent[:, 2] *= (bent[:, 1] / bent[:, 1].max()) ** 0.1
     costs = fitted(bent)
@@ -72,7 +72,7 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
-    """Of one node: there is no network here."""
+    """All links are within one node, because there is no network here."""
     found = mpi_ranks(3).run(link_costs.measured)
     costs, nodes = found[0]
     assert nodes == [0, 0, 0]
@@ -87,7 +87,9 @@ def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
     [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 0, 0, 0, 4], [0]],
 )
 def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[int]) -> None:
-    """Also cyclically, and where a rank is alone on its node. Who sends to a rank knows it, and the other way round."""
+    """This includes cyclic placement, and a rank that is alone on its node. Both the sender and the receiver of a
+    link know it.
+    """
     placed = np.array(nodes)
     found = rings(placed)
     assert len(found) == len(classes_of(placed))
@@ -101,7 +103,7 @@ def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[in
 
 
 def test_costs_that_lack_a_class_are_lacking_on_all_ranks() -> None:
-    """Also for a rank that has no such link itself."""
+    """This includes ranks that have no such link themselves."""
     assert classes_of(np.array([0, 1, 1])) == ["node", "network"]
 
 

@@ -1,4 +1,4 @@
-"""The rules of Sylvie and PipeQS, the groups of AdaQP, and what policies see of time."""
+"""The rules of Sylvie and PipeQS, the groups of AdaQP, and the times that policies see."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def slower(losses: list[float], rule: str = "corrected", seconds: list[float] | 
 
 
 def test_a_loss_that_levels_off_falls_more_slowly():
-    """F of Sylvie's §V-A: 16, 12, 8, 5, 3.25, 2.25, so rates of 4, 4, 3, 1.75, 1."""
+    """F of Sylvie's §V-A is 16, 12, 8, 5, 3.25, 2.25, so the rates are 4, 4, 3, 1.75, 1."""
     assert slower([16, 8, 4, 2, 1.5, 1.25]) == [None, None, None, True, True, True]
     assert slower([16, 8, 4, 2, 1.5, 1.25], "printed") == [None, None, None, False, False, False]
 
@@ -45,13 +45,13 @@ def test_a_loss_that_falls_faster_is_not_slower():
 
 
 def test_the_same_descent_in_fewer_seconds_is_faster():
-    losses = [16.0, 14.0, 13.0, 11.5]  # rates without seconds: 1, 1, 1.25 of F
+    losses = [16.0, 14.0, 13.0, 11.5]  # rates of F without seconds: 1, 1, 1.25
     assert slower(losses)[-1] is False
     assert slower(losses, seconds=[1, 1, 1, 2])[-1] is True
 
 
 def test_importance_is_the_place_among_distinct_degrees():
-    """Of a power law, most rows have little of it, whatever their share."""
+    """In a power law, most rows have low importance, whatever their share."""
     degrees = np.array([1] * 1000 + [2] * 100 + [3, 50, 1000])
     everyones = on_threads(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
     assert (everyones[0] == everyones[1]).all()
@@ -71,7 +71,7 @@ def test_a_graph_of_one_degree_is_all_important():
 
 
 def test_the_printed_rule_never_lowers_bits():
-    """Eq. 7's p is above 1/2 for any drift that is not 0."""
+    """Eq. 7's p is above 1/2 for any drift other than 0."""
     for drift, epochs in [(0.11, 1), (0.2, 4), (1e-9, 100)]:
         assert 1 / (1 + np.exp(-drift / epochs)) > 0.5
         assert raises_bits(drift, epochs, 0.1, "printed")
@@ -100,10 +100,10 @@ def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
         assert found.groups.receiver[number] == own
         assert found.groups.beta[number] == pytest.approx(beta[members].sum())
         assert found.groups.seconds_per_bit[number] == seconds[own] * count
-        # no row of another group of this receiver lies between two of these
+        # No row of another group of this receiver lies between two of these.
         others = beta[(receiver == own) & ~members]
         assert not ((others > beta[members].min()) & (others < beta[members].max())).any()
-    for own in range(4):  # all but the last group of a receiver are full
+    for own in range(4):  # all groups of a receiver but the last one are full
         assert (found.rows[found.groups.receiver == own][:-1] == size).all()
 
 

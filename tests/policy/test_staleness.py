@@ -1,4 +1,4 @@
-"""Rows of an epoch before: distributed training equals one process that uses the same epochs' rows."""
+"""Stale rows: distributed training equals one process that uses rows of the same epochs."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def ranks(request):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, ranks):
-    """``trained(model, strategy, policy)``: losses, and what decides which rows they come from."""
+    """``trained(model, strategy, policy)``: the losses, and the ages of the rows."""
     path, graph = tmp_path_factory.mktemp("stale") / "parts.h5", small_graphs.random_multigraph()
     small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks), ranks)
     return functools.cache(lambda *how: ThreadPool(ranks).run(train, path, *how)[0])
 
 
 def oldest(ages):
-    """Of each epoch."""
+    """The age of the oldest rows in each epoch."""
     return [max(epoch.values(), default=0) for epoch in ages]
 
 
 def ages_met(ages):
-    """All but those of the features, which are the same in each epoch, and so need not be sent."""
+    """The ages of all rows except features, which are the same in each epoch and need not be sent."""
     return sorted({age for epoch in ages for what, age in epoch.items() if what != FEATURES})
 
 
 @pytest.mark.parametrize(("model", "strategy", "policy"), CASES)
 def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
-    """Where anything was stale, another loss than without staleness is found."""
+    """If any rows were stale, the loss differs from that without staleness."""
     losses, ages, first, state = trained(model, strategy, policy)
     graph = small_graphs.random_multigraph()
     part = small_graphs.random_parts(graph.num_nodes, ranks)
@@ -76,12 +76,12 @@ def test_sylvie_switches_between_fresh_and_stale(trained, model):
 @pytest.mark.parametrize("policy", ["pipeqs", "pipeqs-late"])
 @pytest.mark.parametrize("model", MODELS)
 def test_pipeqs_keeps_its_bound_on_staleness(trained, model, policy):
-    assert ages_met(trained(model, "hybrid", policy)[1])[-1] == 3  # not the 14 of so many late messages
+    assert ages_met(trained(model, "hybrid", policy)[1])[-1] == 3  # not 14, the number of late messages
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pipeqs_uses_rows_for_as_long_as_it_may_where_they_change_little(trained, model):
-    """A message is sent every third epoch, once two were compared."""
+    """A message is sent in every third epoch, once two were compared."""
     ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "pipeqs")[1]]
     assert ages == [0, 1, 1, *[1, 2, 3] * 4][:EPOCHS]
 
@@ -93,7 +93,9 @@ def test_pipeqs_waits_where_rows_changed(trained, model):
 
 @pytest.mark.parametrize(("policy", "age"), [("off", 0), ("pipeline", 1)])
 def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path, monkeypatch, policy, age):
-    """They have the time until the same place of the next epoch; but for those of the first, without which nothing is there."""
+    """They may arrive up to the same place of the next epoch. Only those of the first epoch are waited for, because there are
+    no earlier rows.
+    """
     path, graph, waits = tmp_path / "parts.h5", small_graphs.random_multigraph(), []
     small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
     wait = Messages.wait
@@ -105,6 +107,6 @@ def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path
 
     monkeypatch.setattr(Messages, "wait", recorded)
     ThreadPool(2).run(train, path, "sage", "hybrid", policy)
-    # an evaluation after every third epoch waits for all that is under way
+    # An evaluation after every third epoch waits for everything under way.
     assert {ages for epoch, ages in waits if epoch and (epoch + 1) % 3} == {age}
     assert {ages for epoch, ages in waits if not epoch} == {0}

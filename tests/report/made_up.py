@@ -1,4 +1,4 @@
-"""Run folders of numbers that tests look for again, without a training."""
+"""Run folders with numbers that tests look for, made without a training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def record(epoch: int, **changes: Any) -> dict[str, Any]:
 
 
 def ranks(size: int, epochs: int = EPOCHS) -> Ranks:
-    """``ranks.json`` of so many ranks; rank 0 sends twice as much as the others."""
+    """The ``ranks.json`` of this many ranks; rank 0 sends twice as much as the others."""
     firsts = first_ranks(size)
     blocks = firsts.size
     sent = np.full((blocks, blocks), 1000 * epochs)
@@ -57,7 +57,7 @@ def run_folder(
     path: Path, *, settings: dict[str, Any] | None = None, size: int = 4, lines: list[dict[str, Any]] | None = None,
     metric: str = "accuracy", **summary: Any,
 ) -> Path:  # fmt: skip
-    """A run that came to its end."""
+    """The folder of a run that has finished."""
     lines = [record(epoch) for epoch in range(EPOCHS)] if lines is None else lines
     path.mkdir(parents=True)
     config = RunConfig.from_settings({"hidden": 17, "epochs": EPOCHS, **(settings or {})}).settings()

@@ -1,4 +1,4 @@
-"""What ranks do: a training with a run folder, watched where bytes leave and arrive."""
+"""Programs for ranks: a training with a run folder, with counters where bytes leave and arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPOCHS = 5
 
 
 def bytes_of_training(world: World, parts: Path, out: Path, bits: int, policy: dict[str, Any]) -> tuple[int, int]:
-    """Trains, evaluating in between; returns how many bytes of training left this rank and came to it."""
+    """Train with evaluations in between; return the numbers of bytes of training that this rank sent and received."""
     torch.manual_seed(0)
     graph = hpcgnn.load(parts, world)
     messages = Messages(world, MessageConfig(bits=bits, node_aware="off"))

@@ -1,4 +1,4 @@
-"""``ranks.json``: what it says of who sends to whom is what ranks send, and its size has a bound."""
+"""``ranks.json``: its bytes between ranks are those that ranks send, and its size is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hpcgnn report``: pages of runs and of several of them, whatever is in their folders."""
+"""``hpcgnn report``: pages about a run and about several runs, whatever their folders contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMPTY = ("meta", "link", "img", "br", "hr", "input")
 
 
 class Reader(HTMLParser):
-    """What a browser would find: text, attributes by tag, and whether all elements are closed."""
+    """The content of a page for a browser: text, attributes by tag, and whether all elements are closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 
 def tables(page: Page) -> dict[str, list[tuple[str, ...]]]:
-    """All tables' rows by title."""
+    """The rows of all tables, by title."""
     return {table.title: list(table.rows) for section in page.sections for table in (*section.tables, *section.folded)}
 
 

@@ -1,4 +1,4 @@
-"""The page of a study: its tables and figures, and an epoch by ranks."""
+"""The page of a study: its tables and figures, and the comparison of epochs by number of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcgnn.study.records import Record
 
 @pytest.fixture
 def study(tmp_path):
-    """The shipped study ``quick`` with seconds that halve where ranks double; its last run has failed."""
+    """The shipped study ``quick`` with times that halve when ranks double; its last run has failed."""
     shutil.copy(specification.find("quick"), tmp_path / records.SPECIFICATION)
     runs = specification.read(tmp_path / records.SPECIFICATION).runs
     for run in runs:

@@ -16,7 +16,7 @@ from hpcgnn.train.tensorboard import TensorBoard, writers
 
 
 def read_back(run) -> dict[str, dict[int, float]]:
-    """Values by tag and step, as TensorBoard shows them."""
+    """The values by tag and step, as TensorBoard shows them."""
     events = require_module("tensorboard.backend.event_processing.event_accumulator")
     found = events.EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     return {tag: {each.step: each.value for each in found.Scalars(tag)} for tag in found.Tags()["scalars"]}

@@ -1,8 +1,8 @@
-"""A device for tests, of torch's type ``standin``: its memory is a second kind of host memory (standin.cpp).
+"""A device for tests, of torch's type ``standin``, whose memory is a second kind of host memory (standin.cpp).
 
-torch refuses what it refuses of a GPU's tensors: to mix them with the host's, to make arrays of them. What the host asks of the
-device is counted (:func:`waits`). Its kernels are the native ones, on the same bytes. Copies beside all else are late: their
-bytes are there when their event was asked for some times, or waited for.
+torch refuses the same operations as for a GPU's tensors: mixing them with the host's tensors, and converting them to arrays.
+Reads of the device by the host are counted (:func:`waits`). Its kernels are the native ones, on the same bytes. Copies that run
+beside other work are late: their bytes arrive only after their event was queried several times, or waited for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILD = Path(__file__).parents[2] / "build" / "standin"
 
 
 class _Module(ModuleType):
-    """What torch asks of a type of devices."""
+    """The functions that torch needs of a type of devices."""
 
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
@@ -39,23 +39,23 @@ class _Module(ModuleType):
     manual_seed_all = staticmethod(lambda seed: None)
 
 
-if torch.cuda.is_available():  # beside another type of devices, autograd would not see that GPU any more
+if torch.cuda.is_available():  # with another type of devices, autograd would not see the GPU any more
     WHERE = torch.device("cpu")
 else:
     torch.utils.rename_privateuse1_backend("standin")  # before the name is used
     torch._register_device_module("standin", _Module("standin"))
     WHERE = torch.device("standin", 0)
-ASKED_UNTIL_OVER = 3  # a late event says no so many times
+ASKED_UNTIL_OVER = 3  # number of queries to which a late event answers no
 
 
 def library() -> Path:
-    """The compiled device; built once for a source and a torch."""
+    """The compiled device, built once for each source and version of torch."""
     include, lib = Path(torch.__file__).parent / "include", Path(torch.__file__).parent / "lib"
     digest = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
     path = BUILD / f"standin-{digest}.so"
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # processes that need it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may need it at once
         if not path.exists():
             temporary = path.with_suffix(".tmp")
             options = [
@@ -73,17 +73,17 @@ def library() -> Path:
 
 
 def waits() -> int:
-    """How often the host has asked for what the device had first to compute: numbers, rows, sizes that follow from values."""
+    """The number of times that the host has waited for a result of the device: numbers, rows, sizes that depend on values."""
     return torch.ops.standin.counts()[0]
 
 
 def bytes_to_host() -> int:
-    """Copied from the device, but by :meth:`StandIn.copy`, which is how messages leave."""
+    """The number of bytes copied from the device, except by :meth:`StandIn.copy`, which messages use."""
     return torch.ops.standin.counts()[1]
 
 
 class Late:
-    """An event; ``act`` is what the device does before it."""
+    """An event. act: the device's work before it."""
 
     def __init__(self, act: Callable[[], object] = lambda: None, times: int = ASKED_UNTIL_OVER) -> None:
         self._act: Callable[[], object] | None = act
@@ -102,7 +102,7 @@ class Late:
 
 
 class StandIn(CpuDevice):
-    """See :class:`hpcgnn.devices.Device`. times: how often a late event says no."""
+    """See :class:`hpcgnn.devices.Device`. times: number of queries to which a late event answers no."""
 
     name = "stand-in"
     times = ASKED_UNTIL_OVER
@@ -127,7 +127,7 @@ class StandIn(CpuDevice):
             host_alias(target).copy_(host_alias(source))
 
         if target.is_cpu:
-            target.view(torch.uint8).fill_(0xEE)  # what is read too early is wrong
+            target.view(torch.uint8).fill_(0xEE)  # data that are read too early are wrong
         return Late(act, self.times)
 
     def free_bytes(self) -> int:  # type: ignore[override]
@@ -158,7 +158,7 @@ _MATRICES: dict[Csr, Csr] = {}
 
 
 def _matrix(csr: Csr) -> Csr:
-    """The same matrix on the host; kept, as what kernels find out of a matrix is."""
+    """The same matrix on the host. It is kept, because kernels store data with a matrix."""
     weight = None if csr.weight is None else host_alias(csr.weight)
     if csr.structure not in _MATRICES:
         structure = csr.structure
@@ -170,7 +170,7 @@ def _matrix(csr: Csr) -> Csr:
 
 
 class _OnHost:
-    """The functions of another backend's module for tensors of the stand-in."""
+    """The functions of another backend's module, for tensors of the stand-in."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -190,7 +190,7 @@ class _OnHost:
 
 
 def backend_of(name: str) -> Backend:
-    """The kernels of another backend for the stand-in."""
+    """The kernels of another backend, for the stand-in."""
 
     def load() -> Operators:
         from hpcgnn.kernels.backend import choose
@@ -203,7 +203,7 @@ def backend_of(name: str) -> Backend:
 
 @functools.cache
 def standin(kernels_of: str = "native") -> StandIn:
-    """The device; makes torch and hpcgnn know it. Once a process."""
+    """The device. The first call in a process registers it with torch and hpcgnn."""
     torch.ops.load_library(str(library()))
     torch.utils.generate_methods_for_privateuse1_backend()
     devices.register("standin", StandIn)

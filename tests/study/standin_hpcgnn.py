@@ -1,7 +1,7 @@
-"""Stands in for ``hpcgnn`` where only what a study does with it is of interest: it writes what the commands write, at once.
+"""A replacement for ``hpcgnn`` in tests of studies: it writes the commands' files at once.
 
-Every training is told in ``log`` beside this folder's study. ``STANDIN_FAILS`` and ``STANDIN_HANGS``: a text in the line of a
-training that is to fail, or to wait to be killed.
+Every training is recorded in ``log`` beside the study in this folder. ``STANDIN_FAILS`` and ``STANDIN_HANGS`` are texts in the
+command line of a training that must fail, or wait to be killed.
 """
 
 import json

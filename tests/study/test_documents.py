@@ -1,4 +1,6 @@
-"""Documents in docs/studies are what ``hpcgnn study report`` makes of the records beside them, of specifications that ship."""
+"""Documents in docs/studies are the output of ``hpcgnn study report`` for the records beside them, and their specifications
+ship.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def test_there_are_documents() -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_document_is_made_of_its_records(folder: Path) -> None:
     written = (folder / "report.md").read_text()
-    # Behind what the study itself tells there may be what a model predicts (`hpcgnn study report --model`).
+    # After the study's own text, a document may have a model's predictions (`hpcgnn study report --model`).
     assert written.startswith(markdown.page(summarise(folder)).rstrip())
 
 

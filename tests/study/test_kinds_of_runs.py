@@ -1,4 +1,4 @@
-"""What runs of each kind do: benches, preparations, trainings by PyG, and curves over epochs. A stand-in does the work."""
+"""Runs of each kind: benches, preparations, trainings by PyG, and curves over epochs. A stand-in replaces the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics against numbers made by hand, tables, targets, submissions, and one real study."""
+"""Statistics compared with numbers computed by hand, tables, targets, submissions, and one real study."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ figures = ["epoch_seconds_median", "speedup", "efficiency"]
 
 
 def make(folder: Path, text: str) -> Path:
-    """A study whose epochs take 8 s / ranks, times 1, 2, 4 by seed; with 2 bits a tenth is sent, and 0, 1, 2 points are lost."""
+    """A study whose epochs take 8 s / ranks, times 1, 2, 4 by seed. With 2 bits a tenth is sent, and 0, 1, 2 points of accuracy
+    are lost.
+    """
     folder.mkdir()
     (folder / "study.toml").write_text(text)
     for run in specification.read(folder / "study.toml").runs:
@@ -88,7 +90,8 @@ def test_pairs() -> None:
     assert ratio is not None
     assert ratio.value == pytest.approx(math.sqrt(8))
     assert ratio.count == 2
-    # Logarithms log 2 and log 4: their standard error is log(2) / 2, and Student's factor for one degree of freedom 12.706.
+    # The logarithms are log 2 and log 4: their standard error is log(2) / 2, and Student's factor for one degree of freedom is
+    # 12.706.
     assert ratio.high == pytest.approx(math.sqrt(8) * math.exp(12.7062047 * math.log(2) / 2))
     difference = statistics.paired_difference(ours, theirs)
     assert difference is not None
@@ -246,7 +249,7 @@ def hpcgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment in which the commands of a Slurm on this machine find it."""
+    """The environment in which commands find a Slurm on this machine."""
     require(os.geteuid() == 0, "root, to start a Slurm")
     require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
@@ -278,7 +281,7 @@ def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> No
     assert json.loads(hpcgnn("study", "submit", str(path), "--out", str(folder), "--json").stdout)["jobs"] == []
 
 
-# -- a real one --------------------------------------------------------------------------------------------------------
+# -- a real study ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.launches

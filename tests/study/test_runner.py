@@ -1,4 +1,4 @@
-"""The runner: its order, what it keeps, and what a failed or killed run leaves. A stand-in trains."""
+"""The runner: the order of its runs, its records, and the state after a failed or killed run. A stand-in replaces training."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_failed_run_is_told_and_tried_again(
 
 
 def test_a_killed_runner_loses_one_run(study: specification.Specification, folder: Path) -> None:
-    """The runner is killed, not interrupted: what was under way is `started` in the records, and runs again."""
+    """The runner is killed, not interrupted: its present run stays `started` in the records, and is run again."""
     program = (
         "import sys; from pathlib import Path; from hpcgnn.study import runner, specification\n"
         "from hpcgnn.study.commands import Commands\n"

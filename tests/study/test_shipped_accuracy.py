@@ -1,4 +1,4 @@
-"""The shipped studies of accuracy: what their configurations have in common, and with the presets."""
+"""The shipped studies of accuracy: settings that their configurations share with each other and with the presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped studies of messages and policies, their committed records, and what reports of trainings make of epochs."""
+"""The shipped studies of messages and policies, their committed records, and the figures of reports about epochs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shipped(name: str) -> specification.Specification:
     return specification.read(specification.find(name))
 
 
-# -- what they run -----------------------------------------------------------------------------------------------------
+# -- their runs --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PAIRED)
@@ -84,7 +84,7 @@ def test_committed_records_are_of_the_shipped_specification(name: str) -> None:
 
 
 def test_committed_pairs_give_the_figures_that_are_judged() -> None:
-    """A figure of the old program, found again: two-bit messages on Amazon Computers with SAGE and label propagation."""
+    """A figure of the earlier program, reproduced: two-bit messages on Amazon Computers with SAGE and label propagation."""
     groups = finished_groups(STUDIES / "messages")
     (group,) = groups.matching({"name": "int2, LP", "graph": "amazon-computers", "model": "sage"})
     found = groups.estimate(group, "test_metric_at_best_val_difference", {"name": "fp32, LP"})
@@ -92,7 +92,7 @@ def test_committed_pairs_give_the_figures_that_are_judged() -> None:
     assert (found.count, round(100 * found.value, 2), round(100 * found.low, 2)) == (10, -0.28, -0.42)
 
 
-# -- what reports make of epochs ---------------------------------------------------------------------------------------
+# -- epochs in reports -------------------------------------------------------------------------------------------------
 
 
 def figures_of(**epochs: list[Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_long_curves_are_told_at_few_places() -> None:
     assert short.rows == (("20.3", "5"), ("30", "6"))
 
 
-# -- targets of intervals, and of enough pairs -------------------------------------------------------------------------
+# -- targets of intervals, and of a number of pairs --------------------------------------------------------------------
 
 
 def verdict(tmp_path: Path, extra: str, values: list[float]) -> targets.Verdict:

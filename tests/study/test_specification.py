@@ -1,4 +1,4 @@
-"""Specifications: what they expand to, and one sentence with the line for what they may not say."""
+"""Specifications: the runs to which they expand, and a sentence with the line for each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of jobs share."""
+"""Fixtures that the tests of jobs share."""
 
 from __future__ import annotations
 

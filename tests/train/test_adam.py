@@ -1,4 +1,4 @@
-"""Adam is torch's bit for bit, and training does not import torch's compiler for it."""
+"""Adam equals torch's bit for bit, and training does not import torch's compiler for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def steps(optimiser, parameters: list[torch.nn.Parameter], numbers: range) -> No
     for number in numbers:
         generator = torch.Generator().manual_seed(number)
         optimiser.zero_grad()
-        for parameter in parameters[: 2 if number == 2 else 3]:  # the last one without a gradient, once
+        for parameter in parameters[: 2 if number == 2 else 3]:  # once, the last one has no gradient
             parameter.grad = torch.randn(parameter.shape, generator=generator)
         for group in optimiser.param_groups:
             group["lr"] = 0.01 / (1 + number)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are found before anything in them is used."""
+"""Damage to checkpoints is found before any of their data is used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(path):
 
 
 def test_every_bit_of_a_weight_is_checked(path):
-    """Torch itself reads it without a word."""
+    """torch itself reads the damaged weight without an error."""
     whole, weights = path.read_bytes(), bytes(CONTENT["model"]["w"].numpy().tobytes())
     place = whole.index(weights)
     for bit in range(0, 8 * len(weights), 997):
@@ -70,7 +70,7 @@ def test_every_bit_of_a_weight_is_checked(path):
 
 
 def rewritten(path: Path, changes: dict[bytes, bytes], **how: int) -> None:
-    """The same archive, with right checksums, with other bytes in its pickle."""
+    """The same archive with other bytes in its pickle, and right checksums."""
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as found, zipfile.ZipFile(path, "w", **how) as made:
         for name in found.namelist():
             content = found.read(name)
@@ -82,7 +82,7 @@ def rewritten(path: Path, changes: dict[bytes, bytes], **how: int) -> None:
 
 
 def number(value: int) -> bytes:
-    """As pickles have it."""
+    """A number as pickles store it."""
     return b"\x8a\x09" + value.to_bytes(9, "little")
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_table_of_tensors_and_plain_values_is_refused(tmp_path, conte
 
 
 def test_a_full_disk_is_told_by_the_system(tmp_path):
-    """Not by torch, whose RuntimeError names no file."""
+    """torch's own RuntimeError would not name the file."""
     with pytest.raises(OSError, match="No space left") as told:
         archive.write(Path("/dev/full"), {"w": torch.ones(1 << 20)})
     assert told.value.errno == errno.ENOSPC

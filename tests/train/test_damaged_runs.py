@@ -1,4 +1,4 @@
-"""Run folders in which a file is not what a run has written: one sentence, the same on all ranks, before anything is used."""
+"""Run folders with a file that no run has written: one sentence, the same on all ranks, before anything is used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A folder with a run, and its parts."""
+    """The folder of a run, and its parts."""
     folder = tmp_path_factory.mktemp("whole")
     small_graphs.write_parts(
         folder / "parts.h5", small_graphs.random_multigraph(nodes=60, edges=400), small_graphs.random_parts(60, 2), 2
@@ -78,7 +78,7 @@ def refused(job: Callable[[], object], *words: str) -> None:
 
 
 def edited(path: Path, place: tuple[Any, ...], value: Any, *, digest: bool = False) -> None:
-    """As a run of before there were digests might have written it."""
+    """Edit a checkpoint as a version without digests would have written it."""
     content = torch.load(path, weights_only=True)
     if not digest:
         del content["digest"]
@@ -137,7 +137,7 @@ def test_what_one_rank_kept_is_no_other_ranks(whole, run):
 
 
 def test_what_ranks_kept_may_not_be_exchanged(whole, run):
-    """They look like files for other parts, with which a run would start its exchanges anew."""
+    """They look like files for other parts, with which a run would start its exchanges from the beginning."""
     mine, theirs = run / MESSAGES, run / MESSAGES.replace("-1.pt", "-0.pt")
     mine.write_bytes(theirs.read_bytes())
     refused(lambda: resumed(whole, run), str(mine), "is that of rank 0")
@@ -177,7 +177,7 @@ def test_what_a_rank_keeps_is_checked(whole, run, place, value, sentence):
 
 
 def test_a_place_in_a_message_stays_inside(whole, run):
-    """Native code goes by it."""
+    """Native code uses it as an index."""
     content = torch.load(run / MESSAGES, weights_only=True)
     box = next(box for box in content["kept"]["mailboxes"].values() if "groups" in box["in_flight"][0])
     for number in (1, 2, 3):
@@ -198,7 +198,7 @@ def flip(path: Path, place: int) -> None:
 
 @pytest.mark.parametrize("name", [LAST, MESSAGES])
 def test_a_flipped_bit_is_found_by_all_ranks(whole, run, name):
-    with zipfile.ZipFile(run / name) as archive:  # between members there are bytes that stand for nothing
+    with zipfile.ZipFile(run / name) as archive:  # between members there are bytes without a meaning
         largest = max(archive.infolist(), key=lambda member: member.file_size)
         content = archive.read(largest)
     flip(run / name, (run / name).read_bytes().index(content) + len(content) // 2)
@@ -277,7 +277,7 @@ def test_lines_of_a_run_are_checked_by_all_ranks(whole, run, tmp_path, name, cha
 
 
 def test_what_a_killed_run_has_left_goes_when_it_is_resumed(whole, run):
-    gone = 2**22 + 1  # above every pid
+    gone = 2**22 + 1  # above every process id
     left = [
         folder / f".x.{whole_file._host()}.{gone}.hpcgnn.tmp"
         for folder in (run, run / "checkpoints", (run / MESSAGES).parent)

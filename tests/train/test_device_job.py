@@ -60,7 +60,8 @@ def test_every_model_learns_the_same_and_the_host_asks_nothing_of_the_device_in_
     found = train("multigraph", model=model)
     check(found)
     for _, device, _ in found:
-        assert device.waits[1:] == [0] * (on_device.EPOCHS - 1)  # in the first, what is kept of matrices is made
+        # The first epoch computes and keeps data about matrices.
+        assert device.waits[1:] == [0] * (on_device.EPOCHS - 1)
         assert device.bytes_to_host[1:] == [0] * (on_device.EPOCHS - 1)
 
 
@@ -69,7 +70,7 @@ def test_every_kind_of_message_and_policy(train, messages):
     found = train("even", **messages)
     check(found)
     for _, device, _ in found:
-        assert device.bytes_to_host[-1] < 10_000  # what policies look at: ranges and sums, and no rows
+        assert device.bytes_to_host[-1] < 10_000  # policies read ranges and sums, but no rows
 
 
 @pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
@@ -126,7 +127,7 @@ def test_all_of_what_a_gpu_says_of_its_memory_is_told_but_its_advice():
 
 
 class TestTriton:
-    """The kernels for GPUs, which Triton's interpreter runs here."""
+    """The kernels for GPUs, run by Triton's interpreter."""
 
     SMALL = {"epochs": 2, "eval_every": 2, "layers": 2, "hidden": 8}  # noqa: RUF012 - not changed
 
@@ -149,6 +150,6 @@ class TestTriton:
     def test_a_mixed_job_receives_the_same_bytes(self, train, bits):
         native, mixed = (train(names, bits=bits, epochs=1) for names in (["native"] * 2, ["native", "triton"]))
         for mine, theirs in zip(native, mixed, strict=True):
-            assert len(mine.wires) == 5  # two layers forward and one backward, and an evaluation
-            assert theirs.wires[:3] == mine.wires[:3]  # the evaluation's are of weights whose last bits differ
+            assert len(mine.wires) == 5  # two layers forward, one backward, and an evaluation
+            assert theirs.wires[:3] == mine.wires[:3]  # the evaluation uses weights whose last bits differ
             assert theirs.losses == pytest.approx(mine.losses, rel=1e-5)

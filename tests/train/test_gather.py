@@ -1,4 +1,4 @@
-"""``hpcgnn.gather``: each node's row in its place on rank 0, bit for bit, and the same refusal on all ranks."""
+"""``hpcgnn.gather``: each node's row is in its place on rank 0, bit for bit, and all ranks refuse wrong arguments alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from rank_pool import RankPool, ThreadPool
 from ranks import gathering
 
-RANKS = (1, 2, 3, 4)  # of three and more, the last owns no node
+RANKS = (1, 2, 3, 4)  # the last of three or more ranks owns no node
 
 
 @pytest.mark.parametrize("ranks", RANKS)

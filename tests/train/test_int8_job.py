@@ -1,4 +1,4 @@
-"""Training in 8-bit integers through the command line: it repeats, resumes, predicts, and says what it does not do."""
+"""Training in 8-bit integers through the command line: it repeats, resumes and predicts, and refuses unsupported settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALWAYS = ["--compute", "int8-always"]
 
 @pytest.fixture
 def train(mpi_ranks, parts, tmp_path):
-    """``hpcgnn train`` on two ranks; returns what it left."""
+    """Run ``hpcgnn train`` on two ranks, and return the run folder."""
 
     def run(name: str, *flags: object, check: bool = True, threads: int = 1, graph: Path = parts) -> Completed:
         command = ["train", graph, "--out", tmp_path / name, *FLAGS, *flags]
@@ -47,7 +47,7 @@ def summary(folder: Path) -> dict:
 
 
 def last(folder: Path) -> tuple[list[tuple], dict[str, bytes]]:
-    """What must repeat of each epoch, and the weights' bytes."""
+    """The values of each epoch that must repeat, and the bytes of the weights."""
     names = ("loss", "compute", "bytes_sent", "val_metric", "int8_quantized", "int8_reused")
     content = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
     told = [tuple(record.get(name) for name in names) for record in records(folder)]
@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on_bit_for_bit(train, parts, tmp_path):
     wait_for_epoch(tmp_path / "broken", 13, process)  # between two checkpoints, or a few epochs later
     ranks = ranks_of(process.pid)
     assert sorted(ranks) == [0, 1]
-    os.killpg(process.pid, signal.SIGKILL)  # the launcher, and no rank that it has put into a group of its own
+    os.killpg(process.pid, signal.SIGKILL)  # the launcher, but not ranks that it has put into their own group
     for rank in ranks.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank, signal.SIGKILL)
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_bit_for_bit(train, parts, tmp_path):
 
 
 def test_the_first_epoch_alone_says_whether_8_bits_are_enough(train):
-    """A resumed run does not decide anew."""
+    """A resumed run does not decide again."""
     whether = "int8: the first layer's output has a relative error of"
     told = [
         " ".join(train("run", *ALWAYS, *flags, "--log-level", "info").stderr.split()).count(whether)
@@ -115,7 +115,7 @@ def test_the_first_epoch_alone_says_whether_8_bits_are_enough(train):
 
 
 def test_another_arithmetic_may_take_over(train, tmp_path):
-    """A resumed run that asks for another one has it, and what that one found."""
+    """A resumed run that asks for another arithmetic gets it, with that arithmetic's own checks."""
     train("run", *ALWAYS, "--epochs", 3)
     train("run", "--resume", "--epochs", 5, "--compute", "float32")
     train("run", "--resume", "--epochs", 7, *ALWAYS)
@@ -126,12 +126,12 @@ def test_another_arithmetic_may_take_over(train, tmp_path):
     ]
 
 
-# -- what it is beside float32 -----------------------------------------------------------------------------------------
+# -- comparison with float32 -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [[], ["--model", "gcn", "--bits", "8"]], ids=["sage", "gcn"])
 def test_on_a_tiny_graph_nothing_pays(train, tmp_path, flags):
-    """So that --compute int8 may be given anywhere."""
+    """So --compute int8 can be given for any graph."""
     for compute in ("int8", "float32"):
         train(compute, *flags, "--compute", compute, "--epochs", 5)
     assert losses(tmp_path / "int8") == losses(tmp_path / "float32")
@@ -153,7 +153,7 @@ def test_a_run_is_near_that_of_float32_and_says_what_it_did(train, tmp_path):
 
 
 def test_predictions_of_a_run_are_those_of_its_evaluations(train, mpi_ranks, parts, tmp_path):
-    """In float32, whatever it was trained in."""
+    """They are computed in float32, whatever the arithmetic of the training."""
     train("run", *ALWAYS, "--model", "gat", "--heads", 4, "--epochs", 5)
     mpi_ranks(2).command("predict", parts, tmp_path / "run", "--checkpoint", "best", "--out", tmp_path / "scores.h5")
     with h5py.File(tmp_path / "scores.h5") as file:
@@ -165,7 +165,7 @@ def test_predictions_of_a_run_are_those_of_its_evaluations(train, mpi_ranks, par
     assert accuracy == pytest.approx(summary(tmp_path / "run")["best_val_metric"])
 
 
-# -- what it does not do -----------------------------------------------------------------------------------------------
+# -- unsupported settings ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_error_that_cannot_be_is_refused(train):
 
 
 def in_float64(world: World, parts: Path, compute: str) -> str:
-    """Why a program is refused."""
+    """The sentence that refuses a program in float64."""
     with pytest.raises(HpcgnnError) as found:
         hpcgnn.build_model(
             hpcgnn.ModelConfig(layers=2), hpcgnn.load(parts, world), dtype=torch.float64, compute=compute
@@ -218,7 +218,7 @@ def test_a_model_in_float64_is_refused(parts, compute):
 
 
 def test_a_nan_in_the_features_is_reported_as_in_float32(train, parts, tmp_path):
-    """The file is refused, before anything is trained."""
+    """The file is refused before training starts."""
     shutil.copy(parts, tmp_path / "nan.h5")
     with h5py.File(tmp_path / "nan.h5", "a") as file:
         file["nodes/x"][3, 2] = np.nan

@@ -1,4 +1,4 @@
-"""The main job through its command line: interruption, resumption, prediction, and how errors end it."""
+"""The main job through its command line: interruption, resumption, prediction, and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
 
 @pytest.fixture
 def train(mpi_ranks, parts, tmp_path):
-    """``hpcgnn train`` on two ranks; returns what it left."""
+    """Run ``hpcgnn train`` on two ranks, and return the run folder."""
 
     def run(*flags, out=tmp_path / "run", graph=parts, ranks=2):
         return mpi_ranks(ranks).command("train", graph, "--out", out, *SMALL, *flags, check=False)
@@ -61,7 +61,7 @@ def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
     wait_for_epoch(broken, 53, process)  # between two checkpoints, or a few epochs later
     ranks = ranks_of(process.pid)
     assert sorted(ranks) == [0, 1]
-    os.killpg(process.pid, signal.SIGKILL)  # the launcher, and no rank that it has put into a group of its own
+    os.killpg(process.pid, signal.SIGKILL)  # the launcher, but not ranks that it has put into their own group
     for rank in ranks.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank, signal.SIGKILL)
@@ -95,8 +95,8 @@ def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
     process = start(parts, out, *SMALL, "--epochs", "30")
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:  # from MPI's start to its end
-        if out.exists():  # every rank is past the start of Python
-            signal_ranks(process.pid, signal.SIGUSR1)  # while a launcher ends, a signal may find it without a handler
+        if out.exists():  # every rank has passed the start of Python
+            signal_ranks(process.pid, signal.SIGUSR1)  # while a launcher exits, a signal may find it without a handler
         time.sleep(0.02)
     _, problems = process.communicate(timeout=60)
     assert process.returncode == 0, problems
@@ -107,7 +107,7 @@ def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
     out = tmp_path / "run"
     process = start(parts, out, *SMALL, "--epochs", "100000")
     wait_for_epoch(out, 20, process)
-    os.kill(process.pid, signal.SIGINT)  # what the terminal sends to the launcher
+    os.kill(process.pid, signal.SIGINT)  # the signal that a terminal sends to the launcher
     _, problems = process.communicate(timeout=60)
     assert process.returncode != 0
     assert problems.count("hpcgnn: stopped") == 1, problems
@@ -172,7 +172,7 @@ def test_bytes_sent_follow_from_the_plan(train, parts):
         [sys.executable, *HPCGNN, "plan", str(parts), "--json"], check=True, capture_output=True, text=True
     )
     rows = json.loads(plan.stdout)["strategies"]["hybrid"]["rows"]
-    # 9 features are aggregated as they are, with no backward exchange; 4 classes are, both ways
+    # The 9 features are aggregated unchanged, without a backward exchange; the 4 classes are exchanged in both directions.
     assert summary["bytes_sent_per_epoch"] == rows * 4 * (9 + 2 * 4)
 
 
@@ -194,7 +194,7 @@ def test_predictions_are_the_same_on_any_number_of_ranks(train, mpi_ranks, parts
 
 
 def test_a_node_order_is_undone_for_the_user(train, mpi_ranks, parts, tmp_path):
-    """It changes neither metrics nor predictions, a resumed run keeps it, and a measured one is told."""
+    """It changes neither metrics nor predictions, a resumed run keeps it, and a measured order is reported."""
     scores, losses = [], []
     assert train("--epochs", 6, out=tmp_path / "none").returncode == 0
     assert train("--epochs", 3, "--node-order", "hubs", out=tmp_path / "hubs").returncode == 0
@@ -218,7 +218,7 @@ def test_a_node_order_is_undone_for_the_user(train, mpi_ranks, parts, tmp_path):
 
 
 def damaged(parts: Path, folder: Path) -> dict[str, Path]:
-    """Files that cannot be trained on, by what is wrong with them."""
+    """Files that cannot be used for training, by their defect."""
     files = {
         name: folder / f"{name}.h5"
         for name in ("missing", "truncated", "foreign", "version", "nan", "no-train", "no-order")
@@ -240,7 +240,7 @@ def damaged(parts: Path, folder: Path) -> dict[str, Path]:
     return files
 
 
-# Launchers kill the other ranks when one fails: this keeps each rank's own exit code, and succeeds.
+# Launchers kill the other ranks when one fails. This program keeps the exit code of each rank, and succeeds.
 KEEP_EXIT_CODE = """
 import os, pathlib, subprocess, sys
 code = subprocess.call(sys.argv[2:], close_fds=False)  # MPICH talks to its ranks through an inherited one
@@ -276,7 +276,7 @@ def test_bad_files_end_all_ranks_with_one_sentence(train, parts, tmp_path, probl
 
 
 def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path):
-    """The end of the processes themselves, which the ranks that the other tests share outlive."""
+    """This tests the ends of the processes themselves, which shared ranks of other tests do not show."""
     keep_exit_code = ["-c", KEEP_EXIT_CODE, tmp_path, sys.executable, *HPCGNN]
     result = mpirun(2, [*keep_exit_code, "train", tmp_path / "no.h5", "--out", tmp_path / "run"])
     assert len(errors_in(result)) == 1, result.stderr
@@ -285,7 +285,7 @@ def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path
 
 
 def test_node_local_copies_that_differ_are_refused_on_all_ranks(mpirun, parts, tmp_path):
-    """Each process opens its own; one label is another."""
+    """Each process opens its own copy, and one label differs."""
     for rank in range(2):
         shutil.copy(parts, tmp_path / f"copy-{rank}.h5")
     with h5py.File(tmp_path / "copy-1.h5", "r+") as file:
@@ -318,7 +318,7 @@ def test_a_run_is_not_overwritten_and_another_model_is_not_resumed(train, tmp_pa
 
 
 def _fill(disk: Path) -> None:
-    """Take what is left, down to the last page."""
+    """Use up all remaining space, down to the last page."""
     with (disk / "rest").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
@@ -326,7 +326,7 @@ def _fill(disk: Path) -> None:
 
 @contextlib.contextmanager
 def _small_disk(disk: Path, size: str) -> Iterator[None]:
-    """A file system of its own, of so many bytes, in a new folder."""
+    """A file system of this many bytes in a new folder."""
     require(os.geteuid() == 0, "root, to mount a small tmpfs")
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
@@ -337,13 +337,13 @@ def _small_disk(disk: Path, size: str) -> Iterator[None]:
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, parts, tmp_path):
-    """Found by rank 0 alone, whose end is that of all ranks: a launch of its own."""
+    """Only rank 0 meets it, and all ranks end with it, so this needs a separate launch."""
     disk = tmp_path / "disk"
     with _small_disk(disk, "256k"):
         assert train("--epochs", 7, out=disk / "run").returncode == 0
         kept = weights(disk / "run")
         (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))  # room for some metrics only
-        for every in (7, 1000):  # the checkpoint meets the full disk, and the metrics do
+        for every in (7, 1000):  # the checkpoint meets the full disk, or the metrics do
             again = ["train", parts, "--out", disk / "run", *SMALL, "--epochs", 50, "--resume"]
             result = mpirun(2, [*HPCGNN, *again, "--checkpoint-every", every], check=False)
             assert result.returncode != 0
@@ -355,7 +355,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, p
 
 
 def test_an_error_on_one_rank_ends_all_at_once(mpirun):
-    """Nobody waits for as long as the timeout, which would be told."""
+    """No rank waits until the timeout, which would be reported."""
     program = Path(__file__).parents[1] / "ranks" / "one_fails.py"
     result = mpirun(3, [program], check=False)
     assert result.returncode != 0
@@ -364,12 +364,12 @@ def test_an_error_on_one_rank_ends_all_at_once(mpirun):
 
 
 def test_what_mpi_refuses_is_a_sentence(mpirun):
-    """Not a traceback; it says which rank, in what, and MPI's own words."""
+    """There is no traceback; the sentence names the rank and the call, and quotes MPI."""
     result = mpirun(2, [Path(__file__).parents[1] / "ranks" / "mpi_fails.py"], check=False)
     assert result.returncode != 0
     assert "Traceback" not in result.stderr
     sentence = "hpcgnn: error on rank 1: MPI failed on rank 1 of 2 in numbers of another file: "
-    # Open MPI says what was truncated, MPICH in which of its functions.
+    # Open MPI names the truncated message, and MPICH the function in which it failed.
     told = [line for line in errors_in(result) if line.startswith(sentence)]
     assert any("trunc" in line.lower() or "internal_Test" in line for line in told), result.stderr
     assert all(line.endswith("run the same version?)") for line in told), "one line"
@@ -407,7 +407,7 @@ def test_a_full_disk_is_named_also_where_ranks_keep_rows(train, mpirun, parts, t
 
 
 def test_names_of_files_may_be_any_bytes(tmp_path):
-    """Neither markup nor UTF-8: they are shown, and go into config.toml, from which a run is resumed."""
+    """They contain neither markup nor valid UTF-8: they are shown, and stored in config.toml, from which a run is resumed."""
     folder = tmp_path / "a[" / os.fsdecode(b"x] :smile: \xff")
     folder.mkdir(parents=True)
     graph, parts, run = folder / "g.h5", folder / "p.h5", folder / "run"
@@ -431,7 +431,7 @@ def test_command_line_mistakes_are_told_once(mpi_ranks):
 
 
 def test_a_run_keeps_its_records_on_disk_only(tmp_path):
-    """Or the memory of every rank would grow with the epochs."""
+    """Otherwise the memory of every rank would grow with the epochs."""
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, np.zeros(graph.num_nodes, np.int64), 1)
     local = hpcgnn.load(tmp_path / "parts.h5", one_rank())

@@ -1,4 +1,4 @@
-"""Label propagation: P ranks equal one process of PyG, no evaluated label leaks, and a run goes on where it was left."""
+"""Label propagation: P ranks equal one process of PyG, labels of evaluated nodes do not leak, and a run can be resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = [  # graph/model/draw/precision
     *(pytest.param(f"cora/sage/epoch/{p}", marks=pytest.mark.slow) for p in TOLERANCE),
 ]
 
-# -- which labels -----------------------------------------------------------------------------------------------------
+# -- the choice of labels ----------------------------------------------------------------------------------------------
 
 
 def test_the_draw_is_a_function_of_seed_epoch_and_original_id():
@@ -43,7 +43,8 @@ def test_the_draw_is_a_function_of_seed_epoch_and_original_id():
     assert drawn.double().mean() == pytest.approx(0.62, abs=0.015)
     order = torch.randperm(ids.numel())
     assert torch.equal(drawn_nodes(config, 1, 2, ids[order]), drawn[order])
-    for other in (drawn_nodes(config, 2, 2, ids), drawn_nodes(config, 1, 3, ids)):  # independent draws agree by chance
+    # Independent draws sometimes agree by chance.
+    for other in (drawn_nodes(config, 2, 2, ids), drawn_nodes(config, 1, 3, ids)):
         assert (other == drawn).double().mean() == pytest.approx(0.62**2 + 0.38**2, abs=0.02)
 
 
@@ -110,7 +111,7 @@ def test_features_with_a_gradient_are_transformed_first_as_any_layer_that_shrink
 
 
 class Files:
-    """The graphs, in memory and in parts for each number of ranks, and what PyG finds on them."""
+    """The graphs, in memory and in parts for each number of ranks, and PyG's results for them."""
 
     def __init__(self, folder, cora):
         self._folder = folder
@@ -120,7 +121,7 @@ class Files:
         self.parts, self._reference = functools.cache(self._parts), functools.cache(self._trained)
 
     def graph(self, name, ranks):
-        """One graph has its training nodes all on rank 0."""
+        """One graph has all its training nodes on rank 0."""
         if name != "few":
             return self._graphs[name]
         on_first = small_graphs.random_parts(self._few.num_nodes, ranks) == 0
@@ -128,7 +129,7 @@ class Files:
         return replace(self._few, masks=masks)
 
     def _parts(self, name, ranks):
-        """The path; the last of three or more ranks is empty in the random graphs."""
+        """The path; the last of three or more ranks has no nodes in the random graphs."""
         graph, path = self.graph(name, ranks), self._folder / f"{name}-{ranks}.h5"
         empty = ranks - 1 if ranks >= 3 and name not in ("cora", "few") else None
         parts = small_graphs.random_parts(graph.num_nodes, ranks, empty=empty)
@@ -136,7 +137,7 @@ class Files:
         return path
 
     def reference(self, case, ranks):
-        """The initial weights, and what PyG makes of them."""
+        """The initial weights, and PyG's results."""
         return self._reference(case, ranks if case.startswith("few/") else 1)
 
     def _trained(self, case, ranks):
@@ -163,7 +164,7 @@ def loss_error(found, wanted):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_ranks_equal_pyg(files, ranks, case):
-    """Of the few training nodes four ranks leave, some epochs propagate all: they must change nothing."""
+    """Four ranks have few training nodes, so some epochs use all of them as inputs; these must change nothing."""
     name, *how = case.split("/")
     (losses, gradients, scores), begun = ThreadPool(ranks).run(programs.train, files.parts(name, ranks), *how)[0]
     state, (wanted_losses, wanted_gradients, wanted_scores) = files.reference(case, ranks)
@@ -173,11 +174,11 @@ def test_ranks_equal_pyg(files, ranks, case):
     assert "embed_labels.weight" in wanted_gradients
     for key, value in wanted_gradients.items():
         assert np.abs(gradients[key] - value).max() / np.abs(value).max() <= tolerance, key
-    # after 20 optimiser steps, which magnify rounding
+    # After 20 optimiser steps, which magnify rounding errors.
     assert np.abs(scores - wanted_scores).max() / np.abs(wanted_scores).max() <= 10 * tolerance
 
 
-@pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph != "few"])  # whose masks go by the parts
+@pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph != "few"])  # its masks depend on the parts
 def test_with_dropout_any_number_of_ranks_is_the_same(files, graph):
     one, *others = (ThreadPool(ranks).run(programs.dropout_losses, files.parts(graph, ranks))[0] for ranks in RANKS)
     for losses in others:
@@ -202,7 +203,7 @@ def test_what_is_broken_is_noticed(files, ranks, sabotage):
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_prediction_gives_the_scores_of_the_evaluation(files, tmp_path, ranks, graph):
-    """From a checkpoint, bit for bit."""
+    """The scores from a checkpoint are equal bit for bit."""
     assert all(
         ThreadPool(ranks).run(programs.prediction_equals_evaluation, files.parts(graph, ranks), tmp_path / "run")
     )
@@ -223,7 +224,7 @@ def write_graph(path: Path, *, change_evaluated_labels: bool = False) -> small_g
 
 @pytest.fixture
 def train(mpi_ranks, tmp_path):
-    """``hpcgnn train`` with label propagation on two ranks; returns the run folder."""
+    """Run ``hpcgnn train`` with label propagation on two ranks, and return the run folder."""
 
     def run(name, *flags, graph=tmp_path / "parts.h5"):
         mpi_ranks(2).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags)
@@ -242,7 +243,7 @@ def weights(run: Path) -> dict[str, bytes]:
 
 
 def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
-    """Other labels on every validation and test node change no loss, no weight and no score."""
+    """Other labels of all validation and test nodes change no loss, weight or score."""
     runs = {}
     for name in ("as it is", "changed"):
         path = tmp_path / f"{name}.h5"
@@ -261,7 +262,7 @@ def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
 
 
 def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
-    """The other way round: predicting with other training labels gives other scores."""
+    """Conversely, prediction with other training labels gives other scores."""
     graph = write_graph(tmp_path / "parts.h5")
     run = train("run", "--epochs", 3)
     graph.y = np.where(graph.masks["train_mask"], (graph.y + 1) % 4, graph.y)
@@ -297,7 +298,7 @@ def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path
 
 
 def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):
-    """By chance, where there are only a few training nodes: here one, drawn in most epochs."""
+    """This happens at random if there are few training nodes: here there is one, which is drawn in most epochs."""
     graph = small_graphs.random_multigraph()
     graph.masks["train_mask"] = np.arange(graph.num_nodes) == 3
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 2), 2)

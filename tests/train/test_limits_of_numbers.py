@@ -1,4 +1,4 @@
-"""Trainings whose numbers leave what float32 can hold, and what is left of them."""
+"""Trainings whose numbers exceed the range of float32, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcgnn.train.run_folder import RunFolder
 
 
 def written(folder, x, *, is_linked=False):
-    """Parts for two ranks of a graph with features ``x`` (N, F), of which all nodes are training nodes of class 0 but one."""
+    """Parts for two ranks of a graph with features ``x`` (N, F), in which all training nodes but one have class 0."""
     nodes = x.shape[0]
     around = np.stack((np.arange(nodes), (np.arange(nodes) + 1) % nodes))
     masks = {name: np.ones(nodes, bool) for name in ("train_mask", "val_mask", "test_mask")}
@@ -33,7 +33,7 @@ def written(folder, x, *, is_linked=False):
 
 
 def trained(world, path, run, epochs, keeps_input=False):
-    """What refused it, whether all weights are finite, and the losses."""
+    """The sentence of the refusal, whether all weights are finite, and the losses."""
     graph = hpcgnn.load(path, world)
     config = hpcgnn.ModelConfig("gcn", layers=1, norm="none", dropout=0.0)
     model = hpcgnn.build_model(config, graph, seed=3, keep_input_aggregation=keeps_input)
@@ -50,7 +50,7 @@ def trained(world, path, run, epochs, keeps_input=False):
 
 
 def test_gradients_that_overflow_end_a_training_and_leave_its_checkpoint_alone(tmp_path):
-    """The loss is finite and the sum of its gradients over the nodes is not."""
+    """The loss is finite, but the sum of its gradients over the nodes is not."""
     fine = written(tmp_path, np.ones((80, 1)))
     assert ThreadPool(2).run(trained, fine, tmp_path / "run", 2)[0][0] == ""
     overflows = written(tmp_path, np.full((80, 1), 1e37))
@@ -64,14 +64,14 @@ def test_gradients_that_overflow_end_a_training_and_leave_its_checkpoint_alone(t
 
 
 def test_ranks_that_are_threads_keep_the_aggregated_input(tmp_path):
-    """They wait for each other where the transport is chosen, which no rank may do while it draws the weights."""
+    """Ranks wait for each other when they choose the transport, so none may do so while it draws the weights."""
     path = written(tmp_path, np.ones((12, 2)), is_linked=True)
     kept, usual = (ThreadPool(2).run(trained, path, tmp_path / str(keeps), 2, keeps)[0][2] for keeps in (True, False))
     assert kept == pytest.approx(usual, rel=1e-6)
 
 
 def drifting(world, path):
-    """Train with PipeQS; its losses."""
+    """The losses of a training with PipeQS."""
     graph = hpcgnn.load(path, world)
     model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=4, dropout=0.0), graph)
     config = hpcgnn.TrainConfig(epochs=4, policy=PolicyConfig("pipeqs", "pipeqs"))
@@ -90,7 +90,7 @@ def test_rows_whose_squares_leave_float32_have_no_drift_to_warn_of(tmp_path, sca
 
 
 def learned_with_sylvie(world, path, model, task):
-    """Losses with Sylvie's bits."""
+    """The losses of a training with Sylvie's bits."""
     decoder = {"decoder": "dot"} if task == "link" else {}
     run = RunConfig.from_settings(
         {"task": task, "bits": "sylvie", "epochs": 3, "hidden": 8, "layers": 2, **model} | decoder
@@ -108,7 +108,7 @@ def learned_with_sylvie(world, path, model, task):
     ("model", "task"), [({"model": "gcn"}, "link"), ({"model": "gat", "attention": "partial", "heads": 2}, "node")]
 )
 def test_sylvie_gives_each_exchange_bits_for_its_own_rows(tmp_path, model, task):
-    """Links come over a halo beside the model's plan, and partial attention has exchanges of scores and of rows."""
+    """Links use a halo beside the model's plan, and partial attention has exchanges of scores and of rows."""
     graph, path = small_graphs.random_multigraph(), tmp_path / "parts.h5"
     small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 3), 3)
     found = ThreadPool(3).run(learned_with_sylvie, path, model, task)

@@ -1,4 +1,6 @@
-"""Links on P ranks: what is held out, drawn, lost and measured equals the whole graph's, by PyG and scikit-learn."""
+"""Link prediction on P ranks: held-out links, negatives, losses and metrics equal those of the whole graph by PyG and
+scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Two graphs of one kind: ``parts`` in 2 parts to train on, and ``other``, which has other nodes and edges."""
+    """Two graphs of one kind: ``parts``, in 2 parts for training, and ``other``, with other nodes and edges."""
     folder = tmp_path_factory.mktemp("link-job")
     for name, seed, ranks in (("parts", 0, 2), ("other", 7, 3)):
         graph = small_graphs.random_multigraph(seed, nodes=90, edges=900)
@@ -170,7 +172,7 @@ def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_
 
 
 def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpi_ranks, tmp_path):
-    """Inductive: a GCN trained on one graph, applied to another one by PyG."""
+    """Inductive prediction: a GCN trained on one graph, applied to another one by PyG."""
     flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]
     mpi_ranks(2).command("train", files / "parts.h5", "--out", tmp_path / "run", *flags)
     mpi_ranks(3).command("predict", files / "other.h5", tmp_path / "run", "--out", tmp_path / "scores.h5")

@@ -1,4 +1,4 @@
-"""What training takes of a device's memory, against what is said before: less than it takes, and much of it."""
+"""The device memory that training takes, compared with the prediction: the prediction is lower, but not by much."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SIZES = [
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def arrays(request):
-    """A graph of which one sort of data is most."""
+    """A graph in which one kind of data dominates."""
     degree, features, classes = request.param
     rng = np.random.default_rng(0)
     masks = {name: np.arange(NODES) % 3 == number for number, name in enumerate(small_graphs.MASKS)}
@@ -60,7 +60,7 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(arrays, model, de
     for size in SIZES if model != "sgc" else [{}]:
         (found,) = device_ranks(1).run(memory.of_training, path, {"model": model} | size)
         assert found.needed < found.taken, size
-        # Not gat with many classes: scores of all heads of the last layer come and go.
+        # Without gat with many classes, because scores of all heads of the last layer exist only for a short time.
         if model in USUAL and not (model == "gat" and many_classes):
             assert found.needed > 0.5 * found.taken, size
 
@@ -68,12 +68,13 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(arrays, model, de
 @NEEDS_STANDIN
 @pytest.mark.parametrize("model", sorted(USUAL))
 def test_on_ranks_too(mpirun, tmp_path, model):
-    """Of processes of their own: others keep memory of trainings before."""
+    """This uses separate processes, because others keep memory of earlier trainings."""
     path = tmp_path / "parts.h5"
     graph = small_graphs.even_graph(NODES, 6 * NODES)
     small_graphs.write_parts(path, graph, small_graphs.random_parts(NODES, 2), 2)
     for needed, taken in json.loads(mpirun(2, ["-c", ON_RANKS, path, model]).stdout):
-        assert 0.3 * taken < needed < taken  # rows of other ranks, and the edges that they come along, are not in it
+        # Rows of other ranks, and the edges along which they come, are not included.
+        assert 0.3 * taken < needed < taken
 
 
 def test_a_model_of_which_nothing_is_known_is_hardly_refused(tmp_path):
@@ -101,7 +102,7 @@ class Small:
 
 
 def said_where(tmp_path, free: list[int | None], ranks_per_gpu: int = 1) -> list[tuple[str | None, int]]:
-    """What each rank is told, and what its part needs."""
+    """The sentence on each rank, and the memory that its part needs."""
     path = tmp_path / "parts.h5"
     if not path.exists():
         small_graphs.write_parts(path, small_graphs.even_graph(NODES, NODES), small_graphs.random_parts(NODES, 2), 2)

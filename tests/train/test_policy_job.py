@@ -1,4 +1,4 @@
-"""Policies of bits and staleness through the command line: they resume, replay, fall back, and say what they did."""
+"""Policies of bits and staleness through the command line: they resume, replay, fall back, and report their decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES = {
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """A graph without hubs, so that there are many rows to decide about, in two parts, with a stored plan."""
+    """A graph without hubs, so that there are many rows to decide about, in two parts with a stored plan."""
     path = tmp_path_factory.mktemp("graph") / "parts.h5"
     write_even_graph(path, 2)
     subprocess.run([sys.executable, *HPCGNN, "plan", str(path), "--quiet"], check=True)
@@ -43,7 +43,7 @@ def write_even_graph(path: Path, parts: int) -> None:
 
 @pytest.fixture
 def train(mpi_ranks, parts, tmp_path):
-    """``hpcgnn train`` on two ranks; returns what it left."""
+    """Run ``hpcgnn train`` on two ranks, and return the run folder."""
 
     def run(name: str, *flags: str, check: bool = True, graph: Path = parts, ranks: int = 2):
         return mpi_ranks(ranks).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags, check=check)
@@ -56,7 +56,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
 
 
 def told(folder: Path) -> list[tuple]:
-    """What must repeat of each epoch."""
+    """The values of each epoch that must repeat."""
     names = ("loss", "bits", "stale", "stale_epochs", "policy", "bytes_sent", "test_metric")
     return [tuple(record.get(name) for name in names) for record in lines(folder)]
 
@@ -68,7 +68,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_replayed_run_repeats_also_where_it_is_resumed(train, tmp_path, name):
-    """Bit for bit: losses, decisions, bytes and weights; and the logs are the same too."""
+    """Losses, decisions, bytes and weights are equal bit for bit, and so are the logs."""
     flags = POLICIES[name]
     train("whole", *flags, "--epochs", str(EPOCHS))
     replay = ["--replay", str(tmp_path / "whole" / "decisions.jsonl")]
@@ -83,7 +83,7 @@ def test_a_replayed_run_repeats_also_where_it_is_resumed(train, tmp_path, name):
 
 @pytest.fixture
 def costs(tmp_path) -> Path:
-    """Of links within a node: given, as on a busy machine there may be none that fit what is measured."""
+    """The costs of links within a node. They are given, because on a busy machine no costs may fit the measurements."""
     path = tmp_path / "given-costs.json"
     path.write_text(json.dumps({"seconds_per_byte": {"node": 1e-9}, "seconds_per_message": {"node": 1e-5}}))
     return path
@@ -99,7 +99,7 @@ def test_bits_of_all_rows_are_told(train, parts, costs, tmp_path):
     assert all(counts == {"8": rows} for counts in first["bits"].values())
     assert second["bits"].keys() == second["policy"].keys() == first["bits"].keys()
     assert {"layer 1's boundary rows", "layer 3's gradients"} <= second["bits"].keys()
-    assert "layer 1's gradients" not in second["bits"]  # the input needs none
+    assert "layer 1's gradients" not in second["bits"]  # the input needs no gradients
     for counts in second["bits"].values():
         assert sum(counts.values()) == rows
         assert counts.keys() <= {"2", "4", "8"}
@@ -119,7 +119,7 @@ def test_more_weight_on_variance_sends_more_bytes(train, costs, tmp_path):
 
 
 def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
-    """And a run whose costs say nothing of its links goes on with 8 bits, with one warning, of rank 0."""
+    """A run whose costs lack its links continues with 8 bits, and rank 0 warns once."""
     costs = tmp_path / "costs.json"
     flags = [*ADAQP, "--epochs", "3", "--link-costs", str(costs)]
     costs.write_text(json.dumps({"seconds_per_byte": {"network": 1e-9}, "seconds_per_message": {"network": 1e-5}}))
@@ -130,7 +130,7 @@ def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
     train("refitted", *flags, "--refit-links")
     (observed,) = [line["observed"] for line in lines(tmp_path / "refitted", "decisions.jsonl") if line["observed"]]
     assert observed["link_costs"] is None or "node" in observed["link_costs"]["seconds_per_byte"]
-    if observed["link_costs"] is not None:  # on a busy machine there may be none that fit, and nothing is written then
+    if observed["link_costs"] is not None:  # on a busy machine no costs may fit, and then none are written
         assert json.loads(costs.read_text()) == observed["link_costs"]
     costs.write_text("nothing\n")
     refused = train("refused", *flags, check=False)

@@ -1,4 +1,4 @@
-"""Training with few bits a value through the command line: it repeats, resumes, counts its bytes and reports trouble."""
+"""Training with low bit-widths through the command line: it repeats, resumes, counts its bytes and reports NaNs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = ["--layers", "2", "--hidden", "64", "--checkpoint-every", "5", "--quiet"
 
 @pytest.fixture
 def train(mpi_ranks, parts, tmp_path):
-    """``hpcgnn train`` on two ranks; returns what it left."""
+    """Run ``hpcgnn train`` on two ranks, and return the run folder."""
 
     def run(name: str, *flags: str, check: bool = True, threads: int = 1) -> Completed:
         command = ["train", parts, "--out", tmp_path / name, *FLAGS, *flags]
@@ -37,7 +37,7 @@ def records(folder: Path) -> list[dict]:
 
 
 def last(folder: Path) -> tuple[list[float], dict[str, bytes]]:
-    """All losses, and the weights' bytes."""
+    """All losses, and the bytes of the weights."""
     losses = [record["loss"] for record in records(folder)]
     content = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
     return losses, {name: value.numpy().tobytes() for name, value in content["model"].items()}
@@ -57,7 +57,7 @@ def test_a_run_repeats_and_resumes_bit_for_bit(train, tmp_path, flags, threads):
 
 
 def test_differences_start_from_zero_with_another_strategy(train, tmp_path):
-    """What is kept is of the rows of one plan, and would be nonsense, or outside of memory, for another's."""
+    """Stored rows belong to one plan. For another plan they would be wrong, or outside of memory."""
     flags = ["--bits", "2", "--message-coding", "delta", "--dropout", "0"]
     train("run", *flags, "--epochs", "5")
     train("run", "--resume", "--strategy", "pre", "--epochs", "10")
@@ -66,7 +66,7 @@ def test_differences_start_from_zero_with_another_strategy(train, tmp_path):
 
 
 def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
-    """Also when a killed run left the files of a checkpoint that was never finished."""
+    """Even if a killed run left the files of an incomplete checkpoint."""
     checkpoint.folder(tmp_path).mkdir()
     for epoch in (5, 10, 20, 15):
         checkpoint.save_messages(one_rank(), tmp_path, epoch, {"kept": {}})
@@ -82,11 +82,11 @@ def test_the_bytes_of_a_run_follow_from_its_plan(train, parts, tmp_path):
     rows = [post + pre for _, _, post, pre in json.loads(plan.stdout)["pairs"]["hybrid"]]
 
     def segment(count: int, width: int) -> int:
-        """Bytes between two ranks: payload and 4 bytes of parameters a row, in blocks of 64."""
+        """The bytes between two ranks: payload and 4 bytes of parameters for each row, in blocks of 64."""
         payload = -(-count * -(-width * 2 // 8) // 4) * 4
         return -(-(payload + 4 * count) // 64) * 64
 
-    # 9 features are aggregated as they are, with no backward exchange; 4 classes are, both ways
+    # The 9 features are aggregated unchanged, without a backward exchange; the 4 classes are exchanged in both directions.
     expected = sum(segment(count, 9) + 2 * segment(count, 4) for count in rows)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["bytes_sent_per_epoch"] == expected > 0
 
@@ -111,8 +111,8 @@ def test_what_is_sent_does_not_depend_on_when_a_rank_waits(train, tmp_path):
 
 
 def test_a_kept_input_aggregation_changes_bytes_alone(train, tmp_path):
-    """With float32 messages; with few bits, the one exchange that is left out was a rounded one."""
-    wide = ["--epochs", "3", "--hidden", "256"]  # wide enough for features to be aggregated before they are transformed
+    """This holds with float32 messages; at low bit-widths, the omitted exchange was a rounded one."""
+    wide = ["--epochs", "3", "--hidden", "256"]  # so wide that features are aggregated before they are transformed
     train("anew", *wide)
     train("kept", *wide, "--cache-input-aggregation")
     assert last(tmp_path / "kept") == last(tmp_path / "anew")

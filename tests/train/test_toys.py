@@ -1,4 +1,4 @@
-"""A model and policies that only a program of the user's own knows are offered, trained and refused as any other."""
+"""A model and policies that only a user's program defines are offered, trained and refused like all others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_command_and_python_train_the_same(found):
 def test_the_toy_policies_decide(found):
     assert found["bits"] == [["8"], ["2"]] * 3
     assert found["stale"] == [False, True] * 3
-    assert all(seen.keys() == {"seconds"} for seen in found["observed"])  # as one of them needs a clock
+    assert all(seen.keys() == {"seconds"} for seen in found["observed"])  # one of them needs a clock
 
 
 def test_the_run_folder_and_the_help_have_their_settings(found):

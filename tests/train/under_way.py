@@ -1,4 +1,4 @@
-"""Trainings that are started and not waited for."""
+"""Trainings that run in the background."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HPCGNN = ["-m", "hpcgnn"]
 
 
 def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
-    """``hpcgnn train`` on two ranks."""
+    """Start ``hpcgnn train`` on two ranks."""
     command = [*mpiexec.command(2), sys.executable, *HPCGNN, "train", str(parts), "--out", str(out), *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -23,7 +23,7 @@ def start(parts: Path, out: Path, *flags: str) -> subprocess.Popen:
 
 
 def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen) -> None:
-    """Until that many epochs are written down."""
+    """Wait until this many epochs are recorded."""
     deadline = time.monotonic() + 90
     metrics = out / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < epoch:
