@@ -1,1 +1,1 @@
-"""Whether an installation fits the cluster that it is on: checks, each of which ends with one finding."""
+"""Checks of an installation on the machine or cluster where it runs. Each check ends with one finding."""

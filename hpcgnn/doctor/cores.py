@@ -21,7 +21,7 @@ _PER_RANK = (
 
 
 def look(job: Job) -> Fact:
-    """The logical CPUs that this rank may use, their physical cores, the limit of a container, and the threads asked for."""
+    """The logical CPUs that this rank may use, their physical cores, the CPU limit of a container, and OMP_NUM_THREADS."""
     cpus = sorted(os.sched_getaffinity(0))
     return {
         "host": socket.gethostname(),
@@ -34,7 +34,7 @@ def look(job: Job) -> Fact:
 
 
 def cpu_quota(path: Path) -> float | None:
-    """How many CPUs' time a container may use in all (cgroup v2's ``cpu.max``); None without a limit."""
+    """The limit of a container's CPU time, in CPUs (``cpu.max`` of cgroup v2); None without a limit."""
     try:
         limit, period = path.read_text().split()
         return None if limit == "max" else int(limit) / int(period)
@@ -47,7 +47,7 @@ def _is_count(asked: str) -> bool:
 
 
 def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
-    """The threads that each of the ranks of a node starts, as :func:`hpcgnn.comm.threads.use_threads` decides."""
+    """The number of threads of each of the ``ranks`` of a node, as :func:`hpcgnn.comm.threads.use_threads` decides it."""
     found = {}
     for rank in ranks:
         asked, cpus = facts[rank]["asked"], facts[rank]["cpus"]
@@ -60,7 +60,7 @@ def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
 
 
 def judge_binding(facts: list[Fact], job: Job) -> Finding:
-    """No two ranks of a node are bound to the same cores."""
+    """Judge whether ranks of a node are bound to the same cores."""
     nodes = ranks_by_node(job.nodes)
     cores = _range(len(fact["cores"]) for fact in facts)
     found = f"{counted(len(facts), 'rank')} on {counted(len(nodes), 'node')}; a rank may use {counted(cores, 'core')}"
@@ -83,10 +83,10 @@ def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[st
         if len(facts[sharing[0]]["cpus"]) < facts[sharing[0]]["cpus_of_node"]:
             yield (
                 f"{some_ranks(sharing)} of {host} are bound to the same {counted(len(cores), 'core').removeprefix('1 ')} (number"
-                f" {_listed(cores)}) and take turns there: {_PER_RANK}, or bind nothing (`mpirun --bind-to none`)"
+                f" {_listed(cores)}) and must share it: {_PER_RANK}, or bind no rank (`mpirun --bind-to none`)"
             )
         else:
-            yield f"{host} has {counted(len(cores), 'core')} for {len(sharing)} ranks: start at most {len(cores)} there"
+            yield f"{host} has {counted(len(cores), 'core')} for {len(sharing)} ranks: start at most {len(cores)} ranks there"
     groups = list(alike.items())
     for number, (cores, some) in enumerate(groups):
         for others, more in groups[number + 1 :]:
@@ -105,7 +105,7 @@ def _listed(cores: Sequence[int], most: int = 8) -> str:
 
 
 def judge_threads(facts: list[Fact], job: Job) -> Finding:
-    """As many threads as there are cores, in each rank and on each node."""
+    """Judge whether each rank and each node has as many threads as cores."""
     threads: dict[int, int] = {}
     for ranks in ranks_by_node(job.nodes):
         threads |= threads_of(facts, ranks)
@@ -118,7 +118,10 @@ def judge_threads(facts: list[Fact], job: Job) -> Finding:
 def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iterator[str]:
     for rank, fact in enumerate(facts):
         if fact["asked"] and not _is_count(fact["asked"]):
-            yield f"OMP_NUM_THREADS is {told(fact['asked'])} on rank {rank}, which is no number of threads: set one, or unset it"
+            yield (
+                f"OMP_NUM_THREADS is {told(fact['asked'])} on rank {rank}, which is not a number of threads: set it to one, or"
+                " unset it"
+            )
         if threads[rank] > len(fact["cpus"]):
             yield (
                 f"rank {rank} starts {threads[rank]} threads (OMP_NUM_THREADS) and may use {counted(len(fact['cpus']), 'CPU')}:"
@@ -141,11 +144,11 @@ def _about_threads_of_node(facts: list[Fact], threads: dict[int, int], ranks: li
         )
     if first["quota"] is not None and here > max(first["quota"], 1):
         yield (
-            f"the container on {first['host']} has {first['quota']:g} CPUs' time and its ranks start {here} threads, which"
-            " are stopped again and again: give it more CPUs, or start no more threads than that"
+            f"the container on {first['host']} may use the time of {first['quota']:g} CPUs, but its ranks start {here} threads,"
+            " which the system will stop again and again: give the container more CPUs, or start fewer threads"
         )
     if first["asked"] and not job.by_doctor and len(facts) > 1 and 2 * here <= cores:
-        yield f"the ranks of {first['host']} use {here} of the {cores} cores that they have: set OMP_NUM_THREADS={fair}"
+        yield f"the ranks of {first['host']} use only {here} of their {cores} cores: set OMP_NUM_THREADS={fair}"
 
 
 BINDING = by_rank("binding", look, judge_binding)

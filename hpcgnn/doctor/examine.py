@@ -1,4 +1,4 @@
-"""All checks, on the ranks that there are or on some that are started for it."""
+"""The run of all checks, on the ranks of this job or on two ranks that are started for the purpose."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ CHECKS: tuple[Check, ...] = (
 
 
 class Unfinished(Exception):
-    """On rank 0: a check has failed in a way that the other ranks do not know of, and the job must end. report: all until then,
-    and this. error: the check's."""
+    """Raised on rank 0 if a check failed without the other ranks' knowledge, so the job must end.
+
+    report: all findings until then, including this failure. error: the error of the check.
+    """
 
     def __init__(self, report: Report, error: HpcgnnError) -> None:
         super().__init__(str(error))
@@ -45,13 +47,18 @@ class Unfinished(Exception):
 
 
 def examine(folder: Path, seconds: float, tell: Tell, *, launch: bool = True, by_doctor: bool = False) -> Report | None:
-    """The report, the same on every rank; None on a rank that is a job of its own beside one that reports. Collective.
+    """Run all checks and return the report, which is the same on every rank. Collective.
 
-    folder: where a file of all ranks goes. seconds: how long ranks may take to start, and to answer each other. launch: start
-    some where this process is none. by_doctor: that was done already, for this.
+    Returns None on ranks that MPI takes for jobs of their own, except the first of them.
+
+    Args:
+        folder: the folder for a file of all ranks.
+        seconds: the longest time for the start of the ranks, and for an answer from another rank.
+        launch: whether to start ranks if this process is not a rank of a job.
+        by_doctor: whether ``hpcgnn doctor`` started this process as a rank.
 
     Raises:
-        Unfinished: on rank 0; HpcgnnError on others.
+        Unfinished: on rank 0, if a check failed on one rank only. The others raise HpcgnnError.
     """
     if launching.is_launched(os.environ):
         return _on_ranks(folder, seconds, tell, by_doctor=by_doctor)
@@ -62,14 +69,14 @@ def _on_ranks(folder: Path, seconds: float, tell: Tell, *, by_doctor: bool) -> R
     tell("ranks")
     try:
         world = MpiWorld(timeout_seconds=seconds)
-    except HpcgnnError as error:  # of each process by itself
+    except HpcgnnError as error:  # raised by each process by itself
         return None if process.launcher_rank() else _without_the_others(folder, tell, error, by_doctor=by_doctor)
     try:
         check_alike(world)
     except HpcgnnError as error:
         if not error.agreed:
             raise
-        # Another version may have other checks, and another report: so nothing more is asked of all ranks.
+        # Ranks of another version may have other checks, so no more collective checks are run.
         findings = [Finding("ranks", counted(world.size, "rank"), BROKEN, str(error))]
         findings += _run(CHECKS, Job(one_rank(), folder), tell) if world.rank == 0 else []
         return Report(__version__, world.library, world.size, 1, tuple(findings))
@@ -84,7 +91,7 @@ def _on_ranks(folder: Path, seconds: float, tell: Tell, *, by_doctor: bool) -> R
 
 
 def _without_the_others(folder: Path, tell: Tell, error: HpcgnnError, *, by_doctor: bool) -> Report:
-    """Of the first of some processes that a launcher has started, and that MPI does not make one job of."""
+    """The report of the first of several processes that a launcher started, but that MPI did not join to one job."""
     library = installation.mpi_started()[0]
     findings = [] if by_doctor else [launching.look_at_launcher(library, ranks_run=False)]
     findings.append(Finding("ranks", "", BROKEN, str(error)))
@@ -94,7 +101,7 @@ def _without_the_others(folder: Path, tell: Tell, error: HpcgnnError, *, by_doct
 def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
     findings: list[Finding] = []
     if launch:
-        tell(f"{launching.RANKS} ranks that are started")
+        tell(f"the start of {launching.RANKS} ranks")
         started = launching.start_ranks(folder, seconds)
         if started.report is not None:
             launcher = launching.look_at_launcher(started.report.mpi, ranks_run=started.report.ranks > 1)
@@ -110,11 +117,11 @@ def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
 
 
 def _joined(launcher: Finding, started: launching.Started) -> Report:
-    """The report of the ranks that were started, with how they were."""
+    """The report of the ranks that were started, with a finding about their start."""
     assert started.report is not None
     report = started.report
     findings = [
-        Finding(each.check, f"{each.found}, started for this", each.state, each.sentence)
+        Finding(each.check, f"{each.found}, started by this command", each.state, each.sentence)
         if each.check == "ranks" and each.state == OK
         else each
         for each in report.findings
@@ -123,7 +130,7 @@ def _joined(launcher: Finding, started: launching.Started) -> Report:
 
 
 def _run(checks: tuple[Check, ...], job: Job, tell: Tell, before: list[Finding] | None = None) -> list[Finding]:
-    """The findings, behind those that were there before."""
+    """Run the checks, and return their findings behind the findings ``before``."""
     found = list(before or [])
     for check in checks:
         tell(check.name)
@@ -140,6 +147,6 @@ def _run(checks: tuple[Check, ...], job: Job, tell: Tell, before: list[Finding] 
 
 
 def _report(world: World, library: str, findings: list[Finding], nodes: int = 1) -> Report:
-    """Rank 0's, on every rank that has the same world. Collective."""
+    """The report of rank 0, on every rank of ``world``. Collective."""
     mine = Report(__version__, library, world.size, nodes, tuple(findings))
     return world.broadcast(mine, what="the report of rank 0")

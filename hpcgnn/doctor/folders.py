@@ -1,4 +1,4 @@
-"""Checks of the file system: a file that all ranks write and read, temporary files, memory that processes share."""
+"""Checks of the file system: a file that all ranks write and read, temporary files, and shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcgnn.doctor.job import Check, Fact, Job, by_rank, guarded
 from hpcgnn.errors import HpcgnnError
 
 LEAST_FREE_BYTES = 1 << 30
-LEAST_SHARED_BYTES = 256 << 20  # Docker gives 64 MiB, of which MPI alone takes some for each pair of ranks
+LEAST_SHARED_BYTES = 256 << 20  # Docker's default is 64 MiB, of which MPI takes a share for each pair of ranks
 _SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 _MOST_ROWS, _MOST_BYTES, _COLUMNS = 4099, 64 << 20, 61  # odd, so that ranks meet within a block of the file system
 _MOUNTS = Path("/proc/self/mounts")
@@ -30,11 +30,13 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def shared_folder(job: Job) -> Finding:
-    """Return whether the bytes that several ranks write to one HDF5 file by MPI-IO come back on each of them. Collective."""
+    """Check that all ranks can write to one HDF5 file by MPI-IO, and read the same bytes back. Collective."""
     free = 0
     with guarded(job.world, f"look at {job.folder}"):
         if not job.folder.is_dir():
-            raise HpcgnnError(f"{job.folder} is no folder here: give --folder one that all nodes have")
+            raise HpcgnnError(
+                f"{job.folder} is not a folder here: give --folder FOLDER with a folder that all nodes see"
+            )
         free = shutil.disk_usage(job.folder).free
     started = time.perf_counter()
     num_bytes = _write_and_compare(job.world, job.folder)
@@ -44,12 +46,12 @@ def shared_folder(job: Job) -> Finding:
         f"{ranks} wrote and read {num_bytes / 2**20:.1f} MiB in {seconds:.2f} s in {job.folder} ({file_system(job.folder)},"
         f" {free / 2**30:.0f} GiB free)"
     )
-    problems = [f"{job.folder} has {free / 2**20:.0f} MiB left: free some, or take another folder"]
+    problems = [f"{job.folder} has only {free / 2**20:.0f} MiB free: remove files, or use another folder"]
     return of_problems("folder", found, problems if free < LEAST_FREE_BYTES else [])
 
 
 def _write_and_compare(world: World, folder: Path) -> int:
-    """Bytes of the file, which is gone afterwards."""
+    """Write, read and remove the file; returns its number of bytes. Collective."""
     from hpcgnn import shared_file
     from hpcgnn.data import h5
 
@@ -71,10 +73,10 @@ def _write_and_compare(world: World, folder: Path) -> int:
 
 
 def _check_is_seen(path: Path) -> None:
-    """Raise HpcgnnError where this node has another folder of the name than rank 0's."""
+    """Raise HpcgnnError if this node does not see the file of rank 0: its folder of this name is another one."""
     if not path.exists():
         raise HpcgnnError(
-            f"{socket.gethostname()} does not see a file that rank 0 has made in {path.parent}: take a folder that nodes share"
+            f"{socket.gethostname()} does not see a file that rank 0 made in {path.parent}: use a folder that all nodes share"
         )
 
 
@@ -89,20 +91,20 @@ def _removing(world: World, path: Path) -> Iterator[None]:
 
 
 def _compare(path: Path, world: World, rows: int) -> None:
-    """Raise HpcgnnError unless the rows of this rank, and of the next one, are read as they were written."""
+    """Raise HpcgnnError unless this rank reads its own rows, and those of the next rank, as they were written."""
     import h5py
 
     with h5py.File(path, locking=False) as file:
         for rank in {world.rank, (world.rank + 1) % world.size}:
             if not np.array_equal(file["rows"][rank * rows : (rank + 1) * rows], pattern(rank, rows)):
                 raise HpcgnnError(
-                    f"{socket.gethostname()} reads other bytes from a file in {path.parent} than rank {rank} has written: take a"
-                    " folder on a file system for parallel writes (Lustre, GPFS), or run `hpcgnn partition` in one process"
+                    f"{socket.gethostname()} reads other bytes from a file in {path.parent} than rank {rank} wrote: use a folder"
+                    " on a file system for parallel writes (Lustre, GPFS), or run `hpcgnn partition` in one process"
                 )
 
 
 def pattern(rank: int, rows: int) -> np.ndarray:
-    """(rows, columns) uint8 that no other rank of the next 251 has."""
+    """(rows, columns) uint8 test data, which differ among 251 successive ranks."""
     numbers = np.arange(rows * _COLUMNS, dtype=np.int64)
     return ((numbers * 31 + rank) % 251).astype(np.uint8).reshape(rows, _COLUMNS)
 
@@ -122,7 +124,7 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def look_at_temporary(job: Job) -> Fact:
-    """Where temporary files of this rank go, whether it can write there, and whether others may."""
+    """The folder of this rank's temporary files, its free bytes, and whether other users may replace files there."""
     folder = Path(tempfile.gettempdir())
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(4096))
@@ -138,7 +140,7 @@ def look_at_temporary(job: Job) -> Fact:
 
 
 def judge_temporary(facts: list[Fact], job: Job) -> Finding:
-    """Writable, with space, and where nobody else replaces files."""
+    """Judge whether the folder has space, and whether other users may replace files in it."""
     least = min(facts, key=lambda fact: fact["free"])
     found = f"{facts[0]['folder']}, {least['free'] / 2**30:.0f} GiB free"
     return of_problems("temporary files", found, (each for fact in facts for each in _about_temporary(fact)))
@@ -148,24 +150,24 @@ def _about_temporary(fact: Fact) -> Iterator[str]:
     where = f"{fact['folder']} on {fact['host']}"
     if fact["open_to_all"] or fact["is_others"]:
         yield (
-            f"others may replace files in {where}: set TMPDIR to a folder of yours, or have the administrator set its sticky bit"
-            " (chmod +t)"
+            f"other users may replace files in {where}: set TMPDIR to a folder of your own, or ask the administrator to set the"
+            " sticky bit (chmod +t)"
         )
     if fact["free"] < LEAST_FREE_BYTES:
-        yield f"{where} has {fact['free'] / 2**20:.0f} MiB left: free some, or set TMPDIR to another folder"
+        yield f"{where} has only {fact['free'] / 2**20:.0f} MiB free: remove files, or set TMPDIR to another folder"
 
 
 # -- shared memory ----------------------------------------------------------------------------------------------------
 
 
 def look_at_shared_memory(job: Job) -> Fact:
-    """The memory that processes of this node can share."""
+    """The free bytes in the shared memory of this node, and whether this process may write there."""
     free = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
     return {"host": socket.gethostname(), "free": free, "writable": os.access(_SHARED, os.W_OK)}
 
 
 def judge_shared_memory(facts: list[Fact], job: Job) -> Finding:
-    """Enough for MPI's messages within a node, and for rows that ranks of a node share."""
+    """Judge whether there is enough shared memory for MPI's messages within a node and for shared rows."""
     known = [fact for fact in facts if fact["free"] is not None]
     if not known:
         return Finding("shared memory", f"there is no {_SHARED}")
@@ -177,13 +179,12 @@ def judge_shared_memory(facts: list[Fact], job: Job) -> Finding:
 def _about_shared_memory(fact: Fact) -> Iterator[str]:
     if not fact["writable"]:
         yield (
-            f"{_SHARED} of {fact['host']} cannot be written, so ranks of a node share no memory: mount it for everybody"
-            " (mode 1777)"
+            f"{_SHARED} of {fact['host']} is not writable, so its ranks cannot share memory: mount it for all users (mode 1777)"
         )
     if fact["free"] < LEAST_SHARED_BYTES:
         yield (
-            f"{_SHARED} of {fact['host']} has {fact['free'] / 2**20:.0f} MiB left, and MPI moves messages within a node through"
-            " it: give the container more (`docker run --shm-size 8g`), or remove files that jobs have left there"
+            f"{_SHARED} of {fact['host']} has only {fact['free'] / 2**20:.0f} MiB free, and MPI sends messages within a node"
+            " through it: give the container more (`docker run --shm-size 8g`), or remove files that earlier jobs left there"
         )
 
 

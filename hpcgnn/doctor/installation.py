@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcgnn.version import __version__
 
-# Packages that optional commands need, and these commands.
+# Optional packages, and the features that need them.
 EXTRAS = {
     "torch_geometric": "models of PyG and `convert pyg:` (pip install torch-geometric)",
     "ogb": "`convert ogb:` (pip install ogb)",
@@ -22,10 +22,10 @@ EXTRAS = {
 
 
 def versions() -> dict[str, str]:
-    """Of hpcgnn and of the packages that it computes with; imports none of them.
+    """The versions of hpcgnn and of the packages that it computes with, without importing them.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: where one is missing.
+        importlib.metadata.PackageNotFoundError: if a package is missing.
     """
     packages = {name: metadata.version(name) for name in ("torch", "numba", "numpy", "mpi4py")}
     return {"hpcgnn": __version__, **packages, "python": platform.python_version()}
@@ -52,7 +52,7 @@ def kernels_in_use() -> dict[str, Any]:
 
 
 def gpus_seen() -> dict[str, Any]:
-    """The GPUs that this process sees. problem: why none can be used, or the kernels cannot run on them; else None."""
+    """The GPUs that this process sees. problem: the reason why they cannot be used, or None."""
     from hpcgnn.devices.gpus import Gpus
     from hpcgnn.kernels import backend
 
@@ -69,7 +69,7 @@ def gpus_seen() -> dict[str, Any]:
 
 
 def partitioners() -> list[str]:
-    """The methods of partitioning whose libraries load."""
+    """The partitioning methods whose libraries can be loaded."""
     from hpcgnn.partition.methods import available_methods
 
     return available_methods()
@@ -81,8 +81,7 @@ def missing_extras() -> list[str]:
 
 
 def mpi_started() -> tuple[str, bool]:
-    """The MPI library of this process in one line, empty where it has not started it; and whether it takes calls of a second
-    thread."""
+    """The MPI library of this process in one line (empty if MPI was not started), and whether a second thread may call it."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return "", False
@@ -91,7 +90,7 @@ def mpi_started() -> tuple[str, bool]:
 
 
 def mpi_libraries() -> list[str]:
-    """Paths of the MPI libraries in this process: with two, calls of one get handles of the other."""
+    """Paths of the MPI libraries in this process. Two libraries in one process receive each other's handles."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return sorted(set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", text)))

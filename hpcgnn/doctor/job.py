@@ -1,4 +1,4 @@
-"""The ranks that are looked at, and how a check runs on them so that none is left waiting for another one that has a problem."""
+"""The ranks that are checked, and the run of a check on them: no rank waits for another one that has a problem."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Fact = dict[str, Any]
 class Job:
     """The argument of every check.
 
-    folder: where files of several ranks go. by_doctor: the doctor has chosen how many ranks there are and where they run, so that
-    this is no finding.
+    folder: the folder for files of several ranks. by_doctor: whether ``hpcgnn doctor`` chose the number and the place of the
+    ranks, which are then not judged.
     """
 
     world: World
@@ -34,23 +34,27 @@ class Job:
 
     @cached_property
     def nodes(self) -> list[int]:
-        """The lowest rank of each rank's node. Collective when it is first asked for."""
+        """For each rank, the lowest rank of its node. The first access is collective."""
         return self.world.nodes().tolist()
 
 
 @dataclass(frozen=True)
 class Check:
-    """name: short, for the table. run: collective; raises the same HpcgnnError on every rank where it cannot look."""
+    """A check.
+
+    name: a short name for the table. run: the check itself. It is collective, and raises the same HpcgnnError on every rank if
+    the check cannot be made.
+    """
 
     name: str
     run: Callable[[Job], Finding | None]
 
     def finding(self, job: Job) -> Finding | None:
-        """Of all ranks, the same on each; None where there is nothing to look at. Collective."""
+        """The finding, which is the same on every rank; None if there is nothing to check. Collective."""
         try:
             return self.run(job)
         except HpcgnnError as error:
-            if not error.agreed and job.world.size > 1:  # the others do not know of it: the job must end
+            if not error.agreed and job.world.size > 1:  # the other ranks do not know of it, so the job must end
                 raise
             return Finding(self.name, "", BROKEN, str(error))
 
@@ -58,9 +62,10 @@ class Check:
 def by_rank(
     name: str, look: Callable[[Job], Fact], judge: Callable[[list[Fact], Job], Finding | None], *, each: bool = True
 ) -> Check:
-    """A check of facts that every rank finds by itself, which are then judged together.
+    """A check of facts that every rank collects by itself and that are then judged together.
 
-    look, judge: not collective; whatever either raises becomes a finding. each: every rank looks, not rank 0 alone.
+    look, judge: functions that are not collective; any exception that they raise becomes a finding. each: whether every rank
+    collects facts, not rank 0 alone.
     """
 
     def run(job: Job) -> Finding | None:
@@ -80,7 +85,7 @@ def by_rank(
 
 @contextmanager
 def guarded(world: World, doing: str) -> Iterator[None]:
-    """As :func:`hpcgnn.comm.agreement.together`, and for any exception: the doctor is to go on. Names the rank. Collective."""
+    """As :func:`hpcgnn.comm.agreement.together`, but for any exception, whose sentence then names the rank. Collective."""
     with together(world, doing):
         try:
             yield
@@ -97,7 +102,7 @@ def _sentence(error: Exception) -> str:
 
 
 def gathered(world: World, fact: Fact) -> list[Fact]:
-    """Every rank's fact, by rank. Collective; O(size) memory."""
+    """The facts of all ranks, by rank. Collective; O(P) memory."""
     mine = np.frombuffer(json.dumps(fact).encode(), np.uint8)
     longest = int(world.allreduce(np.array([mine.size]), "max", "the facts of all ranks")[0])
     padded = np.full(longest, ord(" "), np.uint8)

