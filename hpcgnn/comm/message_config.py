@@ -19,12 +19,18 @@ GPU_MPI = ("auto", "on", "off")
 class MessageConfig(Checked):
     """Settings of boundary messages.
 
-    bits: bit-width of each value that travels in training. message_coding: ``plain``, or ``delta`` for differences to the rows
-    that the receiver has. eval_precision: ``float32``, or ``training`` for evaluations with the bit-widths of training.
-    overlap: whether a rank computes while its messages travel; without it, each rank waits at once, which shows how much time
-    overlap saves. collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster one (:mod:`hpcgnn.comm.links`).
-    node_aware: whether the ranks of a node share the rows that they exchange with other nodes (:mod:`hpcgnn.node_plan`).
-    gpu_mpi: whether MPI is given memory of GPUs (:mod:`hpcgnn.comm.gpu_mpi`).
+    Args:
+        bits: bit-width of each value that is sent in training: 1, 2, 4, 8, 16 (bfloat16) or 32 (float32).
+        message_coding: ``plain``, or ``delta``, which sends differences to the rows that the receiver has.
+        eval_precision: ``float32``, or ``training`` for evaluations with the bit-widths of training.
+        overlap: whether a rank computes while its messages travel. Without it, each rank waits at once, which shows how much
+            time overlap saves.
+        collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster of both.
+        node_aware: ``on``, ``off`` or ``auto``: whether ranks of one node share the rows that they exchange with other nodes.
+        gpu_mpi: ``on``, ``off`` or ``auto``: whether MPI is given memory of GPUs.
+
+    Raises:
+        HpcgnnError: when it is used, for values that are not allowed or contradict each other.
     """
 
     bits: int = setting(32, name=None, choices=MESSAGE_BITS)

@@ -37,11 +37,31 @@ def build_model(
     keep_input_aggregation: bool = False,
     int8: Int8Config | None = None,
 ) -> GraphModel:
-    """The model for a graph, with weights drawn from ``seed``: the same on every rank and for any P. Collective.
+    """Build a model for this rank's part of a graph. Collective.
 
-    ``compute`` (:mod:`hpcgnn.nn.compute`) is the arithmetic of dense products; weights are ``dtype`` whatever it is. With
-    ``auto`` ranks agree on one: ``model.compute`` says which. int8: the rules of ``compute="int8"``.
-    ``strategy`` is of no matter to attention over the halo, whose neighbours' rows travel as they are.
+    The initial weights follow from ``seed`` alone: they are the same on every rank and for any number of ranks.
+    ``model(graph.features)`` returns (n, C) scores of the n nodes that this rank owns, before the softmax.
+
+    Args:
+        config: settings of the model.
+        graph: this rank's part, as ``hpcgnn.load`` returns it. It must have features.
+        strategy: ``pre``, ``post`` or ``hybrid``: where edges between parts are aggregated. Attention over the halo does not
+            use it.
+        seed: of the initial weights, of dropout and of the noise of rounding.
+        messages: bit-widths and coding of boundary messages; None sends float32.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+        dtype: type of the weights, ``torch.float32`` or ``torch.float64``.
+        compute: arithmetic of dense products: ``float32``, ``bf16``, ``bf16-emulated``, ``tf32``, ``int8``, ``int8-always``,
+            or ``auto``, with which all ranks agree on the faster of ``bf16`` and ``float32``. ``model.compute`` is the
+            choice.
+        keep_input_aggregation: aggregate the features once and keep the result. This needs dense features without dropout.
+        int8: settings of ``compute="int8"``.
+
+    Returns:
+        The model, a ``torch.nn.Module`` on the graph's device.
+
+    Raises:
+        HpcgnnError: on every rank, for settings that contradict each other, and for a graph without features.
     """
     check_type("graph", graph, LocalGraph)
     with together(graph.world, f"build a model for {graph.path}"):

@@ -18,13 +18,23 @@ DECODERS = ("none", "dot", "mlp")
 
 @dataclass(frozen=True, init=False)
 class ModelConfig(Composed):
-    """``ModelConfig("gat", layers=2, heads=4)``: what all models have, and ``own``, what this one has beside it.
+    """Settings of a model: those that all models have, and those of the chosen model.
 
-    label_inputs: whether labels are inputs beside the features (see :mod:`hpcgnn.nn.label_embedding`). decoder: of links, from
-    embeddings ``hidden`` wide (:mod:`hpcgnn.nn.decoder`); ``none`` for a model of classes.
+    Example:
+        ``ModelConfig("gat", layers=2, heads=4)``
+
+    Args:
+        model: name of the model, ``sage`` by default; ``hpcgnn train --help`` lists all.
+        hidden: number of columns of the hidden layers; with attention, of all heads together.
+        input_dropout: dropout rate of the input features, in [0, 1).
+        label_inputs: whether labels are inputs beside the features, as label propagation needs.
+        decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``none`` for a model
+            of classes.
+        own: the dataclasses of the settings that only this model has. Usually these settings are given by name instead:
+            ``layers``, ``dropout``, ``norm``, ``activation``, ``heads``, ``hops`` and others.
 
     Raises:
-        HpcgnnError: for a model that there is not, and for a setting that this model does not use.
+        HpcgnnError: for an unknown model, and for a setting that this model does not use.
     """
 
     model: str = setting("sage", lambda: f"Model. {MODELS.summaries()}.", choices=lambda: tuple(MODELS))

@@ -17,10 +17,16 @@ SAFE_BITS = 8  # the bit-width while a policy has no data yet, or after it has f
 
 @dataclass(frozen=True, init=False)
 class PolicyConfig(Composed):
-    """The policies of a run: ``PolicyConfig("adaqp", "pipeline", group_rows=50)``.
+    """The policies that choose the bit-width of each row and the exchanges that use stale rows.
 
-    bits: ``fixed`` (the bit-width of MessageConfig) or the name of a policy. staleness: ``off`` or the name of a policy. own:
-    the settings that only these two policies have.
+    Example:
+        ``PolicyConfig("adaqp", "pipeline", group_rows=50)``
+
+    Args:
+        bits: ``fixed``, which gives all rows the bit-width of ``MessageConfig``; or ``uniform``, ``adaqp``, ``sylvie``,
+            ``pipeqs``, or the name of a policy that a program has registered.
+        staleness: ``off``, ``pipeline``, ``sylvie``, ``pipeqs``, or the name of a registered policy.
+        own: the dataclasses of the settings that only these policies have. Usually these settings are given by name instead.
 
     Raises:
         HpcgnnError: for an unknown policy, and for a setting that neither policy uses.

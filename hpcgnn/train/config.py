@@ -16,12 +16,23 @@ _MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
 class TrainConfig(Checked):
     """Settings of training.
 
-    epochs: total number of epochs. lr, weight_decay: of Adam. dense_weight_decay: weight decay of a model's
-    ``dense_parameters``; None: ``weight_decay``. eval_every, checkpoint_every: epochs from one evaluation or checkpoint to the
-    next. patience: number of epochs without a better validation metric after which training stops; 0: never. metric:
-    ``accuracy``, ``micro-f1`` or ``roc-auc`` for nodes, ``roc-auc`` or ``hits@K`` for links; ``auto`` follows the task.
-    labels: the training labels that are model inputs; such a model is built with ``label_inputs``. policy: the policies that
-    choose bit-widths and staleness.
+    Args:
+        epochs: total number of epochs, including those before a resumption.
+        lr: learning rate of Adam.
+        weight_decay: weight decay of Adam.
+        dense_weight_decay: weight decay of a model's ``dense_parameters``; None: ``weight_decay``.
+        eval_every: number of epochs from one evaluation to the next.
+        checkpoint_every: number of epochs from one checkpoint to the next.
+        patience: number of epochs without a better validation metric after which training stops; 0: never.
+        metric: ``accuracy``, ``micro-f1`` or ``roc-auc`` for nodes; ``roc-auc``, ``hits@10``, ``hits@50`` or ``hits@100`` for
+            links; ``auto`` follows the task.
+        schedule: learning-rate schedule, a ``hpcgnn.train.schedule.ScheduleConfig``.
+        labels: label propagation, a ``hpcgnn.train.task_config.LabelPropagationConfig``; the model must then be built with
+            ``label_inputs``.
+        policy: the policies that choose bit-widths and staleness, a ``hpcgnn.PolicyConfig``.
+
+    Raises:
+        HpcgnnError: when it is used, for values that are not allowed.
     """
 
     epochs: int = setting(100, "Total number of epochs, including those before a resume.", least=1)
@@ -60,7 +71,7 @@ class TrainConfig(Checked):
     policy: PolicyConfig = field(default_factory=PolicyConfig)
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that are not allowed."""
+        """Raise HpcgnnError for values that are not allowed. Not collective."""
         super().check()
         for part in (self.schedule, self.labels, self.policy):
             part.check()

@@ -40,11 +40,32 @@ NODE, LINK = "node", "link"
 
 @dataclass(frozen=True)
 class RunConfig(Checked):
-    """All settings of a run: ``RunConfig(model=ModelConfig("gcn"), train=TrainConfig(epochs=50))``.
+    """All settings of a run, in parts. It holds settings only: a program hands the parts to the functions that use them.
 
-    :meth:`from_settings` makes one from the names of flags. model: a native model, or the known facts about a model of the
-    user's own class. links: used by the task ``link``. train: includes the schedule, label propagation and the policies. seed:
-    of weights, dropout, rounding and propagated labels. cache_input_aggregation: whether the features are aggregated once.
+    Example:
+        ``RunConfig(model=ModelConfig("gcn"), train=TrainConfig(epochs=50))``, or by the names of the command line,
+        ``RunConfig.from_settings({"model": "gcn", "epochs": 50, "bits": "adaqp"})``.
+
+    Args:
+        task: ``node`` or ``link``.
+        model: settings of the model (``hpcgnn.ModelConfig``), or the known facts about a distributed PyG model.
+        links: the split of links and their negatives (``hpcgnn.LinkConfig``), for the task ``link``.
+        train: settings of training (``hpcgnn.TrainConfig``), including the schedule, label propagation and the policies.
+        messages: bit-widths and coding of boundary messages (``hpcgnn.comm.MessageConfig``).
+        seed: of weights, dropout, rounding, propagated labels and negative sampling.
+        strategy: ``pre``, ``post`` or ``hybrid``.
+        node_order: order in which each rank stores its nodes.
+        cache_input_aggregation: aggregate the features once.
+        compute: arithmetic of dense products.
+        int8: settings of ``compute="int8"``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        ranks_per_gpu: largest number of ranks of a node that share a GPU.
+        timeout: seconds that a rank waits for another one.
+        replay: ``decisions.jsonl`` of a run whose observations are used again.
+
+    Raises:
+        HpcgnnError: by ``check``, for values that are not allowed, that contradict each other, or that nothing in the run
+            uses.
     """
 
     task: str = setting(
@@ -113,13 +134,14 @@ class RunConfig(Checked):
 
     @property
     def policy(self) -> PolicyConfig:
-        """Of ``train``."""
+        """The policies of ``train``."""
         return self.train.policy
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that are not allowed, that contradict each other, or that nothing in this run uses.
+        """Check the settings. Not collective. Conditions on a graph's data are checked when the graph is known.
 
-        Conditions on a graph's data are checked when the graph is known.
+        Raises:
+            HpcgnnError: for values that are not allowed, that contradict each other, or that nothing in this run uses.
         """
         super().check()
         check_device(self.device)
@@ -139,13 +161,17 @@ class RunConfig(Checked):
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any], lenient: Collection[str] = ()) -> RunConfig:
-        """A run from settings by name, as TOML files and the command line have them; other settings have their defaults.
+        """Make a run's settings from the names that they have on the command line and in ``config.toml``. Not collective.
 
         Args:
-            lenient: names of settings that are accepted even if nothing uses them: files of older runs hold all settings.
+            given: values by name, such as ``{"model": "gat", "eval_every": 5}``; all others have their defaults.
+            lenient: names that are accepted even if nothing uses them: ``config.toml`` of older runs holds all settings.
+
+        Returns:
+            The settings, in parts.
 
         Raises:
-            HpcgnnError: for an unknown name, and for a given setting that nothing uses.
+            HpcgnnError: for an unknown name, a wrong value, and a given setting that nothing in this run uses.
         """
         if not isinstance(given, Mapping):
             raise WrongTypeError(f"settings must be a mapping of names to values, not {given!r}")
@@ -159,7 +185,10 @@ class RunConfig(Checked):
         return _made(cls, {name: value for name, value in given.items() if name not in unused})
 
     def settings(self) -> dict[str, Any]:
-        """The settings that this run uses, by name, as TOML holds them, except those that a repeated run does not take over."""
+        """The settings that this run uses, by name, with values as TOML has them. Not collective.
+
+        Settings that a repeated run does not take over, such as ``refit_links``, are left out.
+        """
         unused, values = self.unused(), self._values()
         return {
             name: as_told(each.setting, values[name])

@@ -16,9 +16,15 @@ REDRAWS = ("epoch", "once")
 class LinkConfig(Checked):
     """Settings of link prediction.
 
-    link_split: shares of the links that are held out for validation and for testing. link_seed: seed of the split and of the
-    negative pairs in evaluations. negatives: number of negative pairs for each link. negative_pool: number of nodes drawn in
-    each epoch, which are the sources of all negative pairs; every rank receives their embeddings.
+    Args:
+        link_split: shares of the links that are held out for validation and for testing, below 1 in total.
+        link_seed: seed of the split, and of the negative pairs in evaluations.
+        negatives: number of negative pairs for each link.
+        negative_pool: number of nodes that are drawn in each epoch as sources of all negative pairs. Every rank receives
+            their embeddings, so this sets memory and bytes per epoch.
+
+    Raises:
+        HpcgnnError: when it is used, for values that are not allowed, or that leave no links for training.
     """
 
     link_split: tuple[float, float] = setting(

@@ -28,27 +28,35 @@ def distribute(
     compute: str = FLOAT32,
     int8: Int8Config | None = None,
 ) -> M:
-    """``model``, made of PyG's layers, for this rank's part of ``graph``: called as before, with the part's tensors. Collective.
+    """Distribute a model that was written with PyTorch Geometric for one process over all ranks. Collective.
 
-    ``distributed(graph.x, graph.edge_index)`` gives the (n, C) rows of the nodes that this rank owns. Gradients of a loss over
-    these are this rank's share: their sum over ranks is the whole graph's (:func:`hpcgnn.sum_gradients`, or a
-    :class:`hpcgnn.Trainer`). The result is a copy of the model that shares its parameters and buffers, with the same names, so
-    that a ``state_dict`` goes from one to the other and an optimiser of either trains both.
+    The result is called as before, with the tensors of this rank's part: ``distributed(graph.x, graph.edge_index)`` returns
+    the (n, C) rows of the n nodes that this rank owns. It is a copy of the model that shares its parameters and buffers under
+    the same names, so a ``state_dict`` goes from one to the other, and an optimiser of either trains both. Rank 0's weights
+    are copied to all ranks.
 
-    Linear layers send partial sums or rows, whichever are fewer; others send the rows that their messages are made of. Norms
-    take their statistics over all ranks' nodes. ``torch.nn.Dropout`` modules draw by original node id, the same for any P.
+    Gradients of a loss over this rank's nodes are this rank's share: ``hpcgnn.sum_gradients`` or a ``hpcgnn.Trainer`` adds
+    them up. Layers that are linear in the neighbours' rows send rows or partial sums, whichever are fewer; other layers send
+    the rows that their messages are made of. Norms take their statistics over the nodes of all ranks. ``torch.nn.Dropout``
+    draws masks by original node id, the same for any number of ranks.
 
     Args:
-        strategy: ``hybrid``, ``pre`` or ``post``, of linear layers.
-        messages: bits and coding of what travels.
-        seed: of dropout and of rounding.
-        check: rehearse the model on a tiny graph first (:mod:`hpcgnn.nn.pyg.rehearsal`).
-        compute: ``float32``, or ``int8``: linear layers and convolutions in 8-bit integers in training passes, where that is
-            faster (:mod:`hpcgnn.nn.pyg.integers`); ``int8-always``: however slow it is.
-        int8: the rules of the latter two.
+        model: a module that is called as ``model(x, edge_index)`` or ``model(x, edge_index, edge_weight)``.
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+        strategy: ``pre``, ``post`` or ``hybrid``: where linear layers aggregate edges between parts.
+        messages: bit-widths and coding of boundary messages; None sends float32.
+        seed: of dropout and of the noise of rounding.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+        check: rehearse the model on a tiny graph first: results and gradients on three ranks must equal those on one.
+        compute: ``float32``; ``int8``, which trains linear layers and linear convolutions in 8-bit integers where that is
+            faster; or ``int8-always``.
+        int8: settings of ``int8`` and ``int8-always``.
+
+    Returns:
+        The distributed model, of the class of ``model``.
 
     Raises:
-        HpcgnnError: naming what in the model cannot be distributed, and why; the same on every rank.
+        HpcgnnError: on every rank, if the model cannot be distributed; the text names the layer or the line, and the reason.
     """
     check_type("graph", graph, LocalGraph)
     with together(graph.world, f"distribute {type(model).__name__}"):
