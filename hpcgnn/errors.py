@@ -16,10 +16,14 @@ _LONGEST = 200  # characters of a value in a sentence
 
 
 class HpcgnnError(Exception):
-    """A problem the user can act on; ``str(error)`` is the sentence to print.
+    """A problem that the user can solve: a missing or damaged file, a wrong value, settings that contradict each other.
 
-    ``agreed`` is true when every rank raised the same error (see :func:`hpcgnn.comm.together`), so that one of
-    them can print it and all can leave in order. False means that only this rank knows, and the job must be aborted.
+    ``str(error)`` is one sentence that says what happened, where, and what to do. Wrong values of arguments are also a
+    ``ValueError`` (``hpcgnn.errors.WrongValueError``), and wrong types a ``TypeError`` (``hpcgnn.errors.WrongTypeError``).
+
+    Attributes:
+        agreed: True if every rank raised the same error, so that one of them can print it and all can end by themselves.
+            False if only this rank knows of it: the job must then be aborted.
     """
 
     def __init__(self, message: str, *, agreed: bool = False) -> None:

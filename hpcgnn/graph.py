@@ -33,17 +33,30 @@ if TYPE_CHECKING:
 
 @dataclass
 class LocalGraph:
-    """One rank's slab of a partitioned graph. The rank owns n nodes, at which e edges end; there are P ranks.
+    """One rank's part of a partitioned graph: its nodes, their features and labels, and the edges that end at them.
 
-    world: the ranks. path, uuid: the parts file. meta: counts of the whole graph. node_offsets: (P+1,) int64 first position
-    of each rank. features: (n, F) dense tensor, a Csr (n, F) for sparse features, or None. y: (n,) int64 or (n, C) uint8,
-    or None. masks: (n,) bool per name. original_ids: (n,) int64. indptr: (n+1,) int64 slab of the global CSR by
-    destination. indices: (e,) int64 source positions. edge_weight: (e,) float32 or None. matches_parts: this rank's slab is
-    one part of the file, with all edges. order: of the owned nodes. device: holds features, y, masks and ``edge_index`` and
-    computes with them; ids and the edges' arrays stay on the host. ranks_per_node: ranks that the partition puts on a node.
+    In the shapes below, the rank owns n nodes with e in-edges and h halo nodes, F is the number of features, C the number of
+    classes, and P the number of ranks. Node tensors, and inputs and outputs of models that are built for this graph, are in
+    the order ``order``. The arrays of edges stay in the file's order, because other ranks refer to its positions.
 
-    Node tensors, and inputs and outputs of models made for this graph, are in ``order``. The edges' arrays stay in the file's
-    order, because other ranks refer to its positions.
+    Attributes:
+        world: the ranks of the job, a ``hpcgnn.comm.World``: ``rank``, ``size``, ``allreduce`` and other collectives.
+        path: the parts file.
+        uuid: the parts file's identity, which checkpoints record.
+        meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
+        node_offsets: (P + 1,) int64, the first position of each rank.
+        features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse; or None.
+        y: (n,) int64 with -1 for no label, or (n, C) uint8; None without labels.
+        masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
+        original_ids: (n,) int64, the numbers that the nodes had when the graph was converted.
+        indptr: (n + 1,) int64, this rank's range of the whole graph's CSR by destination; it begins at the first of its
+            edges.
+        indices: (e,) int64, positions of the sources.
+        edge_weight: (e,) float32, or None.
+        matches_parts: whether this rank's part is one part of the file, with all its edges.
+        order: the order of the owned nodes, see ``reordered``.
+        device: the device that holds features, labels, masks and ``edge_index``. Ids and arrays of edges are on the host.
+        ranks_per_node: number of ranks that the partition puts on a node.
     """
 
     world: World
@@ -65,12 +78,12 @@ class LocalGraph:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes owned by this rank."""
+        """Number of nodes that this rank owns, n."""
         return self.original_ids.numel()
 
     @property
     def x(self) -> torch.Tensor | None:
-        """(n, F) features of the owned nodes: dense, or a torch CSR tensor where they are stored sparse."""
+        """(n, F) float32 features of the owned nodes. If they are stored sparse, each access makes a new torch CSR tensor."""
         if not isinstance(self.features, Csr):
             return self.features
         csr = self.features
@@ -100,14 +113,17 @@ class LocalGraph:
 
     @cached_property
     def halo_positions(self) -> np.ndarray:
-        """(h,) int64 ascending positions of the halo: the nodes of other ranks from which edges to owned nodes come."""
+        """(h,) int64 ascending positions in the file of the halo nodes: nodes of other ranks from which edges lead to owned
+        nodes.
+        """
         return np.unique(self.indices[~self._is_inside])
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
-        """(2, e) int64 in-edges of owned nodes, source row first; ids 0 to n-1 are owned nodes, then halo nodes by position.
+        """(2, e) int64 in-edges of the owned nodes, sources in the first row. Ids 0 to n - 1 are owned nodes in the order of
+        ``x``, and larger ids are halo nodes in the order of their positions.
 
-        Edges are in the order of ``edge_weight``, and owned ids in the order of ``x``.
+        Edges are in the order of ``edge_weight``. The tensor is made at the first access and kept.
         """
         return self.local_edge_index().to(self.device.where)
 
@@ -127,9 +143,18 @@ class LocalGraph:
     # -- the order of the nodes ---------------------------------------------------------------------------------------
 
     def reordered(self, method: str, width: int = 256) -> LocalGraph:
-        """This graph in a node order that may make aggregation faster (``hpcgnn.node_order.METHODS``). Not collective.
+        """Copy this graph into a node order that may make aggregation faster. Not collective: ranks may use different orders.
 
-        ``auto`` measures the orders on this rank alone, with features of ``width`` columns. Node tensors are copied.
+        Args:
+            method: ``none``, ``degree``, ``rcm``, ``hubs``, or ``auto``, which measures all orders on this rank.
+            width: number of columns of the features in that measurement.
+
+        Returns:
+            A graph whose node tensors are in the new order; build the model for it. ``in_loaded_order`` restores the file's
+            order.
+
+        Raises:
+            ValueError: for an unknown method, and if this graph is reordered already.
         """
         return self.in_order(node_order(self.local_edges(), method, width))
 
@@ -151,7 +176,14 @@ class LocalGraph:
         )
 
     def in_loaded_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Values (n, ...) of the owned nodes, a model's scores for instance, put back into the order of the file."""
+        """Put values of the owned nodes, such as scores, back into the order of the file. Not collective.
+
+        Args:
+            values: (n, ...) tensor in the order of this graph.
+
+        Returns:
+            A tensor of the same shape and type; ``values`` itself if this graph is not reordered.
+        """
         if self.order.nodes is None:
             return values
         loaded = torch.empty_like(values)
@@ -159,7 +191,11 @@ class LocalGraph:
         return loaded
 
     def to(self, device: Device) -> LocalGraph:
-        """This graph with its node tensors in a device's memory; models made for it compute there. Not collective."""
+        """Copy the node tensors to a device; models that are built for the result compute there. Not collective.
+
+        Args:
+            device: a result of ``hpcgnn.comm.devices.choose_device``. ``hpcgnn.load(path, device="cuda")`` does both.
+        """
         where = device.where
         device.use()
         return replace(
@@ -299,17 +335,22 @@ class LocalGraph:
 def load(
     path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST
 ) -> LocalGraph:
-    """Read this rank's slab of ``parts.h5``. Collective.
+    """Read this rank's part of a partitioned graph. Collective.
 
     Args:
         path: a file made by ``hpcgnn partition``.
-        world: the ranks; all of ``MPI_COMM_WORLD`` if None.
-        any_ranks: accept a number of ranks that differs from the number of parts, and divide positions evenly (for prediction).
-        device: holds the node tensors and computes with them: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``, as in ``--device``,
-            or a result of :func:`hpcgnn.comm.devices.choose_device`.
+        world: the ranks; None: all ranks of ``MPI_COMM_WORLD``.
+        any_ranks: accept a number of ranks that differs from the number of parts, and give each rank an equal range of
+            positions. Such a graph has no stored plan: its plan is built when a model is built.
+        device: the device that holds the node tensors and computes: ``cpu``, ``cuda``, ``cuda:N``, ``auto`` as for
+            ``--device``, or a result of ``hpcgnn.comm.devices.choose_device``.
+
+    Returns:
+        The rank's part, with all values checked against the file's checksums.
 
     Raises:
-        HpcgnnError: on every rank alike, where the file is missing or damaged, or the number of ranks does not fit.
+        HpcgnnError: the same on every rank, if the file is missing or damaged, if ranks read different files, or if the
+            number of ranks differs from the number of parts.
     """
     check_path("path", path)
     check_world(world)

@@ -18,25 +18,24 @@ _WINDOW_BYTES = 64 << 20
 
 
 def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor | None:
-    """Bring a value of every node to rank 0, in the order of original ids. Collective.
+    """Bring the values of all nodes to rank 0, in the order of original ids. Collective.
 
-    Rank 0 needs memory for the result, N times the bytes of a row, and 128 MiB beside it; others need those of their own rows.
-    Where N rows are too many for one process, :func:`hpcgnn.train.predict.write_predictions` writes them to a file instead. Rows
-    travel in windows of at most 64 MiB, so that no message comes near MPI's limits.
+    The values are moved bit for bit, for any number of ranks. Gradients do not flow through it. Rank 0 needs memory for the
+    result and 128 MiB; rows travel in windows of at most 64 MiB. If N rows do not fit into one process, use
+    ``hpcgnn predict`` or ``hpcgnn.train.predict.write_predictions``, which write them to a file.
 
     Args:
-        scores: (n,) or (n, width) tensor, of any device, or array, with a row for each node that this rank owns, in the order of
-            ``graph.x`` and ``graph.original_ids``: what a model made for ``graph`` gives, also where that is
-            ``graph.reordered(...)``. n may be 0. Types and widths are the same on all ranks.
-        graph: this rank's, of :func:`hpcgnn.load`.
+        scores: (n,) or (n, width) tensor on any device, or array, with one row for each node that this rank owns, in the
+            order of ``graph.x``. n may be 0. Types and widths are the same on all ranks.
+        graph: this rank's part, as ``hpcgnn.load`` returns it, or a reordered one.
 
     Returns:
-        On rank 0 an (N,) or (N, width) tensor of the same type on the host, whose row k is that of the node that had number k
-        when the graph was converted; None on the other ranks. Values are those that were given, bit for bit, for any number of
-        ranks. Gradients do not flow through it.
+        On rank 0, an (N,) or (N, width) tensor of the same type on the host; row k belongs to the node that had number k when
+        the graph was converted. None on the other ranks.
 
     Raises:
-        HpcgnnError: the same on every rank, before anything is sent, where ``scores`` are no such values on some rank.
+        HpcgnnError: on every rank and before anything is sent, if some rank has another number of rows, another type or
+            another width, or if rank 0 lacks the memory.
     """
     check_type("graph", graph, LocalGraph)
     world = graph.world

@@ -93,11 +93,22 @@ def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
-    """Replace every gradient of ``model`` by the sum over all ranks, between ``backward`` and the optimiser's step. Collective.
+    """Replace every gradient of a model by its sum over all ranks, between ``backward`` and the optimiser's step. Collective.
 
-    For training loops of one's own: with a loss that each rank sums over its own nodes, and divides by the number of all
-    ranks' (:meth:`hpcgnn.comm.World.allreduce`), the result is the gradient of the whole graph's mean loss. world: None takes
-    that of a model from :func:`hpcgnn.distribute`.
+    For a training loop without a ``Trainer``. If each rank sums the loss over its own nodes and divides it by the number of
+    training nodes of all ranks, the result is the gradient of the mean loss over the whole graph.
+
+    Example:
+        ``loss = F.cross_entropy(scores[train], graph.y[train], reduction="sum") / count``, then ``loss.backward()``, then
+        ``hpcgnn.sum_gradients(model, graph.world)``, then ``optimiser.step()``.
+
+    Args:
+        model: a module with the same parameters on all ranks. A parameter without a gradient on some rank counts as zeros
+            there.
+        world: the ranks, ``graph.world``; None takes the ranks of a model from ``hpcgnn.distribute``.
+
+    Raises:
+        HpcgnnError: if ``world`` is None and the model is not distributed.
     """
     check_type("model", model, torch.nn.Module)
     check_world(world)

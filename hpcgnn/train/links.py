@@ -31,8 +31,18 @@ _ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of th
 
 @dataclass(frozen=True)
 class LinkSplit:
-    """graph: with all edges. train, validation, test: the same nodes with some of them. Models are built for ``train``,
-    which also has all self-loops; these are no links. Both directions of an edge are on the same side."""
+    """A graph whose links are split for link prediction.
+
+    The three graphs have all nodes and some of the edges. Both directions of an edge are in the same graph. Self-loops are
+    not links: they are all in ``train``.
+
+    Attributes:
+        config: the settings of the split.
+        graph: this rank's part with all edges.
+        train: this rank's part with the edges for training; build the model for it.
+        validation: this rank's part with the links held out for validation.
+        test: this rank's part with the links held out for testing.
+    """
 
     config: LinkConfig
     graph: LocalGraph
@@ -42,9 +52,20 @@ class LinkSplit:
 
 
 def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSplit:
-    """Hold out links of ``graph``. Collective.
+    """Hold out links of a graph for validation and testing. Collective.
 
-    A link's side is a function of (link_seed, original ids of its ends), so the shares are those asked for on average.
+    The set of a link is a function of ``link_seed`` and the original ids of its two ends, so the split is the same for any
+    number of ranks, and the shares are met on average.
+
+    Args:
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+        config: the shares, the seed and the settings of negative sampling; None: the defaults.
+
+    Returns:
+        The split, for ``hpcgnn.Trainer``; build the model for its ``train``.
+
+    Raises:
+        HpcgnnError: on every rank, for settings that are not allowed.
     """
     check_type("graph", graph, LocalGraph)
     config = LinkConfig() if config is None else config

@@ -43,7 +43,13 @@ Record = msgspec.defstruct(
 
 
 class RunFolder:
-    """Writes one run's files."""
+    """A run folder: ``metrics.jsonl``, ``decisions.jsonl``, ``summary.json``, ``ranks.json``, ``config.toml`` and checkpoints.
+
+    A ``hpcgnn.Trainer`` that is given one writes it, on rank 0 alone, all but ``config.toml``.
+
+    Args:
+        path: the folder; it is created when training starts.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -64,9 +70,11 @@ class RunFolder:
         return [path for folder in (self.path, checkpoints) if folder.is_dir() for path in folder.iterdir()]
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write ``config.toml``; once the run is known to be able to start, so that a refused one changes nothing.
+        """Write ``config.toml``, from which ``hpcgnn train --config`` repeats the run. Rank 0 calls it; not collective.
 
-        Settings that are None are left out, and paths are written as strings.
+        Args:
+            config: values by the names of settings, such as ``RunConfig.settings()``. Values that are None are left out, and
+                paths become strings.
         """
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in config.items()}
         self._replace(CONFIG, tomli_w.dumps({name: value for name, value in plain.items() if value is not None}))

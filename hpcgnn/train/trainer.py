@@ -42,20 +42,27 @@ _LOG = logging.getLogger("hpcgnn")
 
 
 class Trainer:
-    """Trains ``model`` on the nodes or on the links of ``graph``. Collective: every rank makes one and calls the same methods.
+    """Trains a model on the nodes or the links of a graph: epochs, evaluations, early stopping, checkpoints and policies.
 
-    A graph in another node order (:meth:`LocalGraph.reordered`) trains the same model: weights, metrics and checkpoints
-    know nothing of its order.
+    Collective: every rank makes a trainer and calls the same methods in the same order. A graph in another node order
+    (``graph.reordered``) trains the same model.
 
     Args:
-        model: from :func:`hpcgnn.nn.build_model`, or :func:`hpcgnn.distribute`; all ranks hold the same weights.
-        graph: what the model was built for; or what :func:`hpcgnn.split_links` returns, to learn links: the model is then one
-            with a decoder that was built for its ``train``.
-        run: where metrics and checkpoints go; None keeps them in memory, the epochs in ``records``, which a run leaves empty.
-        stop: asked after every epoch whether to stop; None listens to SIGUSR1 from now on.
-        clock: what policies see of time; to replay another run's observations.
-        measure_costs: what messages cost, for AdaQP; None measures. Collective.
-        on_epoch: called on every rank with each epoch's record, as in ``metrics.jsonl``.
+        model: a result of ``hpcgnn.build_model`` or ``hpcgnn.distribute``. All ranks hold the same weights.
+        graph: the graph for which the model was built; or a result of ``hpcgnn.split_links``, to learn links with a model
+            that has a decoder and was built for its ``train``.
+        config: settings of training; None: the defaults.
+        run: run folder for metrics and checkpoints, a ``hpcgnn.train.run_folder.RunFolder``; None keeps the records of all
+            epochs in the attribute ``records`` and writes nothing.
+        stop: object that is asked after every epoch whether to stop; None: training stops after the epoch in which a rank
+            received the signal SIGUSR1.
+        clock: source of the times that policies see; with a log of another run, that run's observations are used again.
+        measure_costs: function that measures the cost of messages for AdaQP; None: the built-in measurement. Collective.
+        on_epoch: function that is called on every rank with the record of each epoch, a dictionary with the keys of a line of
+            ``metrics.jsonl``.
+
+    Raises:
+        HpcgnnError: on every rank, for settings that contradict each other, and for a model that was built for another graph.
     """
 
     def __init__(
@@ -139,7 +146,16 @@ class Trainer:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def fit(self) -> dict[str, Any]:
-        """Train until ``epochs``, early stopping, or a stop request; returns the content of ``summary.json``."""
+        """Train until ``epochs``, early stopping or a stop request. Collective.
+
+        Returns:
+            The content of ``summary.json``, the same on every rank: ``test_metric_at_best_val``, ``epoch_seconds_median`` in
+            seconds, ``bytes_sent_per_epoch`` in bytes, and more.
+
+        Raises:
+            HpcgnnError: on every rank, if the loss or a gradient becomes NaN or infinite, or if the run folder holds another
+                run; on one rank, if a wait reaches its timeout or a file cannot be written.
+        """
         self._prepare_run()
         if self._startup_seconds is None:
             self._startup_seconds = seconds_since_start()
@@ -165,7 +181,14 @@ class Trainer:
             self.stop_reason = "early stopping"
 
     def run_epoch(self) -> dict[str, Any]:
-        """One training step, and an evaluation where it is due; returns the epoch's record."""
+        """Run one training step, and an evaluation if it is due. Collective.
+
+        Returns:
+            The record of the epoch, with the keys of a line of ``metrics.jsonl``.
+
+        Raises:
+            HpcgnnError: as ``fit``.
+        """
         epoch = self.next_epoch
         try:
             loss, stops, mine = self._timed_step(epoch)
@@ -217,7 +240,11 @@ class Trainer:
         return loss, stops, [seconds, *phases, other, *moved]
 
     def step(self, epoch: int) -> tuple[float, float]:
-        """Forward, backward, reduce, update; returns the loss before the update and the number of stop requests."""
+        """Run a forward pass, a backward pass, the reduction of gradients and the optimiser's step. Collective.
+
+        Returns:
+            The mean loss over all training nodes before the step, and the number of ranks that ask to stop.
+        """
         self.model.train()
         self.model.begin_epoch(epoch)
         self.policies.begin_epoch(epoch)
@@ -273,7 +300,11 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> list[float | None]:
-        """The metric in training, validation and testing, without dropout (:meth:`hpcgnn.train.tasks.Task.evaluate`)."""
+        """Compute the metric on the training, validation and test nodes (or links), without dropout. Collective.
+
+        Returns:
+            Three values, the same on every rank; None for a set without labels.
+        """
         self.model.eval()
         return self.task.evaluate()
 
@@ -293,9 +324,10 @@ class Trainer:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write ``best.pt`` and ``last.pt``: rank 0 writes and the others go on.
+        """Write the checkpoints ``best.pt`` and ``last.pt`` to the run folder. Without a run folder, do nothing.
 
-        Collective where ranks keep something of their own between epochs, which every rank then writes.
+        Rank 0 writes, and the other ranks go on. Collective if ranks keep rows between epochs (stale rows, delta coding):
+        then every rank writes its own.
         """
         if self.run is None or self._saved_epoch == self.next_epoch:
             return
@@ -321,7 +353,12 @@ class Trainer:
         checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
 
     def resume(self) -> None:
-        """Continue from ``last.pt``, or start anew where the run was stopped before its first checkpoint. Collective."""
+        """Continue from the checkpoint ``last.pt`` of the run folder, or start anew if there is none. Call it before ``fit``.
+        Collective.
+
+        Raises:
+            HpcgnnError: on every rank, for a damaged checkpoint, and for one of another model, seed or task.
+        """
         assert self.run is not None
         self._is_resumed = True
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
