@@ -56,10 +56,10 @@ def campaign(
     again: bool,
     only_report: bool,
 ) -> None:
-    """Break things from outside, and list what does not end as it should.
+    """Break things from outside, and list the cases that do not end as they should.
 
-    A case ends well with a right result, or with one sentence and exit code 1 or 2. Exit code 1 where one did not. Without a
-    SECTION all of them run.
+    A case ends well with a right result, or with one sentence and exit code 1 or 2. The exit code is 1 if a case did not end
+    well. Without a SECTION, all sections run.
     """
     console = Console(stderr=True)
     has_failed = False

@@ -1,5 +1,6 @@
-// A machine whose clock is set otherwise: preloaded, it adds SHIFTED_CLOCK_SECONDS to the time of day that a program is told.
-// The time since the machine was started is a namespace's (unshare --time): waits in the kernel go by it.
+// Simulates a machine with a wrong clock: as a preloaded library, it adds SHIFTED_CLOCK_SECONDS to the time of day of a
+// program. The time since the start of the machine belongs to a namespace (unshare --time), because waits in the kernel
+// depend on it.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""What is assumed of policies, the bytes that follow, and what ranks send whose policies decide."""
+"""The assumptions about policies, the bytes that follow from them, and the bytes that ranks with these policies send."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def predicted(parts: Path, decided: Decided | None = None, profile: Profile = XE
 
 
 def trained(parts: Path, out: Path, epochs: int, policy: dict[str, Any], coding: str = "plain") -> list[dict[str, Any]]:
-    """The records of a run of 8 bits, in whose folder there are its settings as well."""
+    """The records of a run with 8 bits, whose folder also has its settings."""
     arguments = str(parts), MODEL, policy, epochs, str(out), 8, coding
     found = ThreadPool(RANKS).run(cost_policies.trained, *arguments)
     (out / "config.toml").write_text(tomli_w.dumps({"bits": "8", "staleness": "off"} | policy))
@@ -127,7 +127,7 @@ def test_adaqp_without_a_run(parts: Path):
         facts = read_facts(file, "hybrid", "mean")
     weights = tuple([(peer, np.ones_like(beta)) for peer, beta in each] for each in facts.weights)
     alike = type(facts)(facts.degrees, weights, facts.looked_at, facts.ranks)
-    # by hand: 4 bits take 1/3 of the time between 2 and 8 bits, and save 96 % of the variance
+    # Computed by hand: 4 bits take 1/3 of the time between 2 and 8 bits, and save 96 % of the variance.
     assert [alike.by_variance(weight, 1) for weight in (0.0, 0.5, 1.0)] == [{2: 1.0}, {4: 1.0}, {8: 1.0}]
     assert len(facts.by_variance(0.7, 1)) > 1
     assert predicted(parts, bits="adaqp", variance_weight=0.0).course.shares == ((2, 1.0),)  # type: ignore[union-attr]
@@ -183,7 +183,7 @@ def test_epochs_that_send_nothing_wait_for_what_is_under_way(parts: Path):
     assert second.mean()["communication_wait"] > 10 * third.mean()["communication_wait"]
     assert third.mean()["wire"] == 0 < first.mean()["wire"]
     assert third.total < second.total < alone.total
-    for phase in ("quantization", "aggregation"):  # rows that are not sent are not made either
+    for phase in ("quantization", "aggregation"):  # rows that are not sent are not computed either
         assert third.mean()[phase] < first.mean()[phase], phase
 
 

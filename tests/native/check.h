@@ -1,5 +1,5 @@
-// What every part of the test program needs: a check, the kernels of each instruction set, memory that ends where its
-// values end, and numbers that are the same on every machine.
+// Tools of every part of the test program: a check, the kernels of each instruction set, memory that ends where its
+// values end, and random numbers that are the same on every machine.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@
 #include "../../native/hpcgnn.h"
 #include "../../native/keyed.h"
 
-// Says what failed, with the values in `message` (an expression for a stream), and goes on; main() fails in the end.
+// Prints a failed condition and the values in `message` (an expression for a stream), and goes on; main() fails later.
 #define CHECK(condition, message)                                                            \
     do {                                                                                     \
         if (!(condition)) {                                                                  \
@@ -54,7 +54,7 @@ Function* symbol(void* library, const std::string& name) {
     return reinterpret_cast<Function*>(found);
 }
 
-// One instruction set of the library, and what it computed.
+// One instruction set of the library, and a digest of its results.
 struct Isa {
     void* library;
     std::string name;
@@ -160,7 +160,7 @@ private:
     uint64_t state_;
 };
 
-// Bits of a result, but the same ones for every NaN: whose sign and payload remain is up to the machine.
+// The bits of a result, with the same bits for every NaN, because sign and payload of a NaN depend on the machine.
 template <typename T>
 uint64_t canonical(const T value) {
     if constexpr (std::is_floating_point_v<T>) {
@@ -171,7 +171,7 @@ uint64_t canonical(const T value) {
     return bits;
 }
 
-// Adds `result` to what `isa` computed; returns the first position where it differs from `expected` in a bit, or -1.
+// Adds `result` to the digest of `isa`; returns the first position where it differs from `expected` in a bit, or -1.
 template <typename T>
 int64_t first_difference(Isa& isa, const Exact<T>& result, const std::vector<T>& expected) {
     int64_t position = -1;

@@ -1,6 +1,6 @@
-// What the tests of 8-bit integers share: operands of all kinds, what becomes of them when it is written as plain
-// loops, and how kernels are held to it: by the instructions that every CPU of an instruction set has, and, where this
-// one has them, by those that add products of four integers.
+// Functions that the tests of 8-bit integers share: operands of all kinds, plain loops that compute the expected
+// results, and comparisons of kernels with them: of kernels for the instructions that every CPU of an instruction set
+// has, and of those that add products of four integers, if this CPU has such instructions.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +21,17 @@ struct Rounding {
 };
 constexpr Rounding kNearest{1, 0}, kKeyed{0, kKey}, kOtherKeyed{0, ~uint64_t{0}};
 
-// The ends of the names of an instruction set's kernels.
+// The suffixes of the names of an instruction set's kernels.
 inline std::vector<std::string> suffixes_of(const Isa& isa) {
     if (symbol<int(const char*)>(isa.library, "hpcgnn_has_dot_products")(isa.name.c_str())) return {"", "_dot"};
     return {""};
 }
 
-// A kernel of an instruction set, whose name has an end, on a number of threads.
+// A kernel of an instruction set, given by the suffix of its name, on a number of threads.
 using Run = std::function<Floats(const Isa&, const std::string&, int)>;
 
 // Runs run(isa, suffix, threads), which returns all that a kernel wrote, for every instruction set and, if `has_dot`,
-// for its dot products too. Not all CPUs have those, so their results, the same ones, are no part of a digest.
+// for its dot products, too. Not all CPUs have them, so their results, which are the same, are not part of a digest.
 inline void test_kernel(std::vector<Isa>& isas, const std::string& what, const bool has_dot, const Floats& expected,
                         const Run& run) {
     const int64_t size = static_cast<int64_t>(expected.size());
@@ -64,7 +64,7 @@ Floats together(const Parts&... parts) {
     return all;
 }
 
-// What kernels write to: a number that is not overwritten shows.
+// Memory for results, filled so that a value that is not overwritten is noticed.
 template <typename T>
 std::vector<T> unwritten(const int64_t count) {
     return std::vector<T>(static_cast<size_t>(count), T{99});
@@ -83,7 +83,7 @@ inline Bytes random_codes(const int64_t count, Random& random) {
     return codes;
 }
 
-// Rows of every size, and beyond the first ten, rows out of the ordinary.
+// Rows of every magnitude; after the first ten, unusual rows.
 inline Floats all_kinds_of_rows(const int64_t rows, const int64_t width, Random& random) {
     Floats x = make_rows(rows, width, random);
     const float fills[] = {0, -0.0F, 1e-45F, 3e38F, -1e-38F, -kInfinity};
@@ -93,7 +93,7 @@ inline Floats all_kinds_of_rows(const int64_t rows, const int64_t width, Random&
     return x;
 }
 
-// What follows is what the kernels compute, as hpcgnn/kernels/reference/int8.py says it.
+// The following functions compute the kernels' results, as hpcgnn/kernels/reference/int8.py does.
 
 // A NaN stays.
 inline float larger_magnitude(const float most, const float value) {

@@ -1,4 +1,4 @@
-// Norm, ReLU and dropout in one, against the definition.
+// Norm, ReLU and dropout in one pass, compared with their definition.
 
 #include <algorithm>
 #include <array>

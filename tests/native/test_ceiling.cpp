@@ -1,5 +1,5 @@
 // The ceiling of gathering: sums of small integers, which are the same in any order. It reads no column beyond the last
-// whole register, so widths are those that every instruction set reads whole.
+// whole register, so the widths are whole numbers of registers in every instruction set.
 
 #include "check.h"
 

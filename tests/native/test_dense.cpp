@@ -1,4 +1,4 @@
-// Dense products and weight gradients, element by element in the order of the sums.
+// Dense products and weight gradients, compared element by element with sums in the same order.
 
 #include <algorithm>
 

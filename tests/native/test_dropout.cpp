@@ -1,4 +1,4 @@
-// Dropout against the definition of its mask.
+// Dropout, compared with the definition of its mask.
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
-// What runs over the entries of a matrix: exactly where native/edges.h defines the order of a sum, else against sums in
-// double. Every instruction set and number of threads must give the same bits in any case.
+// Operators over the entries of a matrix: compared bit for bit where native/edges.h defines the order of a sum, else
+// with sums in double. Every instruction set and number of threads must give the same bits in any case.
 
 #include <algorithm>
 
@@ -74,7 +74,7 @@ void test_sddmm(std::vector<Isa>& isas, const Graph& graph, const int64_t width,
     }
 }
 
-// |found - expected| in units of what it was added from.
+// |found - expected| in units of the sum of the terms' magnitudes.
 template <typename T>
 double error(const T found, const double expected, const double magnitude) {
     return std::abs(static_cast<double>(found) - expected) / std::max(magnitude, 1e-30);

@@ -1,5 +1,5 @@
-// Rows as 8-bit integers, in messages too, and what runs over the entries of a matrix with them: against plain loops,
-// bit for bit. test_dense_int8.cpp is about their products.
+// Rows of 8-bit integers, also in messages, and operators over the entries of a matrix with them: compared with plain
+// loops, bit for bit. test_dense_int8.cpp tests their products.
 
 #include "graphs.h"
 #include "int8_plainly.h"
@@ -28,7 +28,7 @@ void test_rows_of_codes(std::vector<Isa>& isas, const int64_t rows, const int64_
                 });
 }
 
-// As rows of a message of 8 bits, and back: some rows, last ones first.
+// Encodes some rows, last ones first, as rows of a message of 8 bits, and decodes them.
 void test_messages_of_codes(std::vector<Isa>& isas, const int64_t all, const int64_t width, Random& random) {
     const int64_t count = all * 2 / 3;
     const Exact<int8_t> codes(random_codes(all * width, random));
@@ -61,7 +61,7 @@ void test_messages_of_codes(std::vector<Isa>& isas, const int64_t all, const int
                     return together(buffer, Floats{static_cast<float>(trouble)});
                 });
 
-    // The rows that are not named stay as they are. The fourth row that comes is of another form.
+    // Rows that are not named stay unchanged. The fourth received row has another form.
     Bytes expected_codes = unwritten<int8_t>(all * width);
     Floats expected_scale = unwritten<float>(all);
     for (int64_t i = 0; i < count; ++i) {
@@ -121,8 +121,8 @@ void test_sddmm(std::vector<Isa>& isas, const Graph& graph, const int op, const 
     });
 }
 
-// Heads of whole chunks of codes, for instructions that take any number of them from 1 to 64; several heads in a chunk;
-// and all else. The longest rows are of more chunks than are kept.
+// Heads of whole chunks of codes, for instructions that take from 1 to 64 codes; several heads in a chunk; and all
+// other widths. The longest rows have more chunks than are kept in registers.
 void test_entries(std::vector<Isa>& isas, Random& random) {
     const int64_t segment = symbol<int64_t()>(isas[0].library, "hpcgnn_segment_entries")();
     const Graph sparse = make_graph(random_lengths(37, random), 29, segment, random);
@@ -145,7 +145,7 @@ void test_entries(std::vector<Isa>& isas, Random& random) {
     }
 }
 
-// How many products a CPU can make and add: the kernels count those that they made.
+// The ceiling of multiplications: the kernels return the number of products that they computed.
 void test_ceilings(const std::vector<Isa>& isas) {
     for (const Isa& isa : isas) {
         for (const std::string& suffix : suffixes_of(isa)) {

@@ -1,12 +1,11 @@
-// Every kernel of the native library, for every instruction set that this CPU can run, against plain loops, bit for
-// bit.
+// Tests every kernel of the native library, for every instruction set that this CPU can run: compares it with plain
+// loops, bit for bit.
 //
 // usage: test_kernels LIBRARY [ISA ...]        (or HPCGNN_ISA=ISA; default: all that are usable)
-//        HPCGNN_PART=PART: this part alone
+//        HPCGNN_PART=PART: only this part
 //
-// Prints the usable instruction sets, and for each part and instruction set how many results there were and a digest of
-// their bits: it must be the same for all of them, on all machines. Exit code 1: a kernel is wrong; 2: it could not
-// run.
+// Prints the usable instruction sets, and for each part and instruction set the number of results and a digest of their
+// bits, which must be the same for all of them, on all machines. Exit code 1: a kernel is wrong; 2: it could not run.
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
-// Rows of a wire buffer of exactly their size: the bytes of a plain loop, back as plain loops say, and nothing beside
-// them.
+// Rows of a wire buffer of exactly their size: encoding and decoding are compared with plain loops, and other bytes
+// must stay unchanged.
 
 #include <algorithm>
 #include <numeric>
@@ -50,7 +50,7 @@ float decoded(const Wire& wire, const Exact<uint8_t>& buffer, const int64_t i, c
     return from_bfloat16(half[0]) + static_cast<float>(code) * from_bfloat16(half[1]);
 }
 
-// What encode_rows should write.
+// The bytes that encode_rows must write.
 std::vector<uint8_t> expected_bytes(const Isa& isa, const Wire& wire, const Exact<float>& x, const Exact<int64_t>& rows,
                                     const uint64_t* key) {
     const int64_t width = wire.width, num_rows = width == 0 ? 50 : x.size() / width;

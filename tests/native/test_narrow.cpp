@@ -1,4 +1,4 @@
-// bfloat16: to the nearest, and back.
+// Conversion to bfloat16, rounded to the nearest, and back.
 
 #include "check.h"
 

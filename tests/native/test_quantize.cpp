@@ -1,5 +1,5 @@
-// Whole matrices in few bits: codes within a step of the value, the same ones everywhere, and unpacked exactly. Which
-// codes they are test_messages.cpp checks.
+// Quantization of whole matrices: codes are within a step of the value, the same everywhere, and unpacked exactly.
+// test_messages.cpp checks the codes themselves.
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Moving whole rows, and sorting an index by the rows that it names.
+// Gathering and scattering of whole rows, and the sorting of an index.
 
 #include <algorithm>
 #include <numeric>

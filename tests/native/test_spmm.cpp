@@ -1,5 +1,5 @@
-// spmm against loops that add in the order which native/hpcgnn.h defines: entry by entry within a segment, then segment
-// by segment. Scheduling, tiles, prefetching, packed rows and threads must leave no trace in the result.
+// spmm, compared with loops that add in the order which native/hpcgnn.h defines: entry by entry within a segment, then
+// segment by segment. Scheduling, tiles, prefetching, packed rows and threads must not affect the result.
 
 #include <algorithm>
 #include <memory>

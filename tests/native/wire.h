@@ -1,4 +1,4 @@
-// What the tests of the wire formats know of them: where codes lie, and rows to try them on.
+// The wire formats for their tests: the places of codes, and rows to encode.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,7 @@ inline float from_bfloat16(const uint16_t bits) {
     return value;
 }
 
-// Where the code of a column lies: in a block of 16 bytes, or of fewer at the end, byte k holds columns k, k + that
-// number, ...
+// The place of a column's code: in a block of n bytes (16, or fewer at the end), byte k holds columns k, k + n, ...
 struct Place {
     int64_t byte, shift;
 
@@ -51,7 +50,7 @@ inline uint32_t pattern_of(const float value) {
     return pattern;
 }
 
-// Of the two bfloat16 numbers around a finite value, the nearer one, or the even one.
+// The nearer of the two bfloat16 numbers around a finite value; at a tie, the even one.
 inline uint16_t nearest_bfloat16(const float value) {
     const uint16_t inner = static_cast<uint16_t>(pattern_of(value) >> 16), outer = static_cast<uint16_t>(inner + 1);
     const double to_inner = std::abs(static_cast<double>(value) - from_bfloat16(inner));

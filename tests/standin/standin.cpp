@@ -1,6 +1,6 @@
-// A device for tests that is none: torch sees memory of its own, of type "standin", which is a second kind of host memory.
-// Every operation runs on the CPU; one that is given tensors of both devices is refused, as on a GPU. What a GPU would wait for
-// (numbers and rows that travel to the host, results whose size follows from values) is counted.
+// A device for tests that is no real one: torch sees separate memory, of type "standin", which is a second kind of host
+// memory. Every operation runs on the CPU; an operation with tensors of both devices is refused, as on a GPU. Operations for
+// which the host would wait for a GPU (numbers and rows that it reads, results whose size depends on values) are counted.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -35,7 +35,7 @@ struct Inside {
     ~Inside() { inside = before; }
 };
 
-// Blocks carry their size before them; what is taken is compared with a limit, so that memory can run out.
+// Blocks are preceded by their size; the allocated bytes are compared with a limit, so that memory can run out.
 struct Memory final : c10::Allocator {
     static constexpr size_t kHeader = 64;
     static void give_back(void* pointer) {
@@ -134,7 +134,7 @@ at::Scalar local_scalar(const at::Tensor& self) {
     return host_alias(self).item();
 }
 
-// Results whose size follows from values: a GPU's driver waits for them.
+// Results whose size depends on values: the host waits for a GPU here.
 const std::set<std::string> kSized = {"aten::nonzero",       "aten::_unique2",      "aten::unique_dim",
                                       "aten::masked_select", "aten::bincount",      "aten::repeat_interleave",
                                       "aten::equal",         "aten::unique_consecutive"};

@@ -1,4 +1,6 @@
-"""One configuration: what goes with what holds for the command, for Python and for distributed models, and names go both ways."""
+"""One configuration: the same combinations are refused by the command, in Python and for distributed models; names are mapped
+both ways.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ from hpcgnn.train.run_config import RunConfig, settings_by_name
 PRESETS = sorted((Path(hpcgnn.__file__).parent / "presets").glob("*.toml"))
 OLD_CONFIG = Path(__file__).with_name(
     "config_of_before.toml"
-)  # of a run before settings belonged to models and policies
-NEW_SETTINGS = {"node_aware": "auto"}  # that runs of any kind use, and files of then do not have
+)  # settings of a run from before settings belonged to models and policies
+NEW_SETTINGS = {"node_aware": "auto"}  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
-    # what goes with what
+    # Settings that must not be combined.
     (DELTA, "--message-coding delta needs --dropout 0"),
     (DELTA | {"dropout": 0.0, "input_dropout": 0.2}, "and --input-dropout 0, not 0.2"),
     (DELTA | {"dropout": 0.0, "label_propagation": 0.5}, "--message-coding delta needs --label-redraw once"),
@@ -52,7 +54,7 @@ REFUSED = [
     ({"cache_input_aggregation": True, "label_propagation": 0.5}, "(--label-propagation)"),
     ({"model": "gat", "heads": 3}, "heads must divide hidden"),
     ({"task": "link", "link_split": [0.5, 0.6]}, "two shares of at least 0 whose sum is below 1"),
-    # what nothing uses
+    # Settings that the run does not use.
     ({"model": "gcn", "teleport": 0.1}, "--teleport is not used by gcn: appnp and gcnii use it"),
     ({"model": "gatv2", "attention": "partial"}, "--attention is not used by gatv2: gat uses it"),
     ({"model": "sgc", "layers": 2}, "--layers is not used by sgc: appnp, "),
@@ -68,7 +70,7 @@ REFUSED = [
     ({"decay": 0.5}, "--decay is not used here: --schedule step and plateau use it"),
     ({"negatives": 1}, "--negatives is not used by --task node: --task link uses it"),
     ({"decoder": "dot"}, "--decoder is not used by --task node: --task link uses it"),
-    # what cannot be
+    # Impossible values.
     ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
     ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, pipeqs, sylvie, uniform, not '3'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
@@ -163,7 +165,7 @@ def graph(tmp_path_factory):
 
 
 def trainer(graph, settings):
-    """As a Python program makes one."""
+    """A trainer as a Python program makes one."""
     run = RunConfig.from_settings(settings)
     links = hpcgnn.split_links(graph, run.links) if run.task == "link" else None
     model = hpcgnn.build_model(
@@ -228,7 +230,7 @@ def test_distributed_models_are_held_to_the_same_rules(graph):
         hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(dense_weight_decay=0.1), stop=StopRequest())
 
 
-# -- runs from before --------------------------------------------------------------------------------------------------
+# -- older runs --------------------------------------------------------------------------------------------------------
 
 
 def test_files_of_older_runs_have_settings_that_nothing_uses():
@@ -271,14 +273,14 @@ def command(out: Path, *flags: object, parts: Path | str = "") -> subprocess.Com
 
 @pytest.mark.mpi
 def test_old_run_folders_go_on_and_are_repeated(graph, tmp_path):
-    """An old config.toml has all settings; those that a flag gives in vain are refused all the same."""
+    """An old config.toml has all settings; those that a flag sets without effect are refused all the same."""
     parts, run = graph.path, tmp_path / "run"
     text = OLD_CONFIG.read_text().replace('parts = "parts.h5"', f'parts = "{parts}"')
     (tmp_path / "old.toml").write_text(text)
     first = command(run, "--config", tmp_path / "old.toml", parts=parts)
     assert first.returncode == 0, first.stderr
     assert first.stderr == ""
-    (run / "config.toml").write_text(text)  # as the old version left it, with its description of the model
+    (run / "config.toml").write_text(text)  # as the older version left it, with its description of the model
     last = run / "checkpoints" / "last.pt"
     content = torch.load(last, weights_only=True)
     del content["digest"]

@@ -1,6 +1,6 @@
-"""With this folder first in PYTHONPATH, every Python process takes the stand-in device of tests/standin for its one GPU.
+"""With this folder first in PYTHONPATH, every Python process uses the stand-in device of tests/standin as its only GPU.
 
-So commands and ranks that a test starts run what they would run with ``--device cuda``.
+Commands and ranks that a test starts then behave as with ``--device cuda``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class OneGpu(Gpus):
     """The stand-in."""
 
     def problem(self) -> str | None:
-        """None."""
+        """Return None, because the stand-in can be used."""
 
     def count(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def identity(self, number: int) -> str:
-        """All processes have the same."""
+        """Return the same identity in all processes."""
         return "the stand-in"
 
     def device(self, number: int) -> devices.Device:
-        """Whatever its number."""
+        """Return the stand-in for any number."""
         return standin()
 
 

@@ -1,8 +1,8 @@
-// What the kernels need of OpenMP, on threads, mutexes and condition variables of C++.
+// The functions of OpenMP that the kernels need, implemented by threads, mutexes and condition variables of C++.
 //
-// ThreadSanitizer sees every synchronisation here. It sees none of libgomp's own, which is made of system calls, and
-// would report each barrier as a race. The test program exports these functions, so that a library that it loads takes
-// them instead of libgomp's. Nothing here is fast.
+// ThreadSanitizer sees every synchronisation here. It sees none of libgomp's, which consists of system calls, and would
+// report each barrier as a race. The test program exports these functions, so that a library that it loads uses them
+// instead of libgomp's. They are not fast.
 
 #include <algorithm>
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// A loop whose iterations threads take as they come. A team may be in several: `nowait` lets threads run ahead.
+// A loop whose iterations are taken by free threads. A team may be in several loops, because of `nowait`.
 struct Loop {
     long next, end, step, chunk;
     long next_ordered;  // whose turn it is in an ordered loop
@@ -34,7 +34,7 @@ struct Team {
     std::map<long, bool> singles;  // whether a thread has taken it
 };
 
-// What a thread is in.
+// The position of a thread.
 struct Place {
     Team* team;
     int number;
