@@ -37,10 +37,25 @@ def spmm(
     scale: torch.Tensor | None = None,
     accumulate: bool = True,
 ) -> torch.Tensor:
-    """:func:`hpcgnn.kernels.spmm.spmm`, differentiable in ``x`` and ``weight``.
+    """Multiply a sparse matrix by a dense one: row r of the result is the sum of ``weight[e] * x[indices[e]]`` over the entries
+    e of row r.
 
-    Without ``weight``, ``csr.weight`` is used as a constant. Where a gradient is needed, ``out``, ``scale``, and ``x`` of other
-    types than float32 and float64 are refused.
+    Differentiable in ``x`` and ``weight``. Where a gradient is needed, ``x`` must be float32 or float64, and ``out`` and
+    ``scale`` must be None. Without ``weight``, ``csr.weight`` is used as a constant. Not collective.
+
+    Args:
+        csr: (R, C) sparse matrix.
+        x: (C, F) float32, float64, bfloat16 or int8. The last two are added in float32.
+        weight: (entries,), or (entries, H) for H equal groups of columns, of the result's type. None takes ``csr.weight``,
+            and ones if that is None.
+        reduce: ``sum``, or ``mean``, the sum divided by the number of the row's entries. Rows without entries give 0.
+        out: (R, F) tensor of the result's type to which the result is added; None makes a new one.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+        scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``.
+        accumulate: False overwrites ``out`` instead of adding to it.
+
+    Returns:
+        (R, F) float64 for float64 ``x``, else float32.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -63,7 +78,19 @@ def spmm(
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """:func:`hpcgnn.kernels.rows.gather_rows`, differentiable in ``x`` if that is float32 or float64."""
+    """Take rows by number: ``x[index]``. Differentiable in ``x`` if that is float32 or float64. Not collective.
+
+    Args:
+        x: (n, ...) of any type.
+        index: (m,) int32 or int64 numbers of rows, in [0, n).
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        (m, ...) of the type of ``x``.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
     check_given(x=x, index=index)
     if not tracked(x):
         return plain_rows.gather_rows(x, index, backend)
@@ -72,7 +99,21 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> 
 
 
 def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
-    """:func:`hpcgnn.kernels.rows.scatter_rows`, differentiable in ``src``."""
+    """Put rows at given places: row ``index[k]`` of the result is row k of ``src``, and other rows are 0. Differentiable in
+    ``src``. Not collective.
+
+    Args:
+        index: (m,) int32 or int64, each number in [0, num_rows) at most once.
+        src: (m, ...) of any type.
+        num_rows: number of rows of the result.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        (num_rows, ...) of the type of ``src``.
+
+    Raises:
+        ValueError: naming the argument that is wrong; also if ``index`` names a row twice.
+    """
     check_given(index=index, src=src)
     check_whole("num_rows", num_rows)
     if not tracked(src):
@@ -83,7 +124,23 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
 def sddmm(
     csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
 ) -> torch.Tensor:
-    """:func:`hpcgnn.kernels.edges.sddmm`, differentiable in ``a`` and ``b``."""
+    """Compute a value for each entry (r, c) of a sparse matrix from the rows ``a[r]`` and ``b[c]``. Differentiable in both. Not
+    collective.
+
+    Args:
+        csr: (R, C) sparse matrix, of which only the structure is used.
+        a: (R, F) float32 or float64.
+        b: (C, F) of the same type.
+        op: ``dot``, the dot product of the two rows, or ``add``, their sum.
+        heads: for ``dot``, the number of equal groups of columns with a product each; None: one product.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        (entries,) for ``dot``, or (entries, heads) if ``heads`` is given; (entries, F) for ``add``.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
     check_type("csr", csr, Csr)
     check_given(a=a, b=b)
     if not tracked(a, b):
@@ -99,10 +156,20 @@ def dense(
     backend: str = "auto",
     compute: str = "float32",
 ) -> torch.Tensor:
-    """``x @ weight + bias + plus`` in one pass, differentiable in all four; see :func:`hpcgnn.kernels.dense.product`.
+    """Compute ``x @ weight + bias + plus`` in one pass. Differentiable in all four. Not collective.
 
-    ``plus`` (n, H) is added, and its memory may become that of the result, so its values must not be used afterwards. If an
-    earlier operation has saved ``plus`` for its backward pass, torch raises an error there.
+    Args:
+        x: (n, F) float32 or float64.
+        weight: (F, H) of the type of ``x``; may be a transposed view.
+        bias: (H,) of the type of ``x``, or None.
+        plus: (n, H) of the type of ``x``, or None. Its memory may become that of the result, so do not use its values
+            afterwards. If an earlier operation has saved ``plus`` for its backward pass, torch raises an error there.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+        compute: ``float32``, the type of ``x``; ``bf16`` or ``tf32``, which round ``x`` and ``weight`` and add in float32,
+            where the backend and the device support them.
+
+    Returns:
+        (n, H) of the type of ``x``.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -118,7 +185,22 @@ def dense(
 
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """:func:`hpcgnn.kernels.edges.edge_softmax`, differentiable in ``scores``."""
+    """Compute the softmax of values of entries over each row of a sparse matrix. Differentiable in ``scores``. Not collective.
+
+    A score of -inf gives 0, and a row that has no other scores gives zeros. A NaN, or +inf, makes its row NaN. In float32,
+    scores that are more than 87 below the largest of their row give 0.
+
+    Args:
+        csr: (R, C) sparse matrix, of which only the structure is used.
+        scores: (entries,) or (entries, H), float32 or float64.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        A tensor of the shape and type of ``scores``.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
     check_type("csr", csr, Csr)
     check_given(scores=scores)
     if not tracked(scores):
@@ -127,7 +209,19 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
 
 
 def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """:func:`hpcgnn.kernels.edges.edge_sum`, differentiable in ``values``."""
+    """Add up the values of each row's entries. Differentiable in ``values``. Not collective.
+
+    Args:
+        csr: (R, C) sparse matrix, of which only the structure is used.
+        values: (entries,) or (entries, F), float32 or float64.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        (R,) or (R, F) of the type of ``values``.
+
+    Raises:
+        ValueError: naming the argument that is wrong.
+    """
     check_type("csr", csr, Csr)
     check_given(values=values)
     if not tracked(values):
@@ -138,10 +232,16 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
 def activation(
     x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
 ) -> torch.Tensor:
-    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, differentiable in ``x`` and in the norm's weight and bias.
+    """Compute ``dropout(relu(norm(x)))`` in one pass. Differentiable in ``x`` and in the norm's weight and bias. Not collective.
 
-    ``native`` needs one pass over ``x`` forward and one backward, for which ``x`` is kept. Without ``norm``, or without ``mask``,
-    that step is left out.
+    Args:
+        x: (n, F) float32 or float64. It is kept for the backward pass.
+        norm: layer norm, a ``hpcgnn.kernels.Norm``; None leaves it out.
+        mask: dropout mask, a ``hpcgnn.kernels.DropoutMask``; None leaves dropout out.
+        backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
+
+    Returns:
+        (n, F) of the type of ``x``.
 
     Raises:
         ValueError: naming the argument that is wrong.

@@ -43,14 +43,16 @@ class Operator(Generic[K]):
 
 @dataclass(frozen=True)
 class Backend:
-    """A set of kernels.
+    """A set of kernels that the dispatcher may choose.
 
-    name: value of ``backend=`` that asks for it.
-    load: imports the kernels on first use, and returns them as :class:`hpcgnn.kernels.contract.Operators`.
-    devices: types of torch devices whose tensors it takes.
-    dtypes: types of features that it takes.
-    rank: ``auto`` takes the usable backend of the highest rank; a backend of rank None must be asked for by name.
-    missing: returns the reason why it cannot run here, a clause to follow "was asked for, but"; None if it can.
+    Args:
+        name: the value of ``backend=`` that asks for it.
+        load: function that imports the kernels at their first use, and returns a ``hpcgnn.kernels.contract.Operators``.
+        devices: types of torch devices whose tensors it takes.
+        dtypes: types of features that it takes.
+        rank: ``auto`` takes the usable backend of the highest rank, for each operator. None: only by name.
+        missing: function that returns the reason why the backend cannot run here, a clause that follows "was asked for, but";
+            None if it can.
     """
 
     name: str
@@ -70,10 +72,15 @@ _registered: dict[str, Backend] = {}
 
 
 def register(backend: Backend) -> None:
-    """Add a backend to those that are found automatically.
+    """Add a kernel backend to this process. Backends of installed packages are found by the entry point group
+    ``hpcgnn.backends``.
+
+    Args:
+        backend: the backend; with a ``rank``, ``auto`` may choose it from now on.
 
     Raises:
         ValueError: if a backend of this name exists.
+        TypeError: if ``backend`` is not a ``Backend``.
     """
     check_type("backend", backend, Backend)
     if backend.name == AUTO or backend.name in _found():
@@ -89,11 +96,15 @@ def backends() -> tuple[str, ...]:
 
 
 def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
-    """The name of the backend that takes these tensors; ``auto`` chooses the usable one of the highest rank.
+    """Return the name of the backend that would take these tensors. Not collective.
+
+    Args:
+        backend: name of a backend, or ``auto``, which chooses the usable backend of the highest rank.
+        tensors: tensors under names that errors may use; the first one decides the device.
 
     Raises:
-        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors on devices that it does not
-            take.
+        ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors on a device that it does
+            not take.
     """
     check_tensors(**tensors)
     return _select(None, backend, tensors).name

@@ -31,18 +31,23 @@ class HotColumns:
 
 
 class Csr:
-    """A CSR matrix of ones, or of ``weight``, that caches its transpose. All its arrays are on one device.
+    """A sparse matrix in CSR form, of ones or of the values ``weight``, that caches its transpose. All its arrays are on one
+    device.
 
-    Kernels read its arrays without checks, so a checked matrix owns its arrays: it copies those that it is given, unless their
-    conversion makes a copy anyway, and later changes to the caller's arrays do not affect it. Its attributes must not be changed.
+    A checked matrix owns its arrays: it copies those that it is given, unless their conversion makes a copy anyway, so later
+    changes to your arrays do not affect it. Do not change its attributes; kernels read them without checks.
+
+    Example:
+        ``Csr(indptr=[0, 2, 3], indices=[0, 1, 1], num_cols=2)`` with tensors in place of the lists has the rows (1, 1) and
+        (0, 1).
 
     Args:
-        indptr: (num_rows + 1,) int64, monotone, from 0 to the number of entries.
-        indices: (entries,) int32 column of each entry.
-        num_cols: number of columns.
-        weight: (entries,) float values, or None for all ones.
-        check: validate and copy the arrays (O(entries)); False only for arrays that are right by construction, and that
-            nobody else writes to.
+        indptr: (num_rows + 1,) int32 or int64, not decreasing, from 0 to the number of entries.
+        indices: (entries,) int32 or int64, the column of each entry.
+        num_cols: number of columns, at most 2**31 - 1.
+        weight: (entries,) floating-point values, or None for ones.
+        check: validate and copy the arrays, in O(entries) time. False is only for arrays that are right by construction, and
+            that nobody else writes to.
 
     Raises:
         ValueError: naming the argument that is wrong.

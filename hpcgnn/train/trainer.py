@@ -300,10 +300,11 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> list[float | None]:
-        """Compute the metric on the training, validation and test nodes (or links), without dropout. Collective.
+        """Compute the metric of the training, validation and test nodes, or of the held-out links, without dropout. Collective.
 
         Returns:
-            Three values, the same on every rank; None for a set without labels.
+            Three values, the same on every rank. None where the metric is not defined: for a set without labels, and for the
+            links that are used in training.
         """
         self.model.eval()
         return self.task.evaluate()
