@@ -30,19 +30,23 @@ _LOG = logging.getLogger("hpcgnn")
 class Messages:
     """Settings, memory and counters that all exchanges of a model share.
 
-    A training loop calls :meth:`begin_epoch` before each step, and :meth:`begin_pass` whenever training and evaluation
-    alternate; a :class:`hpcgnn.nn.GraphModel` makes the second call itself.
+    A model from ``hpcgnn.build_model`` or ``hpcgnn.distribute`` has one as ``model.messages``, or takes one as ``messages=``.
+    A training loop calls ``begin_epoch`` before each step, and ``begin_pass`` whenever training and evaluation alternate; a
+    native model makes the second call itself.
 
     Args:
         world: the ranks that exchange rows.
-        config: settings of messages.
+        config: settings of messages; None: float32.
         seed: seed of the rounding noise.
-        timings: seconds of each phase.
-        device: device whose memory holds rows and messages.
+        timings: seconds of each phase; None makes new ones.
+        device: device whose memory holds rows and messages, that of the graph.
         transport: a transport of the same world and device to share with other messages; None: it is made when needed.
 
-    Attributes: ``present`` is the pass under way, ``scratch`` the memory that exchanges take turns to use, ``kept`` the rows that
-    outlive an epoch, and ``traffic`` the counts of bytes.
+    Attributes:
+        present: the pass under way.
+        scratch: the memory that exchanges use by turns.
+        kept: the rows that are kept between epochs.
+        traffic: the counts of bytes.
     """
 
     def __init__(
@@ -91,12 +95,12 @@ class Messages:
             is_on_host = not self.world.allreduce(elsewhere.astype(np.int64), "max")[0]
             if self.config.node_aware == "on" and not is_on_host:
                 raise HpcgnnError(
-                    "--node-aware on needs rows in memory of the host, and ranks compute on GPUs: leave it to auto",
+                    "--node-aware on needs rows in memory of the host, but ranks compute on GPUs: use --node-aware auto",
                     agreed=True,
                 )
             self._is_node_aware = self.config.node_aware != "off" and is_on_host and self.placement.is_shared
             if self.config.node_aware == "on" and not self._is_node_aware and self.world.rank == 0:
-                _LOG.warning("--node-aware on changes nothing where ranks share no node, or all share one")
+                _LOG.warning("--node-aware on has no effect, because no ranks share a node, or all ranks share one")
         return self._is_node_aware
 
     @property

@@ -51,13 +51,16 @@ class SharedMemory(Protocol):
 
 
 class World(Protocol):
-    """The ranks of a job.
+    """The ranks of a job, ``graph.world``.
 
-    rank: number of this rank. size: number of ranks. timeout_seconds: longest time that a wait may take.
+    Every method is collective unless its docstring says otherwise: all ranks call it, in the same order, with values of the
+    same shape and type unless stated otherwise. Methods that take tensors return tensors, and those that take arrays return
+    arrays. The exchanges of an epoch take a ``hpcgnn.comm.Buffer`` instead, whose owner keeps the memory.
 
-    Every method is collective unless its docstring says otherwise: all ranks call it, in the same order, with values of the same
-    shape and type unless stated otherwise. Methods that take tensors return tensors, and those that take arrays return arrays.
-    The exchanges of an epoch take a :class:`Buffer` instead, whose owner keeps the memory.
+    Attributes:
+        rank: number of this rank, from 0.
+        size: number of ranks.
+        timeout_seconds: longest time that a wait may take, in seconds; after it, HpcgnnError is raised.
     """
 
     rank: int

@@ -75,10 +75,10 @@ def from_networkx(
             nodes have it, or none.
         y: the node attribute with the class, a whole number from 0, or a row of 0 and 1. Nodes without it have no label.
         weight: the edge attribute with weights. If only some edges have it, the weight of the others is 1.
-        options: as those of :func:`from_pyg`.
+        options: as those of ``from_pyg``.
 
     Returns:
-        A summary of the new file, as of :func:`from_pyg`.
+        A summary of the new file, as of ``from_pyg``.
 
     Raises:
         HpcgnnError: for attributes with other values, and for a file that cannot be written; nothing is left behind then.

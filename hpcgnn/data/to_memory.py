@@ -23,7 +23,7 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
     that fit into one process, for comparisons and inspection.
 
     Args:
-        path: a file made by ``hpcgnn convert``, :func:`from_pyg` or :func:`from_networkx`.
+        path: a file made by ``hpcgnn convert``, ``from_pyg`` or ``from_networkx``.
         sparse: return features that are stored sparse as a CSR tensor, which not all layers of PyG accept.
 
     Returns:
@@ -49,7 +49,7 @@ def to_dgl(path: str | Path) -> Any:
     This takes O(N F + E) memory for N nodes with F features and E edges. Features are dense, because DGL has no sparse ones.
 
     Args:
-        path: as for :func:`to_pyg`.
+        path: as for ``to_pyg``.
 
     Returns:
         A graph whose edges are sorted by destination and then by source. As far as the file has them, there are the node values

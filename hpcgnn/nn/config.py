@@ -23,7 +23,7 @@ class ModelConfig(Composed):
     Example:
         ``ModelConfig("gat", layers=2, heads=4)``
 
-    Args:
+    Attributes:
         model: name of the model, ``sage`` by default; ``hpcgnn train --help`` lists all.
         hidden: number of columns of the hidden layers; with attention, of all heads together.
         input_dropout: dropout rate of the input features, in [0, 1).

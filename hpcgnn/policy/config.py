@@ -22,7 +22,7 @@ class PolicyConfig(Composed):
     Example:
         ``PolicyConfig("adaqp", "pipeline", group_rows=50)``
 
-    Args:
+    Attributes:
         bits: ``fixed``, which gives all rows the bit-width of ``MessageConfig``; or ``uniform``, ``adaqp``, ``sylvie``,
             ``pipeqs``, or the name of a policy that a program has registered.
         staleness: ``off``, ``pipeline``, ``sylvie``, ``pipeqs``, or the name of a registered policy.
