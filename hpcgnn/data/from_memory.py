@@ -30,23 +30,26 @@ class Options(TypedDict, total=False):
 def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Unpack[Options]) -> ConvertSummary:
     """Write a graph of PyTorch Geometric as ``graph.h5``. Not collective: one process calls it.
 
-    Edges keep their directions, and nodes keep their numbers. Features of which most are 0 are stored sparse, as by
+    Edges keep their directions, and nodes keep their numbers. Features that are mostly 0 are stored sparse, as by
     ``hpcgnn convert pyg:NAME``. This takes the memory of the data, and about as much again for dense features.
 
+    Example:
+        ``hpcgnn.from_pyg(data, "graph.h5", undirected=True)``, and then ``hpcgnn partition graph.h5 parts.h5 --parts 4``.
+
     Args:
-        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally
-            ``x`` (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
+        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally ``x``
+            (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
             ``val_mask``, ``test_mask`` (N,) or (N, splits). Other attributes, such as ``edge_attr``, are left out.
         path: the file to write.
-        mask_column: the split to take, from 0, where masks are (N, splits).
-        options: those of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``, ``self_loops``,
-            ``drop_duplicates`` and ``force``, which replaces an existing file.
+        mask_column: the number of the split to take, from 0, if masks are (N, splits).
+        options: the options of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``,
+            ``self_loops``, ``drop_duplicates``, and ``force``, which overwrites an existing file.
 
     Returns:
-        A summary of the new file: ``meta``, ``split_sizes``, ``notes`` and sizes.
+        A summary of the new file, with the attributes ``meta``, ``split_sizes``, ``notes``, ``seconds`` and ``file_bytes``.
 
     Raises:
-        HpcgnnError: for data that are not a plain graph, or have wrong values, and for a file that cannot be written; nothing is
+        HpcgnnError: for data that are not a plain graph, for wrong values, and for a file that cannot be written. No file is
             left behind then.
     """
     check_whole("mask_column", mask_column)
@@ -64,24 +67,27 @@ def from_networkx(
 ) -> ConvertSummary:
     """Write a graph of networkx as ``graph.h5``. Not collective: one process calls it.
 
-    Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel edges
-    stay, unless ``drop_duplicates`` merges them. This takes some hundred bytes an edge, as networkx itself does.
+    Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel
+    edges are kept, unless ``drop_duplicates`` merges them. This takes some hundred bytes for each edge, as networkx itself
+    does.
 
     Args:
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``. Node attributes ``train_mask``, ``val_mask`` and
-            ``test_mask``, or ``train``, ``val`` and ``test``, are True where a node is in that set.
+            ``test_mask``, or ``train``, ``val`` and ``test``, are True for the nodes of that set.
         path: the file to write.
-        x: the node attribute with features, a number or a row of numbers; or several attributes with a number each. Either all
-            nodes have it, or none.
-        y: the node attribute with the class, a whole number from 0, or a row of 0 and 1. Nodes without it have no label.
-        weight: the edge attribute with weights. If only some edges have it, the weight of the others is 1.
-        options: as those of ``from_pyg``.
+        x: name of the node attribute with features, a number or a row of numbers, ``x`` by default; or a list of attributes
+            with one number each. Either all nodes have it, or none.
+        y: name of the node attribute with the class, a whole number from 0, or a row of 0 and 1; ``y`` by default. Nodes
+            without it have no label.
+        weight: name of the edge attribute with weights, ``weight`` by default. If only some edges have it, the others have
+            weight 1.
+        options: as for ``from_pyg``.
 
     Returns:
-        A summary of the new file, as of ``from_pyg``.
+        A summary of the new file, as from ``from_pyg``.
 
     Raises:
-        HpcgnnError: for attributes with other values, and for a file that cannot be written; nothing is left behind then.
+        HpcgnnError: for attributes with other values, and for a file that cannot be written. No file is left behind then.
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise WrongTypeError(f"graph must be a networkx graph, not {type(graph).__name__}")

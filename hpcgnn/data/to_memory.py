@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
     """Read ``graph.h5`` as a ``torch_geometric.data.Data``. Not collective: one process holds the whole graph.
 
-    This takes O(N F + E) memory for N nodes with F features and E edges, or O(N + nonzeros + E) with ``sparse``. It is for graphs
-    that fit into one process, for comparisons and inspection.
+    For comparisons and inspection. It takes O(N F + E) memory for N nodes with F features and E edges, or O(N + nonzeros + E)
+    with ``sparse``.
 
     Args:
         path: a file made by ``hpcgnn convert``, ``from_pyg`` or ``from_networkx``.
         sparse: return features that are stored sparse as a CSR tensor, which not all layers of PyG accept.
 
     Returns:
-        A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, as far as the
-        file has them, ``x`` (N, F) float32, ``y``, ``edge_weight`` and the three masks.
+        A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, if the file
+        has them, ``x`` (N, F) float32, ``y`` (N,) int64 or (N, C) uint8, ``edge_weight`` (E,) float32, and the three masks
+        (N,) bool.
 
     Raises:
-        HpcgnnError: for a missing or damaged file, and where torch_geometric is not installed.
+        HpcgnnError: for a missing or damaged file, and if torch_geometric is not installed.
     """
     check_path("path", path)
     check_type("sparse", sparse, bool)
@@ -46,17 +47,17 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
 def to_dgl(path: str | Path) -> Any:
     """Read ``graph.h5`` as a ``dgl.DGLGraph``. Not collective: one process holds the whole graph.
 
-    This takes O(N F + E) memory for N nodes with F features and E edges. Features are dense, because DGL has no sparse ones.
+    It takes O(N F + E) memory for N nodes with F features and E edges. Features are dense, because DGL has no sparse ones.
 
     Args:
-        path: as for ``to_pyg``.
+        path: a file made by ``hpcgnn convert``, ``from_pyg`` or ``from_networkx``.
 
     Returns:
-        A graph whose edges are sorted by destination and then by source. As far as the file has them, there are the node values
-        ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and the edge values ``weight``.
+        A graph whose edges are sorted by destination and then by source. If the file has them, ``ndata`` holds ``feat``,
+        ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``.
 
     Raises:
-        HpcgnnError: for a missing or damaged file, and where DGL is not installed.
+        HpcgnnError: for a missing or damaged file, and if DGL is not installed or lacks a library for this version of torch.
     """
     check_path("path", path)
     try:
