@@ -148,31 +148,21 @@ def _of_section(record: dict[str, Any]) -> str:
 
 
 def _in_words(record: dict[str, Any]) -> str:
-    """The result of a section in two or three sentences."""
+    """The result of a section in a few sentences."""
     ends, found = totals(record), defects(record["section"])
-    tried, failed, left = sum(ends.values()) - ends[LEFT_OUT], ends[FAILED], sum("left" in each for each in found)
+    tried, failed, still = sum(ends.values()) - ends[LEFT_OUT], ends[FAILED], failing(record)
     words = (
         f"{tried:,} cases were tried, and {failed:,} of them failed."
         if failed
         else f"{tried:,} cases were tried, and none failed."
     )
     if failed:
-        still = failing(record)
-        words += " After the fixes none of these fails." if not still else f" {still:,} of these still fail, see below."
-    state = "all are fixed" if not left else f"{len(found) - left:,} are fixed"
-    return (
-        f"{words} The section has found {_count(len(found), 'defect')}, of which {state}."
-        if len(found) > 1
-        else f"{words} {_one(found)}".strip()
-    )
-
-
-def _one(found: list[dict[str, Any]]) -> str:
-    return f"The section has found one defect, which is {'left' if 'left' in found[0] else 'fixed'}." if found else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("s" if number != 1 else "")
+        words += f" {still:,} still fail, for the reasons below." if still else " After the fixes none of these fails."
+    if found:
+        left = sum("left" in each for each in found)
+        noun = "defect" if len(found) == 1 else "defects"
+        words += f" The section has found {len(found)} {noun}: {len(found) - left} fixed, {left} left."
+    return words
 
 
 def _listed(cases: list[dict[str, Any]], end: str, head: str) -> list[str]:
