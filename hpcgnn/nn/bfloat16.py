@@ -2,8 +2,10 @@
 
 The speed is measured once in each process, because the instruction set does not tell it: with AVX512_BF16, products are 1.8
 times as fast as in float32 on AMD's Zen 4 and 5, but half as fast on Intel's CPUs, whose matrix units (AMX) in turn are many
-times as fast (the study `products`). The measured speedups of the CPUs seen so far lie far from the limits that are used here,
-so each CPU gives the same answer every time.
+times as fast (the study `products`). The measured speedups of the CPUs seen so far lie far from the limits that are used here.
+A busy machine may still disturb a measurement, so a resumed run keeps its arithmetic without measuring on the same CPU
+(:func:`hpcgnn.nn.compute.resumed_compute`), and the implementation is measured only where it is in question: our kernels are as
+fast as torch's products (the study `products`) except where torch uses matrix units.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def bfloat16(backend: str = "auto", where: torch.device = CPU.where) -> Bfloat16
     The first call of a process takes some 100 ms, and later calls return the same result. On a GPU, torch multiplies bfloat16
     operands with float32 results.
     """
-    ways = {KERNELS: dense.has_bf16(backend, where), TORCH: where.type == "cpu" and torch_has_it()}
+    has_kernels = dense.has_bf16(backend, where)
+    in_question = where.type == "cpu" and torch_has_it() and (has_matrix_units() or not has_kernels)
+    ways = {KERNELS: has_kernels, TORCH: in_question}
     if not any(ways.values()):
         return Bfloat16(TORCH, 0.0)
     return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, where)))
@@ -93,13 +97,18 @@ def torch_has_it() -> bool:
         return False
     if platform.machine() in ("x86_64", "AMD64"):
         allowed = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-        has_it = any(_cpu_has(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+        has_it = has_matrix_units() or _cpu_has("_is_avx512_bf16_supported")
         return has_it and allowed.upper() not in _WITHOUT_BF16
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     # this query is not part of torch's public interface, and may be missing in other versions
     except (AttributeError, RuntimeError):
         return False
+
+
+def has_matrix_units() -> bool:
+    """Return whether torch multiplies bfloat16 in the matrix units (AMX) of this CPU, which our kernels do not use."""
+    return _cpu_has("_is_amx_tile_supported")
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

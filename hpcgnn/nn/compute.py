@@ -29,6 +29,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
+from hpcgnn.processor import processor
 
 _LOG = logging.getLogger("hpcgnn")
 # Products smaller than these may be slower in bfloat16 than in float32, gradients and conversions included, according to the
@@ -173,11 +174,13 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
     """The arithmetic with which a resumed run continues. Collective.
 
     If possible, the run keeps its earlier arithmetic, so that it has one arithmetic from beginning to end. This holds for a
-    choice of ``auto``, and for the operations that a run with ``int8`` computed in integers.
+    choice of ``auto``, and for the operations that a run with ``int8`` computed in integers. On the hardware on which the run
+    was begun, no measurement is compared with the earlier one: other work on the machine may disturb either.
 
     Args:
         asked: the setting of the resumed run. chosen: the arithmetic that was chosen for it now.
-        before: ``asked`` and ``chosen`` in the checkpoint; None in checkpoints of older versions. The same on all ranks.
+        before: ``asked``, ``chosen`` and ``hardware`` in the checkpoint (older versions wrote no hardware); None in checkpoints
+            of still older versions. The same on all ranks.
     """
     if before is not None and asked == before["asked"] and asked in INTEGERS:
         return before["chosen"]
@@ -185,12 +188,18 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
         return chosen
     if before["chosen"] in (chosen, FLOAT32):
         return before["chosen"]
-    if _on_all(world, is_native(device.where) and not bfloat16("auto", device.where).is_slower):
+    is_known = before.get("hardware") == hardware(device)
+    if _on_all(world, is_native(device.where) and (is_known or not bfloat16("auto", device.where).is_slower)):
         return before["chosen"]
     _LOG.warning(
         "the run was begun with products in bfloat16, which are slower than float32 here: it goes on in float32"
     )
     return FLOAT32
+
+
+def hardware(device: Device) -> str:
+    """The name of the processor or of the GPU that multiplies."""
+    return processor() if device.where.type == "cpu" else torch.cuda.get_device_name(device.where)
 
 
 def _on_all(world: World, answer: bool) -> bool:

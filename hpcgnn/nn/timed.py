@@ -10,6 +10,7 @@ from hpcgnn.devices import Device
 from hpcgnn.kernels import dense
 
 _LEAST_ROUNDS = 3
+_REPEATS = 1.1  # the two least times of a call differ by a smaller factor, unless other work disturbs the measurement
 
 
 def least_seconds(
@@ -21,17 +22,19 @@ def least_seconds(
     """The least seconds of each call, in at most ``rounds`` rounds after an uncounted one that also fills caches.
 
     is_clear: returns whether the seconds so far decide the question, so that the remaining rounds can be skipped. It is called
-    from the third round on.
+    from the third round on, once the two least times of each call are about equal: on a busy machine, they are not.
     """
     least = dict.fromkeys(calls, float("inf"))
+    second = dict(least)
     for turn in range(1 + rounds):
         for name, call in calls.items():
             started = device.mark()
             call()
             seconds = device.seconds_between(started, device.mark())
             if turn > 0:
-                least[name] = min(least[name], seconds)
-        if turn >= _LEAST_ROUNDS and is_clear(least):
+                least[name], second[name] = sorted((least[name], second[name], seconds))[:2]
+        repeats = all(second[name] <= _REPEATS * least[name] for name in calls)
+        if turn >= _LEAST_ROUNDS and repeats and is_clear(least):
             break
     return least
 

@@ -17,7 +17,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.footprint import seconds_since_start
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.nn.compute import resumed_compute
+from hpcgnn.nn.compute import hardware, resumed_compute
 from hpcgnn.nn.compute_config import INTEGERS, Int8Config
 from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
@@ -98,7 +98,9 @@ class Trainer:
         with together(self.world, "check the training settings"):
             self._run_config(links).check()
             if not torch.equal(keys.ids.cpu(), graph.original_ids):
-                raise HpcgnnError("the model was built for another graph, or for this one in another node order")
+                raise HpcgnnError(
+                    "the model was built for another graph, or for this graph in another node order: build it for this one"
+                )
         metric = self.config.metric
         self.task: Task = (
             NodeTask(self.model, graph, metric, self.config.labels)
@@ -270,7 +272,9 @@ class Trainer:
             )
         self._has_learned = count > 0
         if not self._has_learned:  # by chance, where there are only a few training nodes
-            _LOG.warning("epoch %d learns nothing: every training label is propagated in it", epoch)
+            _LOG.warning(
+                "epoch %d has no loss because every training label is a model input: lower --label-propagation", epoch
+            )
             return 0.0, stops
         self._can_update = self.bucket.is_finite()
         if self._can_update:  # else what was learned so far would be lost, and go into the next checkpoint
@@ -370,11 +374,15 @@ class Trainer:
                 for name, value in wanted.items():
                     if content.get(name, value) != value:
                         flag = name.replace("_", "-")
-                        raise HpcgnnError(f"{path} was made with --{flag} {content[name]}, not {value}")
+                        raise HpcgnnError(
+                            f"{path} was made with --{flag} {content[name]}, not {value}: resume with the same value"
+                        )
                 self._check_weights(content, path)
             same_parts = content["parts_uuid"] == self.graph.uuid
             if not same_parts:
-                _LOG.warning("%s was made on another partition: training goes on, but not bit for bit", path)
+                _LOG.warning(
+                    "%s was made with other parts: training continues, but its results differ in the last bits", path
+                )
             self._go_on_computing(content.get("compute"))
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])
@@ -399,7 +407,7 @@ class Trainer:
     def _arithmetic(self) -> dict[str, str]:
         """The arithmetic in which a resumed run goes on."""
         model = self.model
-        chosen = {"asked": model.asked_compute, "chosen": model.compute}
+        chosen = {"asked": model.asked_compute, "chosen": model.compute, "hardware": hardware(self.device)}
         return chosen if model.int8 is None else chosen | {"int8": str(model.int8.uses)}
 
     def _go_on_computing(self, before: dict[str, str] | None) -> None:

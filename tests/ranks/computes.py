@@ -9,8 +9,8 @@ import torch
 
 from hpcgnn.comm import World
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn.compute import _on_all, choose_compute
-from hpcgnn.nn.compute_config import BF16, FLOAT32
+from hpcgnn.nn.compute import _on_all, choose_compute, resumed_compute
+from hpcgnn.nn.compute_config import AUTO, BF16, FLOAT32
 
 
 def choose(world: World, asked: str, dtype: torch.dtype = torch.float32) -> str:
@@ -28,3 +28,8 @@ def refused(world: World, asked: str) -> str:
 def agree(world: World, mine: Sequence[bool]) -> str:
     """The choice of all ranks, where these ranks are faster at bfloat16."""
     return BF16 if _on_all(world, mine[world.rank]) else FLOAT32
+
+
+def resume(world: World, before: dict[str, str]) -> str:
+    """The arithmetic with which a run of ``auto`` continues, for which float32 is chosen now."""
+    return resumed_compute(world, AUTO, FLOAT32, before)
