@@ -235,26 +235,25 @@ def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: 
 @_as_json
 def list_(specification: str | None, as_json: bool) -> None:
     """List the shipped specifications, or the runs of one specification by their keys."""
-    from hpcgnn.study import specification as specifications
+    from hpcgnn.study import catalogue
 
     if specification is not None:
         keys = [run.key for run in _read(specification).runs]
         print(json.dumps({"runs": keys}) if as_json else "\n".join(keys))
         return
-    found = [specifications.read(path) for path in specifications.shipped().values()]
+    found = [catalogue.outline(path) for path in catalogue.shipped().values()]
     if as_json:
-        print(
-            json.dumps({each.name: {"kind": each.kind, "runs": len(each.runs), "about": each.about} for each in found})
-        )
+        print(json.dumps({each.name: {"kind": each.kind, "runs": each.runs, "about": each.about} for each in found}))
     else:
-        rows = [(each.name, each.kind, str(len(each.runs)), each.about) for each in found]
+        rows = [(each.name, each.kind, str(each.runs), each.about) for each in found]
         _show("specifications", ("name", "kind", "runs", "about"), rows, 4)
 
 
 def _read(specification: str) -> Specification:
+    from hpcgnn.study import catalogue
     from hpcgnn.study import specification as specifications
 
-    return specifications.read(specifications.find(specification))
+    return specifications.read(catalogue.find(specification))
 
 
 def _show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int) -> None:

@@ -35,13 +35,13 @@ from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import axes
 from hpcgnn.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK
+from hpcgnn.study.catalogue import one_line
 from hpcgnn.study.graphs import GraphSource, check_options, graph_source
 from hpcgnn.study.layout import Layout, read_layout
 from hpcgnn.study.measures import LINE_AXES
 from hpcgnn.study.records import short_hash
 from hpcgnn.study.toml_lines import Place, line_of, lines_of, parsed
 
-SHIPPED = Path(__file__).parent / "specifications"
 _TOP = {"name": str, "kind": str, "about": str, "repeats": int, "seeds": list, "axes": dict, "configurations": list,
         "settings": dict, "graphs": dict, "report": dict}  # fmt: skip
 _LONGEST_KEY = 100
@@ -102,21 +102,6 @@ class _File:
         return next(((table, name) for table in ("axes", "settings") if name in self.values.get(table, {})), ())
 
 
-def shipped() -> dict[str, Path]:
-    """The specifications that come with the package, by name."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml")) if not path.stem.endswith(".targets")}
-
-
-def find(spec: str) -> Path:
-    """The file of a specification, given as a path or as the name of a shipped one. Raises HpcgnnError if there is none."""
-    path = Path(spec)
-    if path.suffix == ".toml" or path.exists():
-        return path
-    if spec not in shipped():
-        raise HpcgnnError(f"there is no specification {spec}: give a TOML file, or one of {', '.join(shipped())}")
-    return shipped()[spec]
-
-
 def read(path: str | Path) -> Specification:
     """The specification in a TOML file.
 
@@ -135,7 +120,7 @@ def read(path: str | Path) -> Specification:
         layout = read_layout(values.get("report", {}), values["kind"], _names_told(runs), varied)
     except axes.CombinationError as error:
         file.refuse(("report", *error.axes), str(error))
-    about = " ".join(values.get("about", "").split())
+    about = one_line(values.get("about", ""))
     listed = {name for table in values.get("configurations", []) for name in table}
     product = tuple(name for name in varied if name not in listed)
     return Specification(values["name"], values["kind"], about, runs, varied, product, layout, text, path)

@@ -17,9 +17,9 @@ import msgspec
 
 from hpcgnn import typed
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import measures, tables
+from hpcgnn.study import catalogue, measures, tables
 from hpcgnn.study.groups import NOTHING, Groups
-from hpcgnn.study.specification import SHIPPED, Specification, shipped
+from hpcgnn.study.specification import Specification
 from hpcgnn.study.statistics import Estimate
 from hpcgnn.study.toml_lines import line_of, lines_of, parsed
 from hpcgnn.typed import Count
@@ -67,8 +67,8 @@ def default_path(study: Specification) -> Path:
     Raises:
         HpcgnnError: if there are none.
     """
-    path = SHIPPED / f"{study.name}.targets.toml"
-    if study.name not in shipped() or not path.exists():
+    path = catalogue.FOLDER / f"{study.name}.targets.toml"
+    if study.name not in catalogue.shipped() or not path.exists():
         raise HpcgnnError(f"no targets come with {study.name}: name a file of them")
     return path
 

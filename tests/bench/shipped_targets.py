@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcgnn.study import records, specification, targets
+from hpcgnn.study import catalogue, records, specification, targets
 from hpcgnn.study.groups import Groups
 from hpcgnn.study.records import Record
 from hpcgnn.study.targets import Verdict
@@ -14,7 +14,7 @@ def verdicts(name: str, *found: dict[str, Any]) -> list[Verdict]:
     """The verdicts of a study whose first runs have these results: ``{"lines": ...}`` of a bench, or the summary of
     a training.
     """
-    study = specification.read(specification.find(name))
+    study = specification.read(catalogue.find(name))
     done = [
         Record(key=run.key, configuration=run.configuration, status=records.FINISHED, summary=summary)
         for run, summary in zip(study.runs, found, strict=False)

@@ -13,7 +13,7 @@ from virtual_clusters import require_rights
 
 from hpcgnn.bench import report
 from hpcgnn.bench.line_up import DEVICE
-from hpcgnn.study import records, runner, specification, targets
+from hpcgnn.study import catalogue, records, runner, specification, targets
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import Record
 from hpcgnn.study.specification import Run, Specification
@@ -31,7 +31,7 @@ _SMALLER = {
 
 def smaller(name: str, folder: Path) -> Specification:
     """A shipped study with small graphs; benches that become equal are merged."""
-    text = specification.find(name).read_text()
+    text = catalogue.find(name).read_text()
     for pattern, replacement in _SMALLER.items():
         text = re.sub(pattern, replacement, text)
     lines, seen = [], set()
@@ -144,7 +144,7 @@ def test_each_target_of_kernels_has_its_bound(scale, reached):
 def test_each_target_of_epochs_has_its_bound(scale, reached):
     least = {"gcn": 2.0, "sage": 2.0, "gat": 1.5}
     told = []
-    for run in specification.read(specification.find("gpu-training")).runs:
+    for run in specification.read(catalogue.find("gpu-training")).runs:
         framework, model = run.configuration["framework"], run.configuration["model"]
         seconds = {("pyg", "float32"): least[model] * scale, ("hpcgnn", "float32"): 1.0}
         seconds["hpcgnn", "int8"] = 1 / (1.5 if model == "gat" else 1.2) / scale

@@ -109,9 +109,9 @@ def test_what_is_required_of_exchanges_and_of_the_breakdown(share, cost, reached
 
 @pytest.mark.parametrize(("auto", "reached"), [(1.05, "yes"), (1.06, "no")])
 def test_what_is_required_of_auto(auto, reached):
-    from hpcgnn.study import specification
+    from hpcgnn.study import catalogue, specification
 
-    runs = specification.read(specification.find("compute")).runs
+    runs = specification.read(catalogue.find("compute")).runs
     told = [{"epoch_seconds_median": auto if run.configuration["compute"] == "auto" else 1.0} for run in runs]
     found = answers("compute", *told)
     assert found == {"auto beside float32": [reached] * 12, "auto beside bfloat16": [reached] * 6}

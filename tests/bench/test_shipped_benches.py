@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from hpcgnn.cli.bench import bench
-from hpcgnn.study import axes, specification, targets
+from hpcgnn.study import axes, catalogue, specification, targets
 
-STUDIES = [specification.read(path) for path in specification.shipped().values()]
+STUDIES = [specification.read(path) for path in catalogue.shipped().values()]
 BENCHES = {(study.name, run.given["bench"]) for study in STUDIES if study.kind == axes.BENCH for run in study.runs}
 
 
@@ -25,4 +25,4 @@ def test_benches_have_targets():
     names = {study for study, _ in BENCHES}
     assert {"kernels", "products", "exchange", "gpu"} <= names
     for name in names:
-        assert targets.read(targets.default_path(specification.read(specification.find(name))))
+        assert targets.read(targets.default_path(specification.read(catalogue.find(name))))

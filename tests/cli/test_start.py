@@ -19,7 +19,7 @@ sys.argv = ["hpcgnn", *sys.argv[1:]]
 try:
     main()
 except SystemExit as end:
-    print(json.dumps([end.code, sorted({"torch", "numba", "matplotlib", "scipy"} & set(sys.modules))]))
+    print(json.dumps([end.code or 0, sorted({"torch", "numba", "matplotlib", "scipy"} & set(sys.modules))]))
 """
 
 
@@ -49,3 +49,8 @@ def test_a_wrong_option_is_told_before_large_packages_are_imported(command: str)
 def test_the_settings_of_a_training_are_told_without_torch() -> None:
     assert started("train", "--help") == (0, [])
     assert started("train", "parts.h5", "--out", "run", "--bits", "3") == (2, [])
+
+
+def test_shipped_studies_are_listed_without_large_packages() -> None:
+    assert started("study", "list") == (0, [])
+    assert started("study", "list", "--json") == (0, [])

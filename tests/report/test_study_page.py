@@ -9,14 +9,14 @@ from test_report import Reader
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.report.study_page import study_of, study_page
-from hpcgnn.study import records, specification
+from hpcgnn.study import catalogue, records, specification
 from hpcgnn.study.records import Record
 
 
 @pytest.fixture
 def study(tmp_path):
     """The shipped study ``quick`` with times that halve when ranks double; its last run has failed."""
-    shutil.copy(specification.find("quick"), tmp_path / records.SPECIFICATION)
+    shutil.copy(catalogue.find("quick"), tmp_path / records.SPECIFICATION)
     runs = specification.read(tmp_path / records.SPECIFICATION).runs
     for run in runs:
         seconds = 0.8 / run.configuration["ranks"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rank_pool import ROOT
 
-from hpcgnn.study import markdown, specification
+from hpcgnn.study import catalogue, markdown, specification
 from hpcgnn.study.summary import read_study, summarise
 
 FOLDERS = sorted(path.parent for path in (ROOT / "docs" / "studies").glob("*/records.jsonl"))
@@ -28,5 +28,5 @@ def test_a_document_is_made_of_its_records(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_document_is_of_the_specification_that_ships(folder: Path) -> None:
-    shipped = specification.read(specification.find(folder.name))
+    shipped = specification.read(catalogue.find(folder.name))
     assert {run.key for run in shipped.runs} == {run.key for run in read_study(folder).runs}

@@ -16,7 +16,7 @@ import pytest
 from requires import require
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import markdown, records, specification, statistics, submit, targets
+from hpcgnn.study import catalogue, markdown, records, specification, statistics, submit, targets
 from hpcgnn.study.records import Record
 from hpcgnn.study.summary import finished_groups, summarise
 
@@ -175,11 +175,11 @@ def test_mistakes_in_targets(tmp_path: Path, text: str, sentence: str) -> None:
 
 
 def test_shipped_targets_are_of_shipped_specifications() -> None:
-    found = sorted(specification.SHIPPED.glob("*.targets.toml"))
+    found = sorted(catalogue.FOLDER.glob("*.targets.toml"))
     assert found
     for path in found:
         assert targets.read(path)
-        assert path.name.removesuffix(".targets.toml") in specification.shipped()
+        assert path.name.removesuffix(".targets.toml") in catalogue.shipped()
 
 
 # -- batch systems -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import hpcgnn.presets
-from hpcgnn.study import specification, targets
+from hpcgnn.study import catalogue, specification, targets
 from hpcgnn.study.summary import summarise
 
 STUDIES = Path(__file__).resolve().parents[2] / "docs/studies"
@@ -15,7 +15,7 @@ _ARITHMETIC = {"name", "compute", "int8_before_softmax", "int8_rounding"}
 
 
 def shipped(name: str) -> specification.Specification:
-    return specification.read(specification.find(name))
+    return specification.read(catalogue.find(name))
 
 
 def test_configurations_have_the_settings_of_the_presets_that_name_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcgnn.study import curves, markdown, measures, prepare, records, specification, targets
+from hpcgnn.study import catalogue, curves, markdown, measures, prepare, records, specification, targets
 from hpcgnn.study.records import Record
 from hpcgnn.study.shown import Figure, Series
 from hpcgnn.study.summary import finished_groups, summarise
@@ -21,7 +21,7 @@ OF_METHODS = {"name", "strategy", "bits", "staleness", "stale_correction", "desc
 
 @functools.cache
 def shipped(name: str) -> specification.Specification:
-    return specification.read(specification.find(name))
+    return specification.read(catalogue.find(name))
 
 
 # -- their runs --------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_targets_are_about_configurations_that_there_are(name: str) -> None:
             for each in found
         )  # fmt: skip
 
-    for target in targets.read(specification.SHIPPED / f"{name}.targets.toml"):
+    for target in targets.read(catalogue.FOLDER / f"{name}.targets.toml"):
         assert has(target.where), target
         assert has(target.baseline), target
 
