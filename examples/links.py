@@ -1,10 +1,10 @@
-"""Link prediction: hold out a tenth of the links, learn from the others, and score pairs of nodes.
+"""Link prediction: hold out a tenth of the links, train on the others, and score pairs of nodes.
 
     hpcgnn convert npz:mine.npz graph.h5 --undirected
     hpcgnn partition graph.h5 graph-4.h5 --parts 4
     mpirun -n 4 python -m mpi4py examples/links.py graph-4.h5
 
-or, with a graph that is made in a second, `mpirun -n 2 python -m mpi4py examples/links.py --small`.
+To try it on a small generated graph: `mpirun -n 2 python -m mpi4py examples/links.py --small`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hpcgnn
 
 
 def main(parts: Path, epochs: int) -> None:
-    """Train on links, print the metric of those that were held out, and the most likely partner of node 0."""
+    """Train, and print the metric of the held-out links and the most likely partner of node 0."""
     graph = hpcgnn.load(parts)
     split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(link_split=(0.05, 0.05)))
     config = hpcgnn.ModelConfig("gcn", layers=2, hidden=64, norm="none", dropout=0.0, decoder="dot")
@@ -32,7 +32,7 @@ def main(parts: Path, epochs: int) -> None:
     scores = embeddings @ embeddings[0]
     scores[0] = -torch.inf
     print(f"ROC-AUC of held-out links: {summary['test_metric_at_best_val']:.3f}")
-    print(f"node 0 goes best with node {int(scores.argmax())}")
+    print(f"most likely partner of node 0: node {int(scores.argmax())}")
 
 
 if __name__ == "__main__":

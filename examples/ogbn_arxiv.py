@@ -1,10 +1,11 @@
-"""ogbn-arxiv with label propagation: labels of some training nodes are inputs, the loss is on the others (SuperGCN, UniMP).
+"""ogbn-arxiv with label propagation: the labels of some training nodes are inputs, and the loss is computed on the other
+training nodes (SuperGCN, UniMP).
 
     hpcgnn convert 'ogb:ogbn-arxiv?root=data' arxiv.h5 --undirected --self-loops
     hpcgnn partition arxiv.h5 arxiv-4.h5 --parts 4
     mpirun -n 4 python -m mpi4py examples/ogbn_arxiv.py arxiv-4.h5
 
-or, with a graph that is made in a second, `mpirun -n 2 python -m mpi4py examples/ogbn_arxiv.py --small`.
+To try it on a small generated graph: `mpirun -n 2 python -m mpi4py examples/ogbn_arxiv.py --small`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import hpcgnn
 
 
 def main(parts: Path, epochs: int) -> None:
-    """Train with and without propagated labels, and print both accuracies."""
+    """Train without and with label propagation, and print both accuracies."""
     graph = hpcgnn.load(parts)
     for rate in (0.0, 0.62):
         run = hpcgnn.RunConfig.from_settings(

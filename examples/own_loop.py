@@ -1,10 +1,10 @@
-"""A training loop of one's own in ten lines, without a Trainer, and the scores of all nodes in one place.
+"""A training loop without a Trainer, and the scores of all nodes on rank 0.
 
     hpcgnn convert digits digits.h5
     hpcgnn partition digits.h5 digits-2.h5 --parts 2
     mpirun -n 2 python -m mpi4py examples/own_loop.py digits-2.h5
 
-or, with a graph that is made in a second, `mpirun -n 2 python -m mpi4py examples/own_loop.py --small`.
+To try it on a small generated graph: `mpirun -n 2 python -m mpi4py examples/own_loop.py --small`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hpcgnn
 
 
 def main(parts: Path, epochs: int) -> None:
-    """Train, gather the scores on rank 0, and print an accuracy."""
+    """Train, gather the scores on rank 0, and print the test accuracy."""
     graph = hpcgnn.load(parts)
     model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=2, hidden=32), graph)
 
@@ -28,7 +28,7 @@ def main(parts: Path, epochs: int) -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(epochs):
         optimiser.zero_grad()
-        scores = model(graph.features)  # a row for each node that this rank owns
+        scores = model(graph.features)  # one row for each node that this rank owns
         loss = F.cross_entropy(scores[train], graph.y[train], reduction="sum") / count
         loss.backward()
         hpcgnn.sum_gradients(model, graph.world)
@@ -36,7 +36,7 @@ def main(parts: Path, epochs: int) -> None:
 
     model.eval()
     with torch.no_grad():
-        everywhere = hpcgnn.gather(model(graph.features), graph)  # (N, classes) on rank 0, None elsewhere
+        everywhere = hpcgnn.gather(model(graph.features), graph)  # (N, classes) on rank 0, None on the other ranks
     labels, test = hpcgnn.gather(graph.y, graph), hpcgnn.gather(graph.masks["test_mask"], graph)
     if graph.world.rank == 0:
         right = everywhere.argmax(1)[test] == labels[test]

@@ -1,13 +1,13 @@
-"""A policy of one's own: few bits while the loss falls fast, more once it does not.
+"""A custom policy of bit-widths: 2 bits while the loss falls fast, and 8 bits afterwards.
 
     hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
     hpcgnn partition cora.h5 cora-2.h5 --parts 2
     mpirun -n 2 python -m mpi4py examples/own_policy.py cora-2.h5
 
-or, with a graph that is made in a second, `mpirun -n 2 python -m mpi4py examples/own_policy.py --small`.
+To try it on a small generated graph: `mpirun -n 2 python -m mpi4py examples/own_policy.py --small`.
 
-A module that registers a policy also serves the command line: `import own_policy` before `hpcgnn.cli.main.main()` adds
-`--bits falling` and `--most-fall` to `hpcgnn train`.
+The policy also works on the command line: a program that imports this module and then calls `hpcgnn.cli.main.main()` is
+`hpcgnn` with `train --bits falling --most-fall SHARE`. docs/how-to/add-a-policy.md explains the interface.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from hpcgnn.settings import setting
 
 @dataclass(frozen=True)
 class FallingSettings:
-    """A setting is a flag of `hpcgnn train`, a key of a configuration, and an argument of PolicyConfig."""
+    """Each setting is an option of `hpcgnn train`, a key of config.toml and an argument of PolicyConfig."""
 
     most_fall: float = setting(
-        0.02, "2 bits while the loss falls by more than this share in an epoch, else 8.", least=0
+        0.02, "Share of the loss; rows have 2 bits while the loss falls by more than this share in an epoch.", least=0
     )
 
 
 @BITS_POLICIES.register("falling")
 class Falling(BitsPolicy):
-    """All ranks see the same losses, so that all decide alike without a word between them."""
+    """All ranks see the same losses, so they make the same decisions without messages."""
 
     summary = "2 bits while the loss falls fast, then 8"
     settings = (FallingSettings,)
@@ -47,7 +47,7 @@ class Falling(BitsPolicy):
         self._losses: list[float] = []
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set the bits of all exchanges of this epoch."""
+        """Set the bit-width of all exchanges for this epoch."""
         falls = len(self._losses) < 2 or self._losses[-1] < self._losses[-2] * (1 - self._most_fall)
         for channel in self.channels:
             channel.exchange.bits = channel.exchange.uniform_bits(2 if falls else 8)
@@ -58,20 +58,20 @@ class Falling(BitsPolicy):
         return self.setup.config.section(FallingSettings).most_fall
 
     def observe(self, seen: Observation) -> None:
-        """Note an epoch's loss."""
+        """Remember the loss of an epoch."""
         self._losses = [*self._losses[-1:], seen.loss]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint is to keep."""
+        """The values that a checkpoint keeps."""
         return {"losses": self._losses}
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the values of a checkpoint."""
         self._losses = list(state["losses"])
 
 
 def main(parts: Path, epochs: int) -> None:
-    """Train with the policy, and print the bits of each epoch."""
+    """Train with the policy, and print the bit-widths of each epoch and the test accuracy."""
     graph = hpcgnn.load(parts)
     policy = hpcgnn.PolicyConfig("falling", most_fall=0.05)
     model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=32), graph, messages=Messages(graph.world))

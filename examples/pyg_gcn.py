@@ -1,10 +1,10 @@
-"""PyTorch Geometric's GCN on several ranks, in the loop of PyG's own example (its examples/gcn.py).
+"""PyTorch Geometric's GCN on several ranks, with the training loop of PyG's own example (examples/gcn.py there).
 
     hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
     hpcgnn partition cora.h5 cora-2.h5 --parts 2
     mpirun -n 2 python -m mpi4py examples/pyg_gcn.py cora-2.h5
 
-or, with a graph that is made in a second, `mpirun -n 2 python -m mpi4py examples/pyg_gcn.py --small`.
+To try it on a small generated graph: `mpirun -n 2 python -m mpi4py examples/pyg_gcn.py --small`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hpcgnn.comm import World
 
 
 def main(parts: Path, epochs: int) -> None:
-    """Train, and print the accuracies of the best epoch."""
+    """Train, and print accuracies every 20 epochs: the best validation accuracy, and the test accuracy of that epoch."""
     torch.manual_seed(0)
-    data = hpcgnn.load(parts)  # this rank's nodes
+    data = hpcgnn.load(parts)  # this rank's part of the graph
     net = GCN(data.meta.num_features, 16, num_layers=2, out_channels=data.meta.num_classes, dropout=0.5)
     model = hpcgnn.distribute(net, data)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     masks, x = data.masks, data.x
-    x = x.to_dense() if x.layout == torch.sparse_csr else x  # Cora's are stored sparse
+    x = x.to_dense() if x.layout == torch.sparse_csr else x  # Cora's features are stored sparse
     total = {name: max(total_of(data.world, mask), 1) for name, mask in masks.items()}
     best, test = 0.0, 0.0
     for epoch in range(1, epochs + 1):
@@ -51,7 +51,7 @@ def main(parts: Path, epochs: int) -> None:
 
 
 def total_of(world: World, flags: torch.Tensor) -> int:
-    """How many are true, over all ranks. Collective."""
+    """The number of true flags on all ranks together. Collective."""
     return int(world.allreduce(flags.sum()[None])[0])
 
 

@@ -1,4 +1,4 @@
-"""The arguments of the examples, and with --small a graph that is made in seconds, to see an example run."""
+"""Shared by the examples: their command-line arguments, and a small generated graph for --small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_EPOCHS = 20
 
 
 def arguments(description: str | None, epochs: int) -> argparse.Namespace:
-    """``parts``, a path or None, ``small`` and ``epochs`` of a command line."""
+    """Parse the command line: ``parts``, a path or None, ``small`` and ``epochs``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "parts", nargs="?", help="a file made by `hpcgnn partition`, with as many parts as there are ranks"
@@ -34,7 +34,7 @@ def arguments(description: str | None, epochs: int) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def parts_of(given: argparse.Namespace) -> Iterator[Path]:
-    """The file with parts that was named, or one that is made here and removed afterwards. Collective."""
+    """The given parts file, or that of a small graph, which is removed afterwards. Collective."""
     if not given.small:
         yield Path(given.parts)
         return
@@ -46,11 +46,11 @@ def parts_of(given: argparse.Namespace) -> Iterator[Path]:
         world.broadcast(None)  # the file is there
         partition(world, str(folder / "graph.h5"), str(folder / "parts.h5"), options)
         yield folder / "parts.h5"
-        world.broadcast(None)  # nobody reads it any more
+        world.broadcast(None)  # all ranks have read it
 
 
 @contextlib.contextmanager
 def _shared_folder(world: World) -> Iterator[Path]:
-    """A folder on the machine that all ranks are on."""
+    """A temporary folder that all ranks use; they run on one machine. Collective."""
     with tempfile.TemporaryDirectory() if world.rank == 0 else contextlib.nullcontext() as mine:
         yield Path(world.broadcast(mine))

@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "examples"
 SAYS = {
     "pyg_gcn": (r"epoch 20: training accuracy \S+, validation (\S+), test \S+", 0.9),
     "ogbn_arxiv": (r"label propagation 0.62: test accuracy (\S+)", 0.9),
-    "links": (r"ROC-AUC of held-out links: (\S+)\nnode 0 goes best with node \d+", 0.7),
+    "links": (r"ROC-AUC of held-out links: (\S+)\nmost likely partner of node 0: node \d+", 0.7),
     "own_policy": (r"bits by epoch: 2 2 [28 ]+\ntest accuracy (\S+)", 0.9),
     "own_loop": (r"test accuracy (\S+) over 120 nodes of 600", 0.9),
 }
