@@ -56,13 +56,14 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-class WithCommit(build_py):
-    """Copies the package, and writes the commit beside it."""
+class WithJobsAndCommit(build_py):
+    """Copies the package, adds the job scripts, and writes the commit beside it."""
 
     def run(self) -> None:
-        """Copy the package; an editable installation asks git for the commit instead."""
+        """Copy the package; an editable installation finds the scripts in the checkout, and asks git for the commit."""
         super().run()
         if not self.editable_mode:
+            shutil.copytree(folder / "jobs", Path(self.build_lib) / "hpcgnn" / "launch" / "jobs", dirs_exist_ok=True)
             write_commit(Path(self.build_lib))
 
 
@@ -112,5 +113,10 @@ native = Extension(
 
 setup(
     ext_modules=[native],
-    cmdclass={"bdist_wheel": AnyPython, "build_ext": BuildNative, "build_py": WithCommit, "sdist": SourceWithCommit},
+    cmdclass={
+        "bdist_wheel": AnyPython,
+        "build_ext": BuildNative,
+        "build_py": WithJobsAndCommit,
+        "sdist": SourceWithCommit,
+    },
 )

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from requires import require
+
+from hpcgnn.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
@@ -54,6 +57,13 @@ def settings(tmp_path: Path) -> dict[str, str]:
         "TRAIN_FLAGS": "--epochs 3 --hidden 16 --quiet",
         "HPCGNN": str(command),
     }
+
+
+@pytest.mark.parametrize(("system", "script"), [("slurm", SBATCH), ("mpirun", MPIRUN_JOB)])
+def test_launch_prints_the_scripts(system: str, script: Path) -> None:
+    printed = CliRunner().invoke(cli, ["launch", "--print-job", system])
+    assert printed.exit_code == 0, printed.output
+    assert printed.stdout == script.read_text()
 
 
 def start_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from dockerfile_parse import DockerfileParser
 from rank_pool import ROOT
 
 from hpcgnn import version
+from hpcgnn.launch import job_scripts
 
 PACKAGING = ROOT / "packaging"
 # Names of a package in other package indexes, where they differ from PyPI's.
@@ -129,6 +130,17 @@ def test_workflows_call_targets_that_exist() -> None:
 def test_wheels_are_repaired_without_a_second_openmp() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
     assert "--exclude libgomp.so.1" in config["repair-wheel-command"]
+
+
+def test_a_build_has_all_files_of_the_package(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    listed = subprocess.run(["git", "ls-files", "hpcgnn"], cwd=ROOT, check=True, capture_output=True, text=True)
+    built = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    added = {f"hpcgnn/launch/jobs/{name}" for name in job_scripts.FILES.values()}
+    assert built - {"hpcgnn/commit.txt"} == set(listed.stdout.splitlines()) | added
+    for name in job_scripts.FILES.values():
+        assert (tmp_path / "hpcgnn" / "launch" / "jobs" / name).read_bytes() == (ROOT / "jobs" / name).read_bytes()
 
 
 def test_a_build_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from hpcgnn import whole_file
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.launch import mpiexec, virtual_cluster
+from hpcgnn.launch import job_scripts, mpiexec, virtual_cluster
 from hpcgnn.launch.virtual_jobs import Interrupted, Job, Stop, run_job
 from hpcgnn.launch.virtual_network import UNLIMITED, Network, check_rate
 
@@ -155,7 +155,15 @@ EXAMPLES = """\b
 Examples:
   hpcgnn launch -n 4 -- hpcgnn train parts.h5 --out run
   hpcgnn launch --hosts 4 --rate 1gbit -- hpcgnn train parts.h5 --out run
+  hpcgnn launch --print-job slurm > job.sbatch
 """
+
+
+def _print_job(ctx: click.Context, _param: click.Parameter, system: str | None) -> None:
+    if system is None or ctx.resilient_parsing:
+        return
+    click.echo(job_scripts.path_of(system).read_text(encoding="utf-8"), nl=False)
+    ctx.exit()
 
 
 @click.command(context_settings=TAKES_A_COMMAND, epilog=EXAMPLES)
@@ -171,6 +179,11 @@ Examples:
 @click.option("--subnet", type=Checked(virtual_cluster.check_subnet), default=virtual_cluster.DEFAULT_SUBNET,
               show_default=True, metavar="NETWORK", help="Network for the addresses of the virtual hosts.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the launcher's command line and start nothing.")
+@click.option("--print-job", type=click.Choice(list(job_scripts.FILES)), is_eager=True, expose_value=False,
+              callback=_print_job,
+              help="Print a job script and exit. The script converts and partitions a graph, trains, and resumes when it is "
+                   "run again; its settings are at its top. slurm: for sbatch; mpirun: for this machine or the hosts of a "
+                   "file.")  # fmt: skip
 @click.pass_context
 def launch(
     ctx: click.Context,

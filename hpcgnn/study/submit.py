@@ -17,10 +17,10 @@ from pathlib import Path
 
 from hpcgnn import whole_file
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.launch import job_scripts
 from hpcgnn.study.records import short_hash
 from hpcgnn.study.specification import Run, Specification
 
-TEMPLATE = Path(__file__).parent / "slurm.sbatch"
 FOLDER = "slurm"
 
 
@@ -59,6 +59,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
         by_shape.setdefault(shape, []).append(run)
     folder = folder.resolve()
+    script = str(job_scripts.path_of(job_scripts.SLURM))
     found = []
     for (nodes, per_node, threads), each in sorted(by_shape.items()):
         # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
@@ -70,7 +71,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
         command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
         output = str(folder / FOLDER).replace("%", "%%")  # sbatch replaces words that begin with %
-        command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, str(TEMPLATE)]
+        command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, script]
         environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
         found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
     return found
