@@ -246,7 +246,7 @@ class Composed(Checked, ABC):
         common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
         if len(values) > self.by_place:
             raise WrongTypeError(
-                f"{type(self).__name__} takes {self.by_place} settings by their place; name the others"
+                f"{type(self).__name__} takes {self.by_place} positional arguments: give the other settings by name"
             )
         given |= dict(zip((each.name for each in common), values, strict=False))
         for each in common:

@@ -103,7 +103,7 @@ def test_a_model_has_its_own_settings_and_no_others():
     with pytest.raises(HpcgnnError, match=r"^heads is not used by gcn"):
         replace(config, model="gcn")
     assert replace(hpcgnn.ModelConfig("sgc", hops=3), model="appnp") == hpcgnn.ModelConfig("appnp", hops=3)
-    with pytest.raises(TypeError, match="takes 1 settings by their place"):
+    with pytest.raises(TypeError, match="takes 1 positional arguments"):
         hpcgnn.ModelConfig("gcn", 2)
     with pytest.raises(TypeError, match="no setting 'headz'"):
         hpcgnn.ModelConfig("gat", headz=3)

@@ -288,7 +288,7 @@ def test_what_a_killed_owner_leaves_is_removed_by_the_next_command(passing_name:
         assert remains(passing_name) != []
         virtual_cluster(*command, "--name", passing_name)
         (tmp_path / "ready").unlink()
-    assert "is up" in virtual_cluster("up", 1, "--name", passing_name, expect=2).stderr
+    assert "exists already" in virtual_cluster("up", 1, "--name", passing_name, expect=2).stderr
     virtual_cluster("down", "--name", passing_name)
     assert remains(passing_name) == []
     virtual_cluster("down", "--name", passing_name)
@@ -354,8 +354,8 @@ def test_refuses_without_its_tools(passing_name: str, tmp_path: Path) -> None:
         (["rate", "1gbit"], "there is no cluster"),
         (["cut", "0"], "there is no cluster"),
         (["run", "true"], "there is no cluster"),
-        (["rate", "fast"], "fast is no rate"),
-        (["up", "2", "--subnet", "here"], "--subnet: 'here' is no network"),
+        (["rate", "fast"], "fast is not a rate"),
+        (["up", "2", "--subnet", "here"], "--subnet: 'here' is not a network"),
         (["run", "--ranks-per-host", "2", "-n", "3", "true"], "there is no cluster"),
     ],
 )

@@ -28,7 +28,9 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
     It returns a sum of one element. The prefetch distance is the fastest of several, which are tried here.
     """
     if library.load() is None:
-        raise HpcgnnError("the row-gather ceiling is measured in C++, and hpcgnn was installed without a compiler")
+        raise HpcgnnError(
+            "the row-gather ceiling needs the native kernels, and hpcgnn was installed without a C++ compiler"
+        )
 
     def run(distance: int) -> torch.Tensor:
         total = library.function("gather_ceiling", torch.float32)(
@@ -72,7 +74,7 @@ def multiply_call(dtype: str, multiply_adds: int) -> Counted:
     name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
     native = library.load()
     if native is None or name not in native.interface.functions:
-        raise HpcgnnError("the ceiling of arithmetic is measured in C++, and there are no native kernels for it here")
+        raise HpcgnnError("the ceiling of arithmetic needs the native kernels, which are missing here")
     function, threads = library.function(name), library.threads()
     of_round = function(rounds=1, threads=threads)
     rounds = math.ceil(max(multiply_adds, _LEAST_MULTIPLY_ADDS) / of_round)

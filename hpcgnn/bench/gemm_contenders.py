@@ -110,7 +110,7 @@ class _Native(_Products):
     def __init__(self, problem: GemmProblem) -> None:
         super().__init__(problem)
         if self.compute not in native.arithmetics():
-            raise HpcgnnError(f"this CPU has no {self.compute}")
+            raise HpcgnnError(f"this CPU does not support {self.compute}")
 
     def y(self) -> torch.Tensor:
         return self._multiply(self.x, self.weight)
@@ -267,7 +267,7 @@ def _dynamic(engine: str) -> Prepare:
 
     def prepare(problem: GemmProblem, direction: str) -> Call:
         if engine not in torch.backends.quantized.supported_engines:
-            raise HpcgnnError(f"this torch has no {engine}")
+            raise HpcgnnError(f"this build of torch does not have the engine {engine}")
         columns = problem.weight.T.contiguous()
         scale = columns.abs().amax(1).clamp(min=_TINY).double() / 127
         zeros = torch.zeros(problem.width, dtype=torch.long)

@@ -106,16 +106,16 @@ def _edges(source: str) -> tuple[np.ndarray, np.ndarray, int]:
         chunks = [(src, dst) for src, dst, _ in opened.edges()]
         src, dst = (np.concatenate([chunk[side] for chunk in chunks] or [np.zeros(0, np.int64)]) for side in (0, 1))
     if not src.size:
-        raise HpcgnnError(f"{source} has no edges: there is nothing to aggregate")
+        raise HpcgnnError(f"{source} has no edges, so there is nothing to aggregate: give another --graph")
     return src, dst, opened.info.num_nodes
 
 
 def _metis(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> np.ndarray:
     metis = load_metis(2 * src.size)
     if metis is None:
-        raise HpcgnnError("a METIS part needs METIS: pip install pymetis, or measure with --parts 0")
+        raise HpcgnnError("--parts needs METIS: install it with pip install pymetis, or give --parts 0")
     if nodes < 8 * parts:
-        raise HpcgnnError(f"{nodes} nodes are too few for {parts} parts: ask for fewer --parts, or for 0")
+        raise HpcgnnError(f"{nodes} nodes are too few for {parts} parts: give fewer --parts, or 0")
     loops = src == dst
     ones = np.ones(int((~loops).sum()), np.int8)
     matrix = sp.csr_matrix((ones, (src[~loops], dst[~loops])), (nodes, nodes))

@@ -225,4 +225,4 @@ def compare(entry: Entry, tolerance: float, found: list[float], expected: list[f
     """Raise HpcgnnError unless two fingerprints belong to the same results, within ``tolerance``."""
     for value, wanted, size in zip(found[::2], expected[::2], expected[1::2], strict=True):
         if not abs(value - wanted) <= tolerance * size * 3:  # a NaN also counts as different
-            raise HpcgnnError(f"{entry.contender} computes something else than ours: {value:.6g}, not {wanted:.6g}")
+            raise HpcgnnError(f"{entry.contender} and hpcgnn compute different results: {value:.6g} and {wanted:.6g}")

@@ -28,7 +28,7 @@ def roofline(result: dict[str, Any], path: Path) -> None:
     figure_class, context = _matplotlib()
     graphs = [graph for graph in result["graphs"] if "kernel" in graph]
     if not graphs:
-        raise HpcgnnError("the picture shows kernels against kernels: measure with --mode kernel or both")
+        raise HpcgnnError("the plot needs the measurements of --mode kernel: give --mode kernel or both")
     columns = min(2, len(graphs))
     rows = math.ceil(len(graphs) / columns)
     with context({"svg.hashsalt": "hpcgnn", "font.size": 8}):

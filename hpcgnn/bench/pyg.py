@@ -123,10 +123,14 @@ def read(path: Path, settings: PygSettings, device: Device) -> Problem:
     with GraphFile(path) as file:
         nodes, meta = file.meta.num_nodes, file.meta
         if meta.x_nnz is not None or not meta.num_features:
-            raise HpcgnnError(f"{path} has no dense features, which PyG's layers take: convert it with other features")
+            raise HpcgnnError(
+                f"{path} has no dense features, which PyG's layers need: convert the graph again with --features dense"
+            )
         mask, labels = file.mask("train_mask", 0, nodes), file.labels(0, nodes)
         if mask is None or labels is None:
-            raise HpcgnnError(f"{path} has no labels or no training nodes: there is nothing to learn")
+            raise HpcgnnError(
+                f"{path} has no labels or no training nodes: convert a graph with labels, and with --split"
+            )
         indptr, sources = file.edges(0, nodes)
         weights = file.weights(0, sources.size) if settings.model == "gcn" else None
         x, classes = torch.from_numpy(file.features(0, nodes)), meta.num_classes
@@ -158,4 +162,4 @@ def _require() -> None:
     try:
         import torch_geometric  # noqa: F401
     except ImportError as error:
-        raise HpcgnnError(f"PyG cannot be imported ({error}): pip install torch-geometric") from error
+        raise HpcgnnError(f"PyG cannot be imported ({error}): install it with pip install torch-geometric") from error

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--device", default=HOST_NAME)
     arguments = parser.parse_args()
     if arguments.warm and not keep_freed_memory():
-        raise OSError("this C library does not take mallopt's settings")
+        raise OSError("this C library does not accept the settings of mallopt")
     if arguments.no_huge_pages:
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w")  # stdout is for answers only, although libraries may print

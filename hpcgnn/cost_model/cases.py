@@ -90,7 +90,7 @@ def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None
             left_out.append(f"{record.key}: {problem}")
     if not cases:
         reasons = f" ({left_out[0]})" if left_out else ""
-        raise HpcgnnError(f"{folder} has no finished run that a cost model could be fitted to{reasons}")
+        raise HpcgnnError(f"{folder} has no finished run to which a cost model could be fitted{reasons}")
     return Cases(dict(chosen[0].machine), cases, left_out)
 
 
@@ -120,14 +120,14 @@ def _case(record: Record, reader: _PartsReader) -> Case:
     if record.configuration.get("framework", HPCGNN) != HPCGNN:
         raise HpcgnnError("it was trained by PyG")
     if record.configuration.get("isa", NATIVE) != NATIVE:
-        raise HpcgnnError(f"it was kept to {record.configuration['isa']}")
+        raise HpcgnnError(f"it was restricted to the instruction set {record.configuration['isa']}")
     if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
-        raise HpcgnnError("it computed on GPUs, which a fit does not know")
+        raise HpcgnnError("it ran on GPUs, which the cost model does not cover")
     cores = int(record.machine.get("usable_cores") or record.machine.get("cores") or 1)
     setup = setup_of(record.configuration, cores=cores, compute=str(record.summary.get("compute", "")))
     seconds = _median(record, "seconds")
     if seconds <= 0:
-        raise HpcgnnError("it tells no seconds of its epochs")
+        raise HpcgnnError("its record has no seconds of epochs")
     phases = {phase: _median(record, f"{phase}_seconds_mean") for phase in PHASES}
     memory = float(record.summary.get("peak_memory_bytes_per_rank", 0))
     low, high = np.percentile(_counted(record, "seconds"), (25, 75))

@@ -94,13 +94,15 @@ def read(path: Path) -> Model:
     try:
         content = tomllib.loads(typed.text_of(path))
     except tomllib.TOMLDecodeError as error:
-        raise HpcgnnError(f"{path}: it is no TOML ({error})") from error
+        raise HpcgnnError(f"{path} is not a TOML file ({error})") from error
     if content.get("format") != FORMAT:
-        raise HpcgnnError(f"{path} is no cost model: make one with `hpcgnn model fit DIR --out {path}`")
+        raise HpcgnnError(f"{path} is not a cost model: make one with `hpcgnn model fit DIR --out {path}`")
     if content.get("version") != VERSION:
-        raise HpcgnnError(f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it anew")
+        raise HpcgnnError(
+            f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it again with `hpcgnn model fit`"
+        )
     model = typed.checked(content, Model, str(path))
     missing = [name for name in MEMORY if name not in model.memory]
     if missing:
-        raise HpcgnnError(f"{path}: memory.{missing[0]} is missing: fit it anew")
+        raise HpcgnnError(f"{path}: memory.{missing[0]} is missing: fit it again with `hpcgnn model fit`")
     return model

@@ -75,7 +75,7 @@ def by_rate(rate: str) -> Network:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if rate != UNLIMITED and (found is None or float(found[1]) <= 0):
-        raise HpcgnnError(f"{rate!r} is no speed of a network: say 100mbit, 1gbit or unlimited")
+        raise HpcgnnError(f"{rate!r} is not the speed of a network: give one such as 100mbit or 1gbit, or unlimited")
     speed = float(found[1]) * _UNITS_BITS_PER_SECOND[found[2]] / 8 * _PAYLOAD_SHARE if found else math.inf
     return Network(
         name=rate,

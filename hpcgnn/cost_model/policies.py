@@ -80,10 +80,10 @@ def decided_by(path: Path) -> Decided:
     try:
         settings = tomllib.loads(typed.text_of(path / CONFIG))
     except tomllib.TOMLDecodeError as error:
-        raise HpcgnnError(f"{path / CONFIG}: it is no TOML ({error})") from error
+        raise HpcgnnError(f"{path / CONFIG} is not a TOML file ({error})") from error
     records = RunFolder(path).records()
     if not records:
-        raise HpcgnnError(f"{path} holds no epochs: name the folder that `hpcgnn train --out` made")
+        raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
     return Decided(
         shares={int(name): share for name, share in bit_shares([each["bits"] for each in records]).items()},
@@ -134,7 +134,7 @@ def course_of(run: RunConfig, facts: Facts, decided: Decided) -> Course:
     policy = run.policy
     for name, known in ((policy.bits, _BITS), (policy.staleness, _STALENESS)):
         if name not in known:
-            raise HpcgnnError(f"the cost model does not know what the policy {name} decides, only {', '.join(known)}")
+            raise HpcgnnError(f"the cost model covers the policies {', '.join(known)}, but not {name}")
     assumes: list[str] = []
     shares = _known_shares(decided, assumes) if policy.bits != FIXED else None
     shares = shares or _BITS[policy.bits](run, facts, decided, assumes)

@@ -89,11 +89,11 @@ def find(name: str) -> Profile:
     if not name.endswith(".toml"):
         known = profiles()
         if name not in known:
-            raise HpcgnnError(f"there is no network called {name}: choose {', '.join(known)}, or give a file NAME.toml")
+            raise HpcgnnError(f"there is no profile {name}: choose one of {', '.join(known)}, or give a file NAME.toml")
         return known[name]
     found = list(read(Path(name)).values())
     if len(found) != 1:
-        raise HpcgnnError(f"{name}: it must hold one profile, a table with a name, and it holds {len(found)}")
+        raise HpcgnnError(f"{name} must hold one profile, which is a table with a name, but it holds {len(found)}")
     return found[0]
 
 
@@ -106,7 +106,7 @@ def read(path: Path) -> dict[str, Profile]:
     try:
         tables = tomllib.loads(typed.text_of(path))
     except tomllib.TOMLDecodeError as error:
-        raise HpcgnnError(f"{path}: it is no TOML ({error})") from error
+        raise HpcgnnError(f"{path} is not a TOML file ({error})") from error
     return {name: _profile(name, table, f"{path}, profile {name}") for name, table in tables.items()}
 
 
@@ -119,7 +119,7 @@ def _profile(name: str, table: Any, where: str) -> Profile:
     checked = typed.checked(table, _ProfileInFile, where)
     values, network = msgspec.structs.asdict(checked), msgspec.structs.asdict(checked.network)
     if checked.network.nodes_per_switch and not checked.network.uplinks_per_switch:
-        raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 where there is nodes_per_switch")
+        raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 if nodes_per_switch is given")
     network_of = Network(name, **network)
     return Profile(
         **values | {"name": name, "network": network_of, "sources": tuple(checked.sources), "numbers": numbers}
@@ -152,4 +152,4 @@ def _check_names(table: Any, kind: type[msgspec.Struct], where: str) -> None:
     known = kind.__struct_fields__
     unknown = [name for name in table if name not in known] if isinstance(table, dict) else []
     if unknown:
-        raise HpcgnnError(f"{where}: there is no {unknown[0]}, but {', '.join(known)}")
+        raise HpcgnnError(f"{where}: there is no key {unknown[0]}: the keys are {', '.join(known)}")

@@ -74,7 +74,9 @@ def ways_of(text: str) -> dict[str, Way]:
     names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
     unknown = [name for name in names if name not in WAYS]
     if unknown:
-        raise HpcgnnError(f"--ways knows {', '.join((*SETS, *WAYS))} with commas between them, not {unknown[0]!r}")
+        raise HpcgnnError(
+            f"--ways must be a list of {', '.join((*SETS, *WAYS))}, separated by commas, not {unknown[0]!r}"
+        )
     return {name: WAYS[name] for name in names}
 
 

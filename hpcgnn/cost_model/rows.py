@@ -107,7 +107,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     """
     if not plan_store.is_stored(file, strategy):
         raise HpcgnnError(
-            f"{file.path} holds no plan for {strategy}: make it with `hpcgnn plan {file.path} --strategy {strategy}`"
+            f"{file.path} has no plan for the strategy {strategy}: store one with `hpcgnn plan {file.path} --strategy {strategy}`"
         )
     plan, parts, meta = StoredPlan(file, strategy), range(file.num_parts), file.meta
     sender, receiver, post, pre = plan.pairs()

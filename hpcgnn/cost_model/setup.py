@@ -73,19 +73,20 @@ class Setup:
         policy = self.run.policy
         if policy.bits != FIXED:
             raise HpcgnnError(
-                f"the bits of --bits {policy.bits} are decided while training: predict --bits 2, 4 and 8, between which they lie"
+                f"the bit-widths of --bits {policy.bits} are decided during training: predict --bits 2, "
+                "4 and 8, between which they lie"
             )
         if policy.staleness not in (OFF, PIPELINE):
-            raise HpcgnnError(f"the cost model knows --staleness off and pipeline, not {policy.staleness}")
+            raise HpcgnnError(f"the cost model covers --staleness off and pipeline, not {policy.staleness}")
         if self.run.task != "node" or self.run.messages.message_coding != "plain":
-            raise HpcgnnError("the cost model knows --task node with --message-coding plain")
+            raise HpcgnnError("the cost model covers only --task node with --message-coding plain")
 
     def workload(self, parts: Parts, wire: Wire | None = None) -> Workload:
         """On these parts, which are those of :attr:`strategy` and :attr:`placement`. wire: what travels, where it is not all in
         the run's bits."""
         if parts.num_ranks != self.ranks:
             raise HpcgnnError(
-                f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph for so many ranks"
+                f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
         shape = Shape(
             parts.in_width,

@@ -121,7 +121,7 @@ def steps_of(config: ModelConfig, shape: Shape) -> Steps:
     maker = _MAKERS.get(config.model)
     if maker is None or (config.model == "gat" and config.attention == "partial"):
         raise HpcgnnError(
-            f"the cost model knows the steps of {', '.join(sorted(_MAKERS))} (gat with --attention halo), not of {config.model}"
+            f"the cost model covers the models {', '.join(sorted(_MAKERS))} (gat with --attention halo), not of {config.model}"
         )
     tape = _Tape(config, shape)
     maker(tape)

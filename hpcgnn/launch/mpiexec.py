@@ -57,20 +57,27 @@ def command(
     """
     placing = placing or Placing()
     if placing.hostfile and not placing.ranks_per_host:
-        raise HpcgnnError("a file of hosts needs the number of ranks on each: give --ranks-per-host")
+        raise HpcgnnError("--hostfile needs the number of ranks on each host: give --ranks-per-host")
     here, cores = placing.ranks_per_host or ranks, usable_cores()
     threads = threads or _threads_of_environment() or max(cores // here, 1)
     crowded = here * threads > cores
     if placing.bind:
         placing = dataclasses.replace(placing, bind=not crowded, ranks_per_host=here)
         if crowded:
-            _LOG.warning("%d ranks of %d threads on %d cores: not binding", here, threads, cores)
+            _LOG.warning(
+                "%d ranks with %d threads each have only %d cores on this host: ranks are not bound to cores",
+                here,
+                threads,
+                cores,
+            )
     launcher = find_launcher(program)
     version = version_of(launcher)
     if any(name in version for name in _OPEN_MPI):
         flags = open_mpi_flags(placing, threads, crowded, is_root=os.geteuid() == 0, variables=os.environ)
     elif placing.virtual:
-        raise HpcgnnError(f"{launcher} is not Open MPI's, and only Open MPI can start ranks on virtual hosts")
+        raise HpcgnnError(
+            f"{launcher} is not Open MPI's launcher, but virtual hosts need Open MPI: put its mpiexec first on PATH"
+        )
     else:
         flags = hydra_flags(placing, threads) if _HYDRA in version else []
     return [_ENV, f"OMP_NUM_THREADS={threads}", launcher, *flags, "-n", str(ranks)]
@@ -110,11 +117,11 @@ def find_launcher(program: str) -> str:
     """The launcher that belongs to ``program``, a name on PATH or a path. Raises HpcgnnError if one of the two does not exist."""
     place = shutil.which(program)
     if not place:
-        raise HpcgnnError(f"there is no command {program}")
+        raise HpcgnnError(f"there is no command {program}: give a program on PATH, or a path")
     beside = shutil.which("mpiexec", path=os.path.dirname(place))
     found = os.environ.get("MPIEXEC") or beside or shutil.which("mpiexec") or shutil.which("mpirun")
     if not found:
-        raise HpcgnnError("found no mpiexec: install an MPI, or `pip install mpich`")
+        raise HpcgnnError("no mpiexec was found: install an MPI, or `pip install mpich`")
     return found
 
 
@@ -147,7 +154,9 @@ def hydra_flags(placing: Placing, threads: int) -> list[str]:
 def _threads_of_environment() -> int | None:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text and not (text.isdecimal() and int(text)):
-        raise HpcgnnError(f"OMP_NUM_THREADS is {text!r}, which is no number of threads: give one with -t")
+        raise HpcgnnError(
+            f"OMP_NUM_THREADS is {text!r}, which is not a number of threads: set it to one, or give -t THREADS"
+        )
     return int(text) if text else None
 
 
@@ -156,8 +165,8 @@ def version_of(launcher: str) -> str:
     try:
         asked = subprocess.run([launcher, "--version"], capture_output=True, check=False)
     except OSError as error:
-        raise HpcgnnError(f"{launcher} does not start: {error.strerror}") from error
+        raise HpcgnnError(f"{launcher} cannot be started: {error.strerror}") from error
     said = (asked.stdout + asked.stderr).decode(errors="replace")
     if asked.returncode:
-        raise HpcgnnError(f"`{launcher} --version` does not work: {' '.join(said.split())}")
+        raise HpcgnnError(f"`{launcher} --version` failed: {' '.join(said.split())}")
     return said

@@ -33,20 +33,20 @@ def check_rights() -> None:
             "virtual hosts need root with the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN, to make network namespaces"
         )
     if missing := [program for program in ("ip", "tc") if not shutil.which(program)]:
-        raise HpcgnnError(f"found no {' and no '.join(missing)}: install iproute2")
+        raise HpcgnnError(f"{' and '.join(missing)} cannot be found: install iproute2")
 
 
 def check_name(text: str) -> str:
     """Return a cluster's name, with which the names of its hosts begin. Raises HpcgnnError unless it is valid."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
-        raise HpcgnnError(f"{told(text)} is no name of up to 31 small letters, digits and hyphens")
+        raise HpcgnnError(f"{told(text)} is not a name of at most 31 lower-case letters, digits and hyphens")
     return text
 
 
 def check_size(text: str) -> str:
     """Return a size of memory as ``mount`` writes it: in k, m or g, or as a percentage. Raises HpcgnnError for anything else."""
     if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
-        raise HpcgnnError(f"{told(text)} is no size such as 64m or 1g")
+        raise HpcgnnError(f"{told(text)} is not a size such as 64m, 1g or 50%")
     return text
 
 
@@ -55,7 +55,7 @@ def check_subnet(text: str) -> ipaddress.IPv4Network:
     try:
         return ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise HpcgnnError(f"{told(text)} is no network such as {DEFAULT_SUBNET}") from error
+        raise HpcgnnError(f"{told(text)} is not a network such as {DEFAULT_SUBNET}") from error
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def locked(name: str) -> Iterator[Network]:
         try:
             lock.bind(f"\0hpcgnn-virtual-cluster.{name}")
         except OSError as error:
-            raise HpcgnnError(f"another process makes or owns cluster {name}: choose another --name") from error
+            raise HpcgnnError(f"another process is using the cluster {name}: choose another --name") from error
         yield Network(name)
 
 
@@ -84,13 +84,15 @@ def passing(name: str, hosts: int, subnet: ipaddress.IPv4Network, rate: str, sto
 def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> None:
     """Make the cluster, after removing the remains of a killed command; if that fails, remove it again."""
     if network.is_kept:
-        raise HpcgnnError(f"cluster {network.name} is up: take it down first, or choose another --name")
+        raise HpcgnnError(
+            f"cluster {network.name} exists already: remove it with `hpcgnn cluster down`, or choose another --name"
+        )
     if hosts > subnet.num_addresses - 2:
         raise HpcgnnError(
             f"{subnet} has addresses for {subnet.num_addresses - 2} hosts, not {hosts}: choose another --subnet"
         )
     if subnet.overlaps(CONTROL_SUBNET):
-        raise HpcgnnError(f"{CONTROL_SUBNET} is the launcher's own network: choose another --subnet")
+        raise HpcgnnError(f"{CONTROL_SUBNET} is reserved for the launcher: choose another --subnet")
     destroy(network)
     try:
         network.build(hosts, subnet, rate, stop.check)
@@ -110,5 +112,5 @@ def existing(name: str) -> Network:
     """The cluster called ``name``. Raises HpcgnnError if it does not exist."""
     network = Network(name)
     if not network.hosts or not network.exists:
-        raise HpcgnnError(f"there is no cluster {name}: make one with `hpcgnn cluster up N --name {name}`")
+        raise HpcgnnError(f"there is no cluster {name}: create it with `hpcgnn cluster up HOSTS --name {name}`")
     return network

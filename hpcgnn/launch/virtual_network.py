@@ -41,7 +41,7 @@ _KEPT = "kept"
 def check_rate(text: str) -> str:
     """Return a link's speed as ``tc`` writes it, or ``unlimited``. Raises HpcgnnError for anything else."""
     if text != UNLIMITED and not re.fullmatch(r"[1-9]\d*(kbit|mbit|gbit)", text):
-        raise HpcgnnError(f"{text} is no rate such as 100mbit or 1gbit, nor {UNLIMITED}")
+        raise HpcgnnError(f"{text} is not a rate such as 100mbit or 1gbit, or {UNLIMITED}")
     return text
 
 
@@ -76,7 +76,7 @@ class Network:
         for index, known in enumerate(self.hosts):
             if host in (known, str(index)):
                 return index
-        raise HpcgnnError(f"cluster {self.name} has no host {host}: it has {', '.join(self.hosts)}")
+        raise HpcgnnError(f"cluster {self.name} has no host {host}: its hosts are {', '.join(self.hosts)}")
 
     def address(self, host: str) -> str:
         """The host's address in the data network, with the length of its prefix."""
@@ -130,7 +130,9 @@ class Network:
     def build(self, host_count: int, subnet: ipaddress.IPv4Network, rate: str, check: Callable[[], None]) -> None:
         """Make the hosts. Calls ``check``, which may raise, before each; after a failure, :meth:`remove` removes the remains."""
         if strangers := self.hosts:
-            raise HpcgnnError(f"{', '.join(strangers)} are no hosts of a virtual cluster: choose another --name")
+            raise HpcgnnError(
+                f"{', '.join(strangers)} are network namespaces, but not hosts of a virtual cluster: choose another --name"
+            )
         _ip("netns", "add", self.switch)
         for bridge in ("data", "control"):
             _ip("-n", self.switch, "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
@@ -174,7 +176,9 @@ class Network:
         deadline = time.monotonic() + _KILL_SECONDS
         while pids := self.processes(mark):
             if time.monotonic() > deadline:
-                raise HpcgnnError(f"processes {', '.join(map(str, pids))} on cluster {self.name} do not die")
+                raise HpcgnnError(
+                    f"processes {', '.join(map(str, pids))} on cluster {self.name} cannot be killed: end them first"
+                )
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

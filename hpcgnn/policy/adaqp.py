@@ -107,7 +107,7 @@ class AdaQPBits(BitsPolicy):
         try:
             return self._assign(seen)
         except NoAssignment as failure:
-            _LOG.warning("epoch %d: rows travel in %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
+            _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
             self._fall_back()
             return {"failure": str(failure)}
 
@@ -152,11 +152,11 @@ class AdaQPBits(BitsPolicy):
         if self._costs is None:
             self._costs = self._clock.observe("link_costs", self._measured)
         if self._costs is None:
-            raise NoAssignment("no costs of messages fit what was measured on this network")
+            raise NoAssignment("no costs of messages fit the times that were measured on this network")
         # of all ranks' links, so that all ranks miss the same ones
         missing = [name for name in classes_of(self._nodes) if name not in self._costs["seconds_per_byte"]]
         if missing:
-            raise NoAssignment(f"the costs of links say nothing of {missing[0]!r} links: pass --refit-links")
+            raise NoAssignment(f"the file of link costs has no costs of {missing[0]!r} links: give --refit-links")
         mine = self._world.rank
         kinds = [CLASSES[int(node != self._nodes[mine])] for node in self._nodes]
         theta, gamma = (
@@ -189,7 +189,7 @@ class AdaQPBits(BitsPolicy):
         """As :meth:`BitsPolicy.check_rank_state`: a bit-width of each row, and a sum of each row sent."""
         found = typed.checked(state, dict[str, ChannelState], f"{where}: policies")
         if found.keys() != {channel.name for channel in self.channels}:
-            raise HpcgnnError(f"{where}: policies are of other exchanges than this model's")
+            raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
         for channel in self.channels:
             kept = found[channel.name]
             rows = [(int(counts.sum()),) for counts in (channel.exchange.send_counts, channel.exchange.receive_counts)]
@@ -199,7 +199,9 @@ class AdaQPBits(BitsPolicy):
                 bits.dtype == torch.uint8 and bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)
             )
             if shapes != [*rows, rows[0]] or not are_bits or kept.squares.dtype != torch.float32:
-                raise HpcgnnError(f"{where}: policies: {channel.name} has other bits and ranges than of its rows")
+                raise HpcgnnError(
+                    f"{where}: policies: the bit-widths and ranges of {channel.name} do not match its rows"
+                )
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""

@@ -29,7 +29,7 @@ def assign(world: World, problems: list[Problem], weight: float) -> list[Assignm
     wrong = [not (np.isfinite(each.beta).all() and np.isfinite(each.seconds_per_bit).all()) for each in groups]
     sizes = world.allreduce(np.array([[each.beta.size for each in groups], wrong]), what="the size of an assignment")
     if sizes[1].any():
-        raise NoAssignment("the ranges of some rows, or the costs of some links, are no finite numbers")
+        raise NoAssignment("the ranges of some rows, or the costs of some links, are not finite numbers")
     scaled = [(problem, scales(world, problem.groups, problem.fixed, weight)) for problem in problems]
     is_large = [size > _EXACT_GROUPS for size in sizes[0]]
     by_price = iter(by_prices(world, [each for each, large in zip(scaled, is_large, strict=True) if large]))

@@ -57,7 +57,8 @@ class Clock:
                 value = self._log[self.epoch][name]
             except KeyError as error:
                 raise HpcgnnError(
-                    f"the log to replay has no {name} of epoch {self.epoch}: it is of a shorter run, or of other settings",
+                    f"the log of --replay has no {name} of epoch {self.epoch}: it comes from a shorter run or other settings; "
+                    "resume with --replay none to measure instead",
                     agreed=True,
                 ) from error
         self._seen[name] = value
@@ -83,5 +84,5 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         lines = typed.read_lines(path, Decision)
         typed.check_epochs(lines, path)
     except HpcgnnError as error:
-        raise HpcgnnError(f"{error}: this is no decisions.jsonl of a run") from error
+        raise HpcgnnError(f"{error}: --replay needs the decisions.jsonl of a run") from error
     return lines

@@ -105,7 +105,7 @@ def _solve(
             options={"mip_rel_gap": effort.gap} | ({} if effort.nodes is None else {"node_limit": effort.nodes}),
         )
     if found.x is None:
-        raise ValueError(f"HiGHS found no assignment: {found.message}")
+        raise ValueError(f"HiGHS did not find an assignment: {found.message}")
     bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound  # None where there is no integer at all
     return found.x[:-1].reshape(num_groups, choices.size).argmax(1), float(bound)
 

@@ -56,10 +56,12 @@ class LinkCosts:
         try:
             found = typed.read_json(path, CostsOfLinks)
             if found.seconds_per_byte.keys() != found.seconds_per_message.keys() or not found.seconds_per_byte:
-                raise HpcgnnError(f"{path}: seconds_per_byte and seconds_per_message must be of the same links")
+                raise HpcgnnError(
+                    f"{path}: seconds_per_byte and seconds_per_message must have the same classes of links"
+                )
         except HpcgnnError as error:
             raise HpcgnnError(
-                f"{error}: there are no costs of links in it, pass --refit-links to measure them"
+                f"{error}: the file holds no costs of links; give --refit-links to measure them and overwrite it"
             ) from error
         both = (found.seconds_per_byte, found.seconds_per_message)
         return cls(*({str(kind): seconds for kind, seconds in each.items()} for each in both))

@@ -62,7 +62,7 @@ def read(path: Path) -> Projection:
     """
     found = typed.read_json(path, Projection)
     if not found.points:
-        raise HpcgnnError(f"{path} has no points: make it with `hpcgnn model project ... --out {path.name}`")
+        raise HpcgnnError(f"{path} has no predictions: make the file with `hpcgnn model project ... --out {path.name}`")
     return found
 
 

@@ -114,11 +114,15 @@ def is_study(folder: Path) -> bool:
 def check_folder(folder: Path) -> None:
     """Raise HpcgnnError if the folder holds neither a run nor a study."""
     if not folder.is_dir():
-        what = "it is a file: name its folder" if folder.exists() else "there is no such folder"
+        what = "it is a file; give its folder" if folder.exists() else "there is no such folder"
         raise HpcgnnError(f"{folder} holds no run: {what}")
     if not is_run(folder) and not is_study(folder):
         runs = sorted(each.name for each in folder.iterdir() if each.is_dir() and is_run(each))
-        advice = f"name the runs in it, such as {folder / runs[0]}" if runs else "name what `hpcgnn train --out` made"
+        advice = (
+            f"give the runs in it, such as {folder / runs[0]}"
+            if runs
+            else "give a folder that `hpcgnn train --out` made"
+        )
         raise HpcgnnError(f"{folder} holds no run (no {METRICS}) and no study (no {RECORDS}): {advice}")
 
 
@@ -147,7 +151,7 @@ def read_run(folder: Path, name: str = "") -> Run:
 
 def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
     if not path.exists():
-        notes.append(f"there is no {path.name}: the settings are not known")
+        notes.append(f"there is no {path.name}, so the settings are unknown")
         return {}
     try:
         return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
@@ -170,7 +174,7 @@ def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
 def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     """The lines that are records; of several with one epoch, the last one."""
     if not path.exists():
-        notes.append(f"there is no {path.name}: no epoch is known")
+        notes.append(f"there is no {path.name}, so no epoch is known")
         return []
     found: dict[int, dict[str, Any]] = {}
     foreign, repeated = [], 0
@@ -182,20 +186,20 @@ def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
             found[record["epoch"]] = record
         elif number == len(lines) and not line.endswith("\n"):
             notes.append(
-                f"the last line of {path.name} is not whole (it is being written, or its writer was killed) and is left out"
+                f"the last line of {path.name} is incomplete (it is being written, or its writer was killed) and is left out"
             )
         elif line.strip():
             foreign.append(number)
     if foreign:
         places = ", ".join(map(str, foreign[:_LINES_NAMED])) + (" and others" if len(foreign) > _LINES_NAMED else "")
         what = (
-            "a line is no record of an epoch and is"
+            "one line is not a record of an epoch and is"
             if len(foreign) == 1
-            else f"{len(foreign)} lines are no records of epochs and are"
+            else f"{len(foreign)} lines are not records of epochs and are"
         )
         notes.append(f"{path.name}: {what} left out (line {places})")
     if repeated:
-        notes.append(f"{path.name}: {repeated} epochs are there more than once; the last line of each counts")
+        notes.append(f"{path.name}: {repeated} epochs have several lines, the last of which counts")
     return [found[epoch] for epoch in sorted(found)]
 
 
@@ -214,11 +218,14 @@ def _state(
     wanted = settings.get("epochs")
     done = f"{len(records)} of {wanted} epochs" if is_number(wanted) else f"{len(records)} epochs"
     if not summary:
-        return f"the run has no {SUMMARY}: it goes on, or was killed, after {done}{_last_written(folder)}", False
+        return (
+            f"the run has no {SUMMARY}: it is still running or was killed, after {done}{_last_written(folder)}",
+            False,
+        )
     told = summary.get("epochs")
     if is_number(told) and records and records[-1]["epoch"] + 1 > told:
         return (
-            f"the run was resumed after {told} epochs, and goes on or was killed, after {done}{_last_written(folder)}",
+            f"the run was resumed after {told} epochs and is still running or was killed, after {done}{_last_written(folder)}",
             False,
         )
     reason = summary.get("stop_reason")

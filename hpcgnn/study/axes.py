@@ -76,7 +76,7 @@ _ALWAYS_TOLD = ("strategy", "bits", "staleness", "compute", "model", "hidden", "
 # Settings that cannot be axes, with the reason.
 _NOT_VARIED = {
     "seed": "seeds are given as `seeds = [0, 1, 2]` at the top",
-    "replay": "a study has runs of its own alone",
+    "replay": "the runs of a study do not repeat other runs",
 }
 
 
@@ -90,10 +90,10 @@ def check_axis(name: str, value: Any) -> None:
     """Raise HpcgnnError if there is no such axis, or it cannot have this value."""
     axes = known()
     if name in _NOT_VARIED:
-        raise HpcgnnError(f"{name} is no axis: {_NOT_VARIED[name]}")
+        raise HpcgnnError(f"{name} cannot be an axis: {_NOT_VARIED[name]}")
     if name not in axes:
         near = _near(name, axes)
-        raise HpcgnnError(f"there is no axis or setting {name}" + (f": is it {near}?" if near else ""))
+        raise HpcgnnError(f"there is no axis or setting {name}" + (f": did you mean {near}?" if near else ""))
     if value == SEED_WORD and name not in OF_STUDY and kind_of(axes[name].type)[0] is int:
         return
     check_value(axes[name], value if name in OF_STUDY else as_typed(axes[name], value))
@@ -144,7 +144,7 @@ def placement(given: Mapping[str, Any]) -> Placement:
     if rate and not hosts:
         if "hosts" in given:
             raise CombinationError(
-                f"rate = {rate!r} is of virtual hosts, and hosts = 0 says that there are none", "rate", "hosts"
+                f"rate = {rate!r} needs virtual hosts, but hosts = 0 means that there are none", "rate", "hosts"
             )
         hosts = ranks // (per_node or 1)
     per_node = per_node or (ranks // hosts if hosts else ranks)
@@ -171,7 +171,7 @@ def check_kind(given: Mapping[str, Any], kind: str) -> None:
     own = {BENCH: "bench", PREPARE: "graph"}
     if kind not in own:
         if "bench" in given:
-            raise CombinationError(f'bench is an axis of studies of kind = "{BENCH}", not of kind = "{kind}"', "bench")
+            raise CombinationError(f'the axis bench needs kind = "{BENCH}", not kind = "{kind}"', "bench")
         return
     if not str(given.get(own[kind], "")).strip():
         raise CombinationError(f'a study of kind = "{kind}" needs the axis {own[kind]}', own[kind])
@@ -190,7 +190,7 @@ def check_framework(given: Mapping[str, Any], where: Placement) -> None:
         raise CombinationError(said, "framework", "ranks", "rate", "hosts")
     for name, value in given.items():
         if name not in (*OF_STUDY, *OF_PYG) and _NOTHING_TO_PYG.get(name, NotImplemented) not in (None, value):
-            raise CombinationError(f"framework = {PYG!r} knows no {name} = {value!r}", name, "framework")
+            raise CombinationError(f"framework = {PYG!r} does not support {name} = {value!r}", name, "framework")
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:

@@ -40,7 +40,7 @@ class Commands:
             HpcgnnError: if the source contains ``$DATA`` and no folder was given.
         """
         if DATA in source and not self.data:
-            raise HpcgnnError(f"the graph {source} is in a folder of data: name the folder with --data DIR")
+            raise HpcgnnError(f"the graph {source} is in the folder $DATA: give the folder with --data DIR")
         return source.replace(DATA, self.data)
 
     def on_ranks(self, place: Placement, words: Sequence[str]) -> list[str]:
@@ -63,7 +63,7 @@ class Commands:
             return shlex.split(self.launcher.format(ranks=ranks, threads=threads))
         except (KeyError, IndexError, ValueError) as error:
             raise HpcgnnError(
-                f"--launcher {self.launcher!r} may have {{ranks}} and {{threads}} in braces, and no other"
+                f"--launcher {self.launcher!r} may have only {{ranks}} and {{threads}} in braces"
             ) from error
 
 

@@ -42,10 +42,12 @@ def _whole(formula: str, values: Mapping[str, int]) -> int:
     try:
         value = _value(ast.parse(formula.strip(), mode="eval").body, values)
     except (SyntaxError, ZeroDivisionError, ValueError, OverflowError) as error:
-        raise HpcgnnError(f"{{{formula}}} is no formula of numbers, + - * / //, log2() and sqrt() ({error})") from error
+        raise HpcgnnError(
+            f"{{{formula}}} is not a formula of numbers, + - * / //, log2() and sqrt() ({error})"
+        ) from error
     if value != int(value):
         of = ", ".join(f"{name} = {values[name]}" for name in sorted(names_in(f"{{{formula}}}") & values.keys()))
-        raise HpcgnnError(f"{{{formula}}} is {value:.4g} for {of}, and must be a whole number")
+        raise HpcgnnError(f"{{{formula}}} is {value:.4g} for {of}, but must be a whole number")
     return int(value)
 
 
@@ -68,4 +70,4 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> float:
     ):
         (argument,) = node.args
         return _FUNCTIONS[node.func.id](_value(argument, values))
-    raise ValueError("something else is in it")
+    raise ValueError("it contains something else")

@@ -33,10 +33,12 @@ class GraphSource:
 def check_options(name: str, options: Any) -> None:
     """Raise CombinationError unless ``options`` is a valid table ``[graphs.NAME]``."""
     if not isinstance(options, dict):
-        raise CombinationError(f"graphs.{name} must be a table with a source")
+        raise CombinationError(f"graphs.{name} must be a table with the key source")
     for key, value in options.items():
         if key not in (*_TEXTS, *_FLAGS):
-            raise CombinationError(f"a graph has no option {key}: it has {', '.join((*_TEXTS, *_FLAGS))}", key)
+            raise CombinationError(
+                f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}", key
+            )
         if not isinstance(value, bool if key in _FLAGS else str):
             raise CombinationError(
                 f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}", key
@@ -83,7 +85,7 @@ def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers
 def _file(graph: str, source: str, options: Mapping[str, Any], formulas: str) -> GraphSource:
     if len(options) > 1:
         raise CombinationError(
-            f"graph {graph!r} is a file that is converted already: options have no effect on it", "graph"
+            f"graph {graph!r} is a file that was converted already, so options have no effect: remove them", "graph"
         )
     path = Path(source)
     if not path.is_file():

@@ -84,7 +84,7 @@ def _training(job: Job) -> dict[str, Any]:
         summary = typed.read_json(job.place / "summary.json", dict[str, Any])
         lines = [json.loads(line) for line in typed.text_of(job.place / "metrics.jsonl").splitlines()]
     except (HpcgnnError, ValueError) as error:
-        raise HpcgnnError(f"the run ended well and left no result: {error}") from error
+        raise HpcgnnError(f"the run ended with code 0 but left no result: {error}") from error
     if not summary.get("finished", True):
         raise HpcgnnError(f"it stopped before its end ({summary.get('stop_reason')})")
     names = dict.fromkeys(name for line in lines for name in line if name != "policy")
@@ -101,7 +101,7 @@ def _training_by_pyg(job: Job) -> dict[str, Any]:
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = commands.facts(job.line(words, on_ranks=False), job.output, job.environment)
     if "epoch_seconds_median" not in found:
-        raise HpcgnnError("`hpcgnn bench pyg` ended well and told no seconds")
+        raise HpcgnnError("`hpcgnn bench pyg` ended with code 0 but printed no seconds")
     epochs, versions = found.pop("epochs", {}), found.pop("versions", {})
     return {"summary": found, "epochs": epochs, "versions": versions}
 
@@ -120,7 +120,7 @@ def _bench(job: Job) -> dict[str, Any]:
     lines = found.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
         raise HpcgnnError(
-            f"`hpcgnn bench {words[0]} --json` told no lines of axes ({', '.join(LINE_AXES)}) and figures"
+            f"`hpcgnn bench {words[0]} --json` printed no lines of axes ({', '.join(LINE_AXES)}) and figures"
         )
     return {"summary": {"lines": lines}, "versions": found.get("versions", {})}
 

@@ -70,7 +70,7 @@ def read_layout(report: Mapping[str, Any], kind: str, names: Collection[str], va
     """
     for name in report:
         if name not in ("tables", "figures"):
-            raise CombinationError(f"a report has no {name}: it has tables and figures", name)
+            raise CombinationError(f"a report has no {name}: it may have tables and figures", name)
         if not isinstance(report[name], list):
             raise _are_tables(name, name)
     tables = tuple(_table(table, number, names) for number, table in enumerate(report.get("tables", [])))
@@ -108,7 +108,7 @@ def _figure(given: Any, number: int, names: Collection[str]) -> FigurePlan:
 
 
 def _are_tables(name: str, *place: Any) -> CombinationError:
-    return CombinationError(f"report.{name} are tables: begin each with [[report.{name}]]", *place)
+    return CombinationError(f"report.{name} must be a list of tables: begin each with [[report.{name}]]", *place)
 
 
 def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: Sequence[str]) -> None:
@@ -116,7 +116,9 @@ def _check(given: Any, place: tuple[Any, ...], allowed: Sequence[str], needed: S
         raise _are_tables(place[0], *place)
     for name in given:
         if name not in allowed:
-            raise CombinationError(f"report.{place[0]} have no {name}: they have {', '.join(allowed)}", *place, name)
+            raise CombinationError(
+                f"report.{place[0]} have no key {name}: their keys are {', '.join(allowed)}", *place, name
+            )
     for name in needed:
         if name not in given:
             raise CombinationError(f"{name} is missing", *place)
@@ -141,13 +143,13 @@ def _texts(given: Mapping[str, Any], name: str, place: tuple[Any, ...]) -> tuple
 def _check_axes(axes: Sequence[Any], place: tuple[Any, ...], names: Collection[str]) -> None:
     for name in axes:
         if name not in names:
-            raise CombinationError(f"no configuration has an axis {name}: they have {', '.join(names)}", *place)
+            raise CombinationError(f"no configuration has the axis {name}: the axes are {', '.join(names)}", *place)
 
 
 def _check_figures(figures: Sequence[str], given: Mapping[str, Any], place: tuple[Any, ...]) -> None:
     for name in figures:
         if not measures.is_known(name):
-            raise CombinationError(f"there is no figure {name}: there are {', '.join(measures.known())}", *place)
+            raise CombinationError(f"there is no figure {name}: the figures are {', '.join(measures.known())}", *place)
         if measures.needs_baseline(name) and not given.get("baseline"):
             raise CombinationError(f'{name} needs a baseline, such as baseline = {{bits = "32"}}', *place)
 

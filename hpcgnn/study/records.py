@@ -113,7 +113,7 @@ def read(folder: str | Path) -> list[Record]:
     if not path.exists():
         if not Path(folder).is_dir():
             raise HpcgnnError(
-                f"{folder} is no folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
+                f"{folder} is not the folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
             )
         return []
     found: dict[tuple[str, str], Record] = {}

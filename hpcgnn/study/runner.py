@@ -58,10 +58,10 @@ def claim(specification: Specification, folder: Path) -> None:
         before = tomllib.loads(typed.text_of(path))
         if _of_runs(before) != _of_runs(tomllib.loads(specification.text)):
             raise HpcgnnError(
-                f"{folder} holds the study of another specification ({path}): choose another --out, or remove that folder"
+                f"{folder} holds a study of another specification ({path}): choose another --out, or remove the folder"
             )
     elif folder.is_dir() and any(folder.iterdir()):
-        raise HpcgnnError(f"{folder} is not empty and holds no study: choose another --out")
+        raise HpcgnnError(f"{folder} is not empty and does not hold a study: choose another --out")
     try:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -134,7 +134,7 @@ def _names_told(runs: tuple[Run, ...]) -> list[str]:
 def _check_top(file: _File) -> None:
     for name, value in file.values.items():
         if name not in _TOP:
-            file.refuse((name,), f"there is no {name} in a specification: it has {', '.join(_TOP)}")
+            file.refuse((name,), f"a specification has no key {name}: its keys are {', '.join(_TOP)}")
         if problem := typed.problem_of(value, _TOP[name]):
             file.refuse((name,), problem.replace("it", name, 1))
     for name in ("name", "kind", "axes"):
@@ -155,7 +155,9 @@ def _check_values(file: _File) -> None:
     """Check each axis by itself: its name, and the type and range of each value."""
     for number, table in enumerate(file.values.get("configurations", [])):
         if not isinstance(table, dict):
-            file.refuse(("configurations",), "configurations are tables: begin each with [[configurations]]")
+            file.refuse(
+                ("configurations",), "configurations must be a list of tables: begin each with [[configurations]]"
+            )
         _check_table(file, ("configurations", number), table, may_vary=True)
     _check_table(file, ("axes",), file.values["axes"], may_vary=True)
     _check_table(file, ("settings",), file.values.get("settings", {}), may_vary=False)
@@ -263,5 +265,5 @@ def _check_kind(file: _File, runs: tuple[Run, ...]) -> None:
         if kind == STRONG and "ranks" in " ".join(source.formulas for name, source in of_graphs if name == graph):
             file.refuse(
                 ("axes", "graph"),
-                f"graph {graph!r} grows with ranks, and a strong study needs one that stays: kind is weak",
+                f'graph {graph!r} grows with ranks, but strong scaling needs the same graph for all of them: set kind = "weak"',
             )

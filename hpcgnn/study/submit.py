@@ -54,7 +54,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
     for run in runs:
         if run.place.hosts:
             raise HpcgnnError(
-                f"{specification.path} has runs on virtual hosts (rate or hosts), which cannot be submitted: {run.key}"
+                f"{specification.path} has runs on virtual hosts (rate or hosts), which cannot be submitted to Slurm: {run.key}"
             )
         shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
         by_shape.setdefault(shape, []).append(run)
@@ -90,7 +90,9 @@ def submit(array: Array) -> str:
         HpcgnnError: if Slurm refuses it, with Slurm's own words.
     """
     if shutil.which("sbatch") is None:
-        raise HpcgnnError("found no sbatch: submit where Slurm is, or run the study here with `hpcgnn study run`")
+        raise HpcgnnError(
+            "sbatch cannot be found: submit from a login node with Slurm, or run the study here with `hpcgnn study run`"
+        )
     try:
         array.keys_path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,5 +104,5 @@ def submit(array: Array) -> str:
     )
     if result.returncode:
         said = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
-        raise HpcgnnError(f"sbatch did not take the jobs of {array.nodes} nodes: {said}")
+        raise HpcgnnError(f"sbatch refused the job array for {array.nodes} nodes: {said}")
     return result.stdout.strip().partition(";")[0]

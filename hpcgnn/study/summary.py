@@ -40,7 +40,7 @@ def read_study(folder: str | Path) -> Specification:
     path = Path(folder) / records.SPECIFICATION
     if not path.exists():
         raise HpcgnnError(
-            f"{folder} is no folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
+            f"{folder} is not the folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
         )
     return specification.read(path)
 
@@ -53,11 +53,11 @@ def choose_machine(found: list[Record], wanted: str = "") -> str:
     """
     machines = records.by_machine(found)
     if not machines:
-        raise HpcgnnError("nothing has run yet")
+        raise HpcgnnError("no run has finished yet")
     if wanted:
         matching = [machine for machine in machines if machine.startswith(wanted)]
         if len(matching) != 1:
-            raise HpcgnnError(f"there is no one machine {wanted} in the records: they have {', '.join(machines)}")
+            raise HpcgnnError(f"the records have no single machine {wanted}: their machines are {', '.join(machines)}")
         return matching[0]
     here = records.machine_facts()["id"]
     return here if here in machines else max(machines, key=lambda machine: len(machines[machine]))

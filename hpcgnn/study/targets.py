@@ -69,7 +69,7 @@ def default_path(study: Specification) -> Path:
     """
     path = catalogue.FOLDER / f"{study.name}.targets.toml"
     if study.name not in catalogue.shipped() or not path.exists():
-        raise HpcgnnError(f"no targets come with {study.name}: name a file of them")
+        raise HpcgnnError(f"no targets ship with {study.name}: give a file TARGETS.toml")
     return path
 
 
@@ -79,16 +79,20 @@ def read(path: str | Path) -> list[Target]:
     text, values = parsed(path)
     lines, given = lines_of(text), values.get("targets")
     if not isinstance(given, list) or not given or len(values) > 1:
-        raise HpcgnnError(f"{path} must have [[targets]], and nothing else")
+        raise HpcgnnError(f"{path} must have [[targets]] and no other keys")
     found = []
     for number, each in enumerate(given):
         where = f"{path}, line {line_of(lines, ('targets', number))}"
         if unknown := sorted(set(each) - set(Target.__struct_fields__) if isinstance(each, dict) else ["it"]):
             where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
-            raise HpcgnnError(f"{where}: a target has no {unknown[0]}: it has {', '.join(Target.__struct_fields__)}")
+            raise HpcgnnError(
+                f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(Target.__struct_fields__)}"
+            )
         target = typed.checked(each, Target, where)
         if not measures.is_known(target.compared):
-            raise HpcgnnError(f"{where}: there is no figure {target.figure}: there are {', '.join(measures.known())}")
+            raise HpcgnnError(
+                f"{where}: there is no figure {target.figure}: the figures are {', '.join(measures.known())}"
+            )
         if target.at_most is None and target.at_least is None:
             raise HpcgnnError(f"{where}: a target needs at_most or at_least")
         if measures.needs_baseline(target.compared) and not target.baseline:

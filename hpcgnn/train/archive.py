@@ -95,9 +95,9 @@ def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
     _check_tensors(content, path)
     digest = content.pop(DIGEST, None)
     if digest is None and content.get("version", 1) != 1:
-        raise HpcgnnError(f"{path} is damaged: its digest is missing")
+        raise HpcgnnError(f"{path} is damaged: it has no digest")
     if digest is not None and digest != digest_of(content):
-        raise HpcgnnError(f"{path} is damaged: its digest is not that of what it holds")
+        raise HpcgnnError(f"{path} is damaged: its digest does not match its content")
     return content
 
 
@@ -110,7 +110,7 @@ def _check_members(source: Path | io.BytesIO, path: Path) -> None:
             each.compress_type or each.file_size != each.compress_size for each in members
         ):
             raise HpcgnnError(
-                f"{path} is damaged or not a checkpoint of hpcgnn: its members are not as torch stores them"
+                f"{path} is damaged or not a checkpoint of hpcgnn: torch stores the members of a file differently"
             )
         bad = archive.testzip()
         if bad is not None:
@@ -118,7 +118,9 @@ def _check_members(source: Path | io.BytesIO, path: Path) -> None:
         (pickled,) = (name for name in names if name.endswith("/data.pkl"))
         for opcode, called, _ in pickletools.genops(archive.read(pickled)):
             if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") and not _is_known(called):
-                raise HpcgnnError(f"{path} holds more than tensors and plain values: {called}")
+                raise HpcgnnError(
+                    f"{path} is refused because it holds more than tensors and plain values ({called}), which could run code"
+                )
 
 
 def _is_known(called: Any) -> bool:
@@ -135,7 +137,7 @@ def _check_tensors(content: dict[str, Any], path: Path) -> None:
         storages[storage.data_ptr()] = storage.nbytes()
         is_whole = tensor.layout == torch.strided and tensor.is_contiguous() and type(tensor) is torch.Tensor
         if not is_whole or tensor.numel() * tensor.element_size() > storage.nbytes():
-            raise HpcgnnError(f"{path} is damaged: it holds a tensor {tuple(tensor.shape)} without values of its own")
+            raise HpcgnnError(f"{path} is damaged: it has no values for a tensor of shape {tuple(tensor.shape)}")
     if size is not None and sum(storages.values()) > size:
         raise HpcgnnError(f"{path} is damaged: its tensors are larger than the file")
 

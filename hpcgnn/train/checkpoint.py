@@ -146,7 +146,9 @@ def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) 
     version = content.get("version")
     if isinstance(version, int) and not 1 <= version <= CHECKPOINT_VERSION:
         advice = ": update hpcgnn" if version > CHECKPOINT_VERSION else ""
-        raise HpcgnnError(f"{path} has version {version}, this hpcgnn reads 1 to {CHECKPOINT_VERSION}{advice}")
+        raise HpcgnnError(
+            f"{path} has version {version}, but this hpcgnn reads versions 1 to {CHECKPOINT_VERSION}{advice}"
+        )
     typed.checked(content, kind, str(path))
     for name in ("model", "best_model"):
         _check_finite(content.get(name) or {}, path)
@@ -156,7 +158,7 @@ def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) 
 def _check_finite(weights: Mapping[str, torch.Tensor], path: object) -> None:
     for name, values in weights.items():
         if not bool(torch.isfinite(values).all()):
-            raise HpcgnnError(f"{path} has weights {name} that are not finite")
+            raise HpcgnnError(f"{path} has NaN or infinite values in the weights {name}: use an earlier checkpoint")
 
 
 def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -169,9 +171,11 @@ def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tenso
     shown |= {"classes": about.classes} if about.decoder == "none" else {}
     for name, width in shown.items():
         if width > _MOST_WIDTH and width not in sizes:
-            raise HpcgnnError(f"{path}: model_config has {name} {width}, but no weights are of that width")
+            raise HpcgnnError(f"{path} is damaged: model_config has {name} {width}, but no weights have this width")
     if about.layers > max(len(weights), 1):
-        raise HpcgnnError(f"{path}: model_config has {about.layers} layers, but there are {len(weights)} weights")
+        raise HpcgnnError(
+            f"{path} is damaged: model_config has {about.layers} layers, but there are only {len(weights)} weights"
+        )
 
 
 class _Widths(msgspec.Struct):
@@ -188,9 +192,12 @@ def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.
     for name in [*wanted, *found]:
         mine, theirs = wanted.get(name), found.get(name)
         if mine is None or theirs is None:
-            raise HpcgnnError(f"{where} has {'other' if mine is None else 'no'} weights {name} than this model")
+            problem = (
+                "weights {}, which this model does not have" if mine is None else "no weights {}, which this model has"
+            )
+            raise HpcgnnError(f"{where} has {problem.format(name)}")
         if theirs.shape != mine.shape or theirs.dtype != mine.dtype:
-            raise HpcgnnError(f"{where} has weights {name} {_shape(theirs)}, where this model has {_shape(mine)}")
+            raise HpcgnnError(f"{where} has weights {name} of {_shape(theirs)}, but this model has {_shape(mine)}")
 
 
 def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]], where: object) -> None:
@@ -198,12 +205,12 @@ def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]],
     numbers = iter(range(sum(map(len, parameters))))
     if [group["params"] for group in state["param_groups"]] != [[next(numbers) for _ in group] for group in parameters]:
         raise HpcgnnError(
-            f"{where} has other groups of parameters: --dense-weight-decay was given in one of both runs only"
+            f"{where} has other groups of parameters than this run: give --dense-weight-decay in both runs or in none"
         )
     every = [parameter for group in parameters for parameter in group]
     for number, moments in state["state"].items():
         if not 0 <= number < len(every):
-            raise HpcgnnError(f"{where} has an optimiser of more parameters than this model")
+            raise HpcgnnError(f"{where} has an optimiser with more parameters than this model")
         mine = every[number].detach()
         wanted = {"step": torch.tensor(0.0), "exp_avg": mine, "exp_avg_sq": mine}
         check_weights({name: moments[name] for name in wanted}, wanted, f"{where}: optimiser, parameter {number}:")
@@ -244,12 +251,10 @@ def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] |
     with together(world, f"read {path}"):
         content = archive.read(path, path)
         if not isinstance(content.get("rows"), torch.Tensor):  # which they have had in all versions
-            raise HpcgnnError(f"{path} is damaged: rows is missing, or no tensor")
+            raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
         rank = content.get("rank", world.rank)  # files of before it was told are taken at their names
         if rank != world.rank:
-            raise HpcgnnError(
-                f"{path} is that of rank {rank}: put the files of a checkpoint back under their own names"
-            )
+            raise HpcgnnError(f"{path} belongs to rank {rank}: rename the files in this folder to their original names")
     return content
 
 
@@ -260,7 +265,7 @@ def messages_path(run: str | Path, epoch: int, rank: int) -> Path:
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
-        raise HpcgnnError(f"there is no checkpoint {path}")
+        raise HpcgnnError(f"there is no checkpoint {path}: give a run folder or a checkpoint file that exists")
     return path.read_bytes()
 
 
@@ -273,4 +278,4 @@ def _with_new_settings(description: dict[str, Any]) -> dict[str, Any]:
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
     names = [name for name in wanted if found.get(name) != wanted[name]]
-    return ", ".join(f"it has {name} {found.get(name)}, this run {wanted[name]}" for name in names)
+    return ", ".join(f"it has {name} {found.get(name)}, this run has {wanted[name]}" for name in names)

@@ -85,7 +85,7 @@ def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
         raise WrongTypeError(f"scores must be a torch.Tensor or a numpy array, not {type(scores).__name__}")
     check_tensors(scores=scores)
     if scores.device.type == "meta":
-        raise WrongValueError("scores must be a tensor with values, not one of the device meta")
+        raise WrongValueError("scores must be a tensor with values, not one on the device meta")
     if scores.ndim not in (1, 2) or scores.shape[0] != graph.num_nodes:
         raise WrongValueError(
             f"scores of rank {graph.world.rank} must have a row for each of its {graph.num_nodes} nodes, (n,) or (n, width), "
@@ -111,7 +111,7 @@ def _check_alike(world: World, mine: torch.Tensor) -> None:
         if (str(mine.dtype), tuple(mine.shape[1:])) != theirs:
             raise HpcgnnError(
                 f"scores of rank {world.rank} are {_said(str(mine.dtype), mine.shape[1:])}, those of rank 0 "
-                f"{_said(*theirs)}: give all ranks the same type and width, also those that own no node"
+                f"{_said(*theirs)}: give scores of the same type and width on all ranks, also on those that own no node"
             )
 
 

@@ -70,10 +70,18 @@ def training_labels(graph: LocalGraph, nodes: torch.Tensor | None = None) -> Csr
 def check_labels(graph: LocalGraph) -> None:
     """Raise HpcgnnError unless every training node of this rank has a label that a model knows."""
     if graph.y is None:
-        raise HpcgnnError(f"{graph.path} has no labels: there is nothing to train for")
+        raise HpcgnnError(
+            f"{graph.path} has no labels, so no classes can be learned: convert a graph with labels, or use --task link"
+        )
     if "train_mask" not in graph.masks:
-        raise HpcgnnError(f"{graph.path} has no split: convert the graph with --split random:0.6,0.2,0.2 or another")
+        raise HpcgnnError(
+            f"{graph.path} has no split: convert the graph again with --split random:0.6,0.2,0.2 or another split"
+        )
     if graph.y.dim() == 1 and bool((graph.y[graph.masks["train_mask"]] < 0).any()):
-        raise HpcgnnError(f"{graph.path} has training nodes without a label on rank {graph.world.rank}")
+        raise HpcgnnError(
+            f"{graph.path} has training nodes without a label on rank {graph.world.rank}: convert the graph again with --split"
+        )
     if graph.y.numel() and graph.y.dim() == 1 and int(graph.y.max()) >= graph.meta.num_classes:
-        raise HpcgnnError(f"{graph.path} has label {int(graph.y.max())}, but {graph.meta.num_classes} classes")
+        raise HpcgnnError(
+            f"{graph.path} is damaged: it has label {int(graph.y.max())}, but only {graph.meta.num_classes} classes"
+        )

@@ -50,7 +50,7 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
     with together(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
             raise HpcgnnError(
-                f"the checkpoint is of {description['class']}, a class of your own program: load its weights there with "
+                f"the checkpoint is of {description['class']}, a class of your own program: load the weights in that program with "
                 "load_state_dict"
             )
         config = described(description)
@@ -77,7 +77,9 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
     decoder = model.decoder
     with together(world, "score pairs of nodes"):
         if decoder is None:
-            raise HpcgnnError("the checkpoint is of a model of classes: train with --task link to score pairs of nodes")
+            raise HpcgnnError(
+                "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
+            )
         if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
             raise HpcgnnError(
                 f"pairs must be of nodes 0 to {graph.meta.num_nodes - 1}, not {pairs.min()} to {pairs.max()}"
@@ -109,7 +111,9 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
             or pairs.shape[1] != 2
             or not np.issubdtype(pairs.dtype, np.integer)
         ):
-            raise HpcgnnError(f"{path} must hold two ids a line, or be an .npy file of integers (pairs, 2)")
+            raise HpcgnnError(
+                f"{path} must hold two node ids in each line, or be a .npy file of integers with shape (pairs, 2)"
+            )
         bounds = np.arange(world.size + 1) * len(pairs) // world.size
         return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)
 

@@ -63,7 +63,7 @@ class RankState:
         messages, aggregator = self._model.messages, self._model.aggregator
         if content is None:
             _LOG.warning(
-                "what was sent before is not known for these parts and strategy: exchanges start as in epoch 0"
+                "the checkpoint has no messages for these parts and this strategy: delta coding and staleness start as in epoch 0"
             )
         else:
             is_delta = messages.config.message_coding == "delta"
@@ -75,7 +75,9 @@ class RankState:
                 self._policies.check_state(policies["state"], str(path))
             self._policies.load(policies["state"], None if content is None else content["policies"])
         elif not self._policies.config.is_off:
-            _LOG.warning("the checkpoint is of other policies of bits or staleness: these start as in epoch 0")
+            _LOG.warning(
+                "the checkpoint was made with other policies of --bits or --staleness: the new ones start as in epoch 0"
+            )
 
     def _check(self, content: dict[str, Any], where: Path) -> None:
         """Raise HpcgnnError where it is not of this model's exchanges and these policies."""

@@ -58,7 +58,7 @@ class RunFolder:
         """Create the folder; refuse one that holds another run unless it is to be resumed."""
         has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
         if has_run and not resume:
-            raise HpcgnnError(f"{self.path} already holds a run: pass --resume to continue it, or another --out")
+            raise HpcgnnError(f"{self.path} already holds a run: give --resume to continue it, or choose another --out")
         checkpoints = checkpoint.folder(self.path)
         checkpoints.mkdir(parents=True, exist_ok=True)
         for folder in (self.path, checkpoints, checkpoints / checkpoint.MESSAGES):
@@ -112,7 +112,7 @@ class RunFolder:
             lines = typed.read_lines(path, Decision if name == DECISIONS else Record)
             typed.check_epochs(lines, path)
         except HpcgnnError as error:
-            raise HpcgnnError(f"{error}: the file is damaged, remove it to resume without its history") from error
+            raise HpcgnnError(f"{error}: the file is damaged; remove it to resume without its lines") from error
         return lines
 
     def write_summary(self, summary: dict[str, Any]) -> None:

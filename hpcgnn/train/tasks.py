@@ -84,10 +84,12 @@ class LinkTask:
         graph = split.train
         with together(graph.world, f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
-                raise HpcgnnError("links need a native model with a decoder: ModelConfig(decoder='dot') or 'mlp'")
+                raise HpcgnnError(
+                    "link prediction needs a native model with a decoder: use ModelConfig(decoder='dot') or 'mlp'"
+                )
             if model.graph is not graph:
                 raise HpcgnnError(
-                    "build the model for the split's train: with another graph it would see held-out links"
+                    "the model was built for another graph, which would show it held-out links: build it for split.train"
                 )
         assert isinstance(model, GraphModel)
         self.model, self.split, self.metric = model, split, "roc-auc" if metric == "auto" else metric

@@ -24,7 +24,7 @@ def writers() -> ModuleType:
         return importlib.import_module("torch.utils.tensorboard")
     except ImportError as error:
         raise HpcgnnError(
-            f"--tensorboard needs the package tensorboard, which is missing here ({error}): "
+            f"--tensorboard needs the package tensorboard, which cannot be imported ({error}): "
             "pip install 'hpcgnn[tensorboard]'"
         ) from error
 

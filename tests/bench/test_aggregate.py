@@ -211,7 +211,7 @@ def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
     [
         (["--graph", "rmat:scale=8", "--width", "8", "--width", "16"], "--width was given 2 times for 1 graphs"),
         (["--mode", "user", "--plot", "a.svg"], "--plot needs the measurements of --mode kernel"),
-        (["--graph", "nonsense"], "is no source"),
+        (["--graph", "nonsense"], "is not a source"),
         (["--graph", "rmat:scale=5,degree=0"], "has no edges"),
         (["--graph", "rmat:scale=5", "--parts", "64"], "too few for 64 parts"),
     ],

@@ -138,11 +138,11 @@ def test_the_launcher_of_another_mpi_is_found() -> None:
 
 def test_a_machine_without_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(program: str) -> str:
-        raise HpcgnnError("found no mpiexec: install an MPI")
+        raise HpcgnnError("no mpiexec was found: install an MPI")
 
     monkeypatch.setattr(mpiexec, "find_launcher", none)
-    is_broken(launching.look_at_launcher("", ranks_run=False), "found no mpiexec")
-    is_worth(launching.look_at_launcher("", ranks_run=True), "found no mpiexec")  # srun has started them
+    is_broken(launching.look_at_launcher("", ranks_run=False), "no mpiexec was found")
+    is_worth(launching.look_at_launcher("", ranks_run=True), "no mpiexec was found")  # srun has started them
 
 
 def test_a_job_of_another_size_than_the_launchers_is_found() -> None:

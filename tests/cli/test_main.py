@@ -71,7 +71,7 @@ def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
         )
         assert job.returncode == code, job.stderr
         if code:
-            assert job.stderr.startswith(f"hpcgnn: error: TMPDIR is {value}, which is no folder")
+            assert job.stderr.startswith(f"hpcgnn: error: TMPDIR is {value}, which is not a folder")
             assert job.stderr.count("\n") == 1
 
 

@@ -168,10 +168,10 @@ def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("hpcgnn-cost-model", "something"), "no cost model"),
+        (("hpcgnn-cost-model", "something"), "not a cost model"),
         (("version = 1", "version = 9"), "version 9"),
         (("is_determined = true", "is_determined = 3"), "true or false"),
-        (("version = 1", "version = "), "no TOML"),
+        (("version = 1", "version = "), "not a TOML file"),
         (("travelling", "other"), "memory.travelling is missing"),
     ],
 )
@@ -225,11 +225,11 @@ def test_the_first_epochs_do_not_count(study):
 def test_runs_that_the_equations_do_not_know_are_told(study):
     runs = cases_of(study, records.read(study))
     assert len(runs.left_out) == 1
-    assert runs.left_out[0].startswith("policy: the bits of --bits adaqp")
+    assert runs.left_out[0].startswith("policy: the bit-widths of --bits adaqp")
 
 
 @pytest.mark.parametrize(
-    ("configuration", "said"), [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "kept to avx2")]
+    ("configuration", "said"), [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "restricted to the instruction set avx2")]
 )
 def test_trainings_of_others_are_none_of_ours(study, configuration, said):
     (own, *_) = records.read(study)
@@ -300,8 +300,8 @@ def test_a_table_for_people(study, small_model):
     [
         (("--ranks", 8), "has 2 parts, not 8"),
         (("--rate", "1gbit", "--network", "xeon-hdr"), "give only one of them"),
-        (("--rate", "fast"), "no speed of a network"),
-        (("--network", "nowhere"), "no network called nowhere"),
+        (("--rate", "fast"), "not the speed of a network"),
+        (("--network", "nowhere"), "no profile nowhere"),
         (("--model", "gat", "--heads", 3), "heads must divide hidden"),
     ],
 )

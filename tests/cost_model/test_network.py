@@ -153,7 +153,7 @@ class TestRates:
 
     @pytest.mark.parametrize("rate", ["", "fast", "10", "0mbit", "-1gbit", "1 gbit"])
     def test_what_is_no_rate_is_refused(self, rate: str) -> None:
-        with pytest.raises(HpcgnnError, match="is no speed of a network"):
+        with pytest.raises(HpcgnnError, match="is not the speed of a network"):
             by_rate(rate)
 
 
@@ -178,10 +178,10 @@ class TestProfiles:
         [
             ("units_per_node", "units_per_node = 0", "units_per_node must be a whole number of at least 1"),
             ("latency_seconds", "latency_seconds = -1", "network.latency_seconds must be a number of at least 0"),
-            ("latency_seconds", "latency = 1", "there is no latency, but latency_seconds"),
+            ("latency_seconds", "latency = 1", "there is no key latency: the keys are latency_seconds"),
             ("units_per_node", "", "units_per_node is missing"),
-            ("units_per_node", "units_per_node = = 72", "it is no TOML"),
-            ("uplinks_per_switch", "uplinks_per_switch = 0", "must be at least 1 where there is nodes_per_switch"),
+            ("units_per_node", "units_per_node = = 72", "is not a TOML file"),
+            ("uplinks_per_switch", "uplinks_per_switch = 0", "must be at least 1 if nodes_per_switch is given"),
         ],
     )
     def test_what_cannot_be_is_said_with_its_place(self, tmp_path: Path, name: str, line: str, said: str) -> None:
@@ -194,11 +194,11 @@ class TestProfiles:
         assert str(path) in str(error.value)
 
     def test_names_that_are_not_there_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(HpcgnnError, match="there is no network called cray: choose fugaku-like, "):
+        with pytest.raises(HpcgnnError, match="there is no profile cray: choose one of fugaku-like, "):
             profiles.find("cray")
         with pytest.raises(HpcgnnError, match="cannot read"):
             profiles.find(str(tmp_path / "none.toml"))
-        with pytest.raises(HpcgnnError, match="one profile, a table with a name, and it holds 4"):
+        with pytest.raises(HpcgnnError, match="one profile, which is a table with a name, but it holds 4"):
             profiles.find(str(profiles.OWN))
 
 

@@ -119,7 +119,7 @@ def test_a_table_for_people_says_what_is_assumed(files: list[Path]):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("project", "--ways", "fastest", "--out", "x.svg"), "--ways knows strategies, policies, vanilla"),
+        (("project", "--ways", "fastest", "--out", "x.svg"), "--ways must be a list of strategies, policies, vanilla"),
         (("project", "--out", "x.png"), "must end in one of .svg, .pdf"),
         (("project", "--bits", "3", "--out", "x.svg"), "--bits must be a list of"),
         (("predict", "--bits", "random"), "random"),

@@ -112,7 +112,7 @@ def test_what_cannot_be_solved_is_no_assignment_on_all_ranks(monkeypatch: pytest
     everyones = draw(3, 4, 0)
 
     def infeasible(*args: Any) -> Any:
-        raise ValueError("HiGHS found no assignment: infeasible")
+        raise ValueError("HiGHS did not find an assignment: infeasible")
 
     monkeypatch.setattr(exact_module, "_solve", infeasible)
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_solved_is_no_assignment_on_all_ranks(monkeypatch: pytest
             assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
         return str(raised.value)
 
-    assert all("HiGHS found no assignment" in sentence for sentence in on_threads(3, program))
+    assert all("HiGHS did not find an assignment" in sentence for sentence in on_threads(3, program))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -130,7 +130,7 @@ def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) 
     everyones[2].beta[7] = wrong
 
     def program(world: ThreadWorld) -> None:
-        with pytest.raises(NoAssignment, match="no finite numbers"):
+        with pytest.raises(NoAssignment, match="not finite numbers"):
             assign(world, [Problem(everyones[world.rank], np.zeros(6))], 0.5)
 
     on_threads(3, program)

@@ -115,9 +115,9 @@ WRONG = [
     ('{"seconds_per_byte": {"node": Infinity}, "seconds_per_message": {"node": 0}}', "finite"),
     ('{"seconds_per_byte": {"node": "1"}, "seconds_per_message": {"node": 0}}', "not a text"),
     ('{"seconds_per_byte": {"moon": 1}, "seconds_per_message": {"moon": 1}}', "moon"),
-    ('{"seconds_per_byte": {"node": 1}, "seconds_per_message": {"network": 1}}', "of the same links"),
-    ('{"seconds_per_byte": {}, "seconds_per_message": {}}', "of the same links"),
-    ("nothing", "it is no JSON"),
+    ('{"seconds_per_byte": {"node": 1}, "seconds_per_message": {"network": 1}}', "the same classes of links"),
+    ('{"seconds_per_byte": {}, "seconds_per_message": {}}', "the same classes of links"),
+    ("nothing", "it is not JSON"),
 ]
 
 

@@ -144,8 +144,8 @@ def test_a_replay_sees_what_was_measured(tmp_path):
         again.observe("seconds", pytest.fail)
 
 
-@pytest.mark.parametrize("text", ["[]\n", "no JSON\n", '{"loss": 1}\n'])
+@pytest.mark.parametrize("text", ["[]\n", "not JSON\n", '{"loss": 1}\n'])
 def test_a_log_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "log").write_text(text)
-    with pytest.raises(HpcgnnError, match=r"this is no decisions\.jsonl"):
+    with pytest.raises(HpcgnnError, match=r"--replay needs the decisions\.jsonl"):
         read_log(one_rank(), tmp_path / "log")

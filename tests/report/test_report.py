@@ -153,15 +153,15 @@ class TestDamage:
         lines[7] = '{"epoch": "seven"}\n'
         path.write_text("".join(lines) + '{"epoch": 12, "lo')
         page = run_page(folder)
-        assert "2 lines are no records of epochs and are left out (line 5, 8)" in notes(page)
-        assert "the last line of metrics.jsonl is not whole" in notes(page)
+        assert "2 lines are not records of epochs and are left out (line 5, 8)" in notes(page)
+        assert "the last line of metrics.jsonl is incomplete" in notes(page)
         assert [record["epoch"] for record in read_run(folder).records] == [0, 1, 2, 3, 5, 6, 8, 9, 10, 11]
 
     def test_the_last_line_of_an_epoch_counts(self, tmp_path):
         lines = [*(made_up.record(epoch) for epoch in range(4)), made_up.record(2, loss=99.0)]
         run = read_run(made_up.run_folder(tmp_path / "run", lines=lines))
         assert run.values("loss") == ((0.0, 1.0, 2.0, 3.0), (2.0, 1.0, 99.0, 0.5))
-        assert "1 epochs are there more than once" in "".join(run.notes)
+        assert "1 epochs have several lines" in "".join(run.notes)
 
     @pytest.mark.parametrize("name", ["config.toml", "summary.json", "ranks.json"])
     @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"ranks": 4}'])
@@ -185,10 +185,10 @@ class TestDamage:
         (going / "ranks.json").unlink()
         told = {"metric_name": "accuracy", "epochs": 12, "stop_reason": "SIGUSR1", "finished": False}
         (stopped / "summary.json").write_text(json.dumps(told))
-        assert "it goes on, or was killed, after 12 of 40 epochs, last written 20" in notes(run_page(going))
+        assert "it is still running or was killed, after 12 of 40 epochs, last written 20" in notes(run_page(going))
         assert "was stopped by SIGUSR1 after 12 of 40 epochs: --resume continues it" in notes(run_page(stopped))
         (stopped / "summary.json").write_text(json.dumps(told | {"epochs": 5}))
-        assert "was resumed after 5 epochs, and goes on or was killed" in notes(run_page(stopped))
+        assert "was resumed after 5 epochs and is still running or was killed" in notes(run_page(stopped))
 
     def test_a_run_before_its_first_epoch(self, tmp_path):
         folder = made_up.run_folder(tmp_path / "run", lines=[made_up.record(0)])
@@ -196,8 +196,8 @@ class TestDamage:
             (folder / name).unlink()
         page = run_page(folder)
         assert "no epoch is known" in notes(page)
-        assert "goes on" in as_html(page)
-        assert "goes on" in as_html(comparison_page([folder, folder]))
+        assert "still running" in as_html(page)
+        assert "still running" in as_html(comparison_page([folder, folder]))
 
 
 class TestComparison:
@@ -262,7 +262,7 @@ class TestCommand:
             (("nowhere",), "holds no run: there is no such folder"),
             (("file",), "it is a file"),
             (("empty",), "holds no run \\(no metrics.jsonl\\) and no study"),
-            (("above",), "name the runs in it, such as .*above/run"),
+            (("above",), "give the runs in it, such as .*above/run"),
             (("above/run", "study"), "is a study and needs a report of its own"),
             (("above/run", "--out", "above/run/metrics.jsonl"), "is an input of this command"),
             (("above/run", "--out", "nowhere/page.html"), "folder .*nowhere does not exist"),

@@ -47,7 +47,7 @@ def test_it_has_the_tables_the_figures_and_the_phases_by_ranks(study):
 
 def test_a_study_of_which_nothing_has_run(study):
     (study / records.RECORDS).unlink()
-    with pytest.raises(HpcgnnError, match="nothing has run yet"):
+    with pytest.raises(HpcgnnError, match="no run has finished yet"):
         study_page(study)
 
 

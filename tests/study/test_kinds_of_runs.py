@@ -55,7 +55,7 @@ def test_targets_hold_a_contender_to_another(tmp_path: Path) -> None:
 def test_a_bench_without_lines_has_failed(tmp_path: Path) -> None:
     _, (record, *_) = made(tmp_path, BENCH_TEXT.replace('["gemm one", "gemm two"]', '"gemm --nothing"'))
     assert record.status == "failed"
-    assert "`hpcgnn bench gemm --json` told no lines" in record.error
+    assert "`hpcgnn bench gemm --json` printed no lines" in record.error
 
 
 def test_a_bench_is_given_the_files_that_it_names(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_preparation_measures_its_steps_and_leaves_no_files(tmp_path: Path) ->
 
 def test_sources_in_a_folder_of_data_need_one(tmp_path: Path) -> None:
     _, (record,) = made(tmp_path, 'name = "p"\nkind = "prepare"\n[axes]\ngraph = "npz:$DATA/g.npz"\n')
-    assert "name the folder with --data DIR" in record.error
+    assert "give the folder with --data DIR" in record.error
 
 
 def test_the_folder_of_data_does_not_tell_runs_apart(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
         ('kind = "bench"\n[axes]\nbench = "gemm"\nhidden = 3\n', "line 5: hidden has no effect"),
         ('kind = "bench"\n[axes]\nbench = "exchange {parts}"\n', "graph is missing"),
         ('kind = "prepare"\n[axes]\ngraph = "digits"\nrate = "1gbit"\n', "line 5: rate has no effect"),
-        ('kind = "train"\n[axes]\ngraph = "digits"\nbench = "gemm"\n', "line 5: bench is an axis of studies of kind"),
+        ('kind = "train"\n[axes]\ngraph = "digits"\nbench = "gemm"\n', "line 5: the axis bench needs kind"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nranks = 2\n', "trains in one process"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nisa = "avx3"\n', "line 5: isa must be one of native, avx2"),
-        ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nbits = "2"\n', "line 6: .* knows no bits = '2'"),
+        ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nbits = "2"\n', "line 6: .* does not support bits = '2'"),
         ('kind = "prepare"\n[axes]\ngraph = "digits"\nisa = "avx2"\n', "line 5: isa has no effect"),
         ('kind = "bench"\n[axes]\nbench = " "\n', "needs the axis bench"),
         (

@@ -156,11 +156,11 @@ def test_a_folder_is_of_one_specification(study: specification.Specification, fo
     runner.claim(specification.read(path), folder)
     assert "report.tables" in (folder / "study.toml").read_text(), "a report may change"
     path.write_text(TEXT.replace("[0, 1]", "[0]"))
-    with pytest.raises(HpcgnnError, match="holds the study of another specification"):
+    with pytest.raises(HpcgnnError, match="holds a study of another specification"):
         runner.claim(specification.read(path), folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(HpcgnnError, match="is not empty and holds no study"):
+    with pytest.raises(HpcgnnError, match="is not empty and does not hold a study"):
         runner.claim(study, tmp_path / "mine")
 
 

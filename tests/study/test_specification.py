@@ -100,7 +100,7 @@ def test_named_graphs_have_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "to", "line", "sentence"),
     [
-        ("epochs = 3", "epoch = 3", 10, "there is no axis or setting epoch: is it epochs?"),
+        ("epochs = 3", "epoch = 3", 10, "there is no axis or setting epoch: did you mean epochs?"),
         ("epochs = 3", 'epochs = "many"', 10, "epochs must be a whole number, not 'many'"),
         ("epochs = 3", "epochs = -1", 10, "epochs must be at least"),
         ("epochs = 3", "heads = 4", 10, "--heads is not used by sage"),
@@ -109,29 +109,29 @@ def test_named_graphs_have_options(tmp_path: Path) -> None:
         ("ranks = [1, 2]", "ranks = []", 7, "ranks has no value"),
         ("ranks = [1, 2]", "ranks = 3\nranks_per_node = 2", 8, "ranks_per_node = 2 does not divide ranks = 3"),
         ("ranks = [1, 2]", "ranks = 3\nhosts = 2", 8, "hosts = 2 does not divide ranks = 3"),
-        ("ranks = [1, 2]", 'ranks = 2\nhosts = 0\nrate = "1gbit"', 9, "rate = '1gbit' is of virtual hosts"),
-        ("ranks = [1, 2]", 'rate = "fast"', 7, "fast is no rate"),
+        ("ranks = [1, 2]", 'ranks = 2\nhosts = 0\nrate = "1gbit"', 9, "rate = '1gbit' needs virtual hosts"),
+        ("ranks = [1, 2]", 'rate = "fast"', 7, "fast is not a rate"),
         ("ranks = [1, 2]", 'partitioner = "ldg"\nobjective = "volume"', 7, "partitioner = 'ldg' cannot minimise"),
         ("ranks = [1, 2]", 'partitioner = "cut"', 7, "partitioner must be one of"),
         ("ranks = [1, 2]", 'bits = "3"', 7, "bits must be one of"),
         ("ranks = [1, 2]", 'model = "gat"\nstrategy = "pre"', 8, "--strategy is not used by gat"),
-        ("ranks = [1, 2]", "seed = [1, 2]", 7, "seed is no axis"),
+        ("ranks = [1, 2]", "seed = [1, 2]", 7, "seed cannot be an axis"),
         ('graph = "digits"', "", 1, "graph is missing"),
         ('graph = "digits"', 'graph = "digit"', 6, "graph 'digit' is no source"),
         ('graph = "digits"', 'graph = "none.h5"', 6, "there is no file none.h5"),
         ('graph = "digits"', 'graph = "rmat:scale={rank}"', 6, "a formula cannot use rank"),
-        ('graph = "digits"', 'graph = "rmat:scale={13 + log2(ranks + 2)}"', 6, "is 14.58 for ranks = 1, and must be a whole"),
+        ('graph = "digits"', 'graph = "rmat:scale={13 + log2(ranks + 2)}"', 6, "is 14.58 for ranks = 1, but must be a whole"),
         ('kind = "train"', 'kind = "weak"', 6, "graph 'digits' does not grow"),
         ('kind = "train"', 'kind = "scaling"', 2, "kind must be one of train, strong, weak"),
         ("seeds = [0, 1]", "seeds = [0, 0]", 3, "seeds must be different"),
-        ("seeds = [0, 1]", "repeat = 2", 3, "there is no repeat in a specification"),
+        ("seeds = [0, 1]", "repeat = 2", 3, "a specification has no key repeat"),
         ("epochs = 3", 'epochs = 3\n[[configurations]]\nbits = "2"\n[[configurations]]\nbits = 2', 13, "gives the same run"),
         ("epochs = 3", 'epochs = 3\n[[configurations]]\nbits = "2"\n[[configurations]]\nbit = 2', 14, "there is no axis"),
-        ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "rank"\nfigures = []', 11, "no configuration has an axis rank"),
+        ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "rank"\nfigures = []', 11, "no configuration has the axis rank"),
         ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "ranks"\nfigures = "speed"', 11, "there is no figure speed"),
-        ("epochs = 3", "epochs = 3\n[report]\ntables = 2.5", 12, "report.tables are tables: begin each with [[report.tables]]"),
-        ("epochs = 3", "epochs = 3\n[report]\nfigures = {}", 12, "report.figures are tables"),
-        ("epochs = 3", 'epochs = 3\n[graphs.a]\nsource = "digits"\nsplits = "x"', 13, "a graph has no option splits"),
+        ("epochs = 3", "epochs = 3\n[report]\ntables = 2.5", 12, "report.tables must be a list of tables: begin each with [[report.tables]]"),
+        ("epochs = 3", "epochs = 3\n[report]\nfigures = {}", 12, "report.figures must be a list of tables"),
+        ("epochs = 3", 'epochs = 3\n[graphs.a]\nsource = "digits"\nsplits = "x"', 13, "graphs have no option splits"),
     ],
 )  # fmt: skip
 def test_mistakes_have_a_line(tmp_path: Path, change: str, to: str, line: int, sentence: str) -> None:
@@ -171,7 +171,7 @@ def test_lines() -> None:
     "formula", ["ranks.real", "open('x')", "2 ** 9", "(1, 2)", "1 / 0", "log2(0)", "log2(1, 2)", "'a'", ""]
 )
 def test_formulas_are_arithmetic_alone(formula: str) -> None:
-    with pytest.raises(HpcgnnError, match="is no formula"):
+    with pytest.raises(HpcgnnError, match="is not a formula"):
         filled(f"rmat:scale={{{formula}}}", {"ranks": 4})
 
 

@@ -106,41 +106,41 @@ FIELDS = [
     (("next_epoch",), 2.0, "next_epoch must be a whole number, not a number"),
     (("seed",), "0", "seed must be a whole number, not a text"),
     (("model",), ["w"], "model must be a table of names and values, not a list"),
-    (("model",), {}, "has 2 layers, but there are 0 weights"),
-    (("model", "stranger"), torch.ones(2), "has other weights stranger than this model"),
-    (("model", "layers.0.weight"), lambda w: w.T.contiguous(), "(8, 9) float32, where this model has (9, 8) float32"),
-    (("model", "layers.0.weight"), lambda w: w.double(), "float64, where this model has"),
-    (("model", "layers.0.weight"), with_nan, "weights layers.0.weight that are not finite"),
+    (("model",), {}, "has 2 layers, but there are only 0 weights"),
+    (("model", "stranger"), torch.ones(2), "has weights stranger, which this model does not have"),
+    (("model", "layers.0.weight"), lambda w: w.T.contiguous(), "(8, 9) float32, but this model has (9, 8) float32"),
+    (("model", "layers.0.weight"), lambda w: w.double(), "float64, but this model has"),
+    (("model", "layers.0.weight"), with_nan, "NaN or infinite values in the weights layers.0.weight"),
     (("model", "layers.0.weight"), 3, "must be a tensor"),
-    (("best_model", "layers.0.weight"), lambda w: w[:1].clone(), "where this model has"),
+    (("best_model", "layers.0.weight"), lambda w: w[:1].clone(), "but this model has"),
     (("best", "val_metric"), float("nan"), "best.val_metric must be a number that is finite"),
     (("best", "more"), 1, "best"),
     (("optimiser", "state", 0, "exp_avg"), lambda w: w[:1].clone(), "optimiser, parameter 0"),
     (("optimiser", "state", 0, "step"), ..., "step is missing"),
-    (("optimiser", "state", 0, "exp_avg_sq"), with_nan, "not finite"),
-    (("optimiser", "state"), lambda state: {99: state[0]}, "an optimiser of more parameters"),
+    (("optimiser", "state", 0, "exp_avg_sq"), with_nan, "NaN or infinite values"),
+    (("optimiser", "state"), lambda state: {99: state[0]}, "an optimiser with more parameters"),
     (("optimiser", "param_groups"), [], "other groups of parameters"),
     (("optimiser", "param_groups", 0, "lr"), "x", "lr must be a number, not a text"),
     (("model_config",), None, "model_config must be a table"),
     (("model_config", "model"), ..., "model_config: model is missing"),
-    (("model_config", "hidden"), 10**12, "no weights are of that width"),
-    (("model_config", "layers"), 10**12, "layers, but there are"),
+    (("model_config", "hidden"), 10**12, "no weights have this width"),
+    (("model_config", "layers"), 10**12, "layers, but there are only"),
     (("policies", "state", "bits", "due"), "x", "due must be a whole number or nothing"),
     (("policies", "state", "staleness"), 3, "policies: staleness"),
-    (("version",), 7, "its digest is missing"),
+    (("version",), 7, "it has no digest"),
 ]  # fmt: skip
 
 
 def test_what_one_rank_kept_is_no_other_ranks(whole, run):
     edited(run / MESSAGES, ("rank",), 0)
-    refused(lambda: resumed(whole, run), str(run / MESSAGES), "is that of rank 0")
+    refused(lambda: resumed(whole, run), str(run / MESSAGES), "belongs to rank 0")
 
 
 def test_what_ranks_kept_may_not_be_exchanged(whole, run):
     """They look like files for other parts, with which a run would start its exchanges from the beginning."""
     mine, theirs = run / MESSAGES, run / MESSAGES.replace("-1.pt", "-0.pt")
     mine.write_bytes(theirs.read_bytes())
-    refused(lambda: resumed(whole, run), str(mine), "is that of rank 0")
+    refused(lambda: resumed(whole, run), str(mine), "belongs to rank 0")
 
 
 @pytest.mark.parametrize(("place", "value", "sentence"), FIELDS)
@@ -160,11 +160,11 @@ OF_RANKS = [
     ((*KEPT, "in_flight"), lambda sent: (sent[0], -1), "of at least 0"),
     (KEPT, ..., "not of one checkpoint"),
     (("kept", "mailboxes", (9, False, 0, 4)), lambda _: {}, "which this model does not exchange"),
-    ((*KEPT, "last"), lambda rows: rows[1:].clone(), "numbers travel"),
+    ((*KEPT, "last"), lambda rows: rows[1:].clone(), "but the exchange needs numbers"),
     ((*KEPT, "arrived_sums"), lambda rows: rows[1:].clone(), "sums of layer 2's boundary rows"),
-    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "other bits and ranges"),
-    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits + 1, "other bits and ranges"),
-    (("policies", "layer 1's boundary rows"), ..., "of other exchanges"),
+    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "the bit-widths and ranges of"),
+    (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits + 1, "the bit-widths and ranges of"),
+    (("policies", "layer 1's boundary rows"), ..., "the exchanges are not those of this model"),
 ]  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_a_place_in_a_message_stays_inside(whole, run):
             kept, place[0] = int(place[0]), wrong
             del content["digest"]
             torch.save(content, run / MESSAGES)
-            refused(lambda: resumed(whole, run), str(run), "have a place that is not in the message")
+            refused(lambda: resumed(whole, run), str(run), "have a position outside of the message")
             content["digest"], place[0] = "", kept
 
 
@@ -272,7 +272,7 @@ def test_lines_of_a_run_are_checked_by_all_ranks(whole, run, tmp_path, name, cha
     if name == "decisions.jsonl":
         again = tmp_path / "again"
         job = lambda world: train(world, whole / "parts.h5", again, log=run / name)  # noqa: E731
-        refused(lambda: on_threads(2, job), str(run / name), sentence, "no decisions.jsonl of a run")
+        refused(lambda: on_threads(2, job), str(run / name), sentence, "needs the decisions.jsonl of a run")
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -313,7 +313,7 @@ def test_a_run_is_not_overwritten_and_another_model_is_not_resumed(train, tmp_pa
     result = train("--epochs", 4, "--resume", "--hidden", 8)
     assert len(errors_in(result)) == 1
     assert "another model" in result.stderr
-    assert "hidden 16, this run 8" in result.stderr
+    assert "hidden 16, this run has 8" in result.stderr
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -294,7 +294,7 @@ def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path
     again = ["train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
     result = mpi_ranks(2).command(*again, check=False)
     assert result.returncode != 0
-    assert "it has label_inputs True, this run False" in result.stderr
+    assert "it has label_inputs True, this run has False" in result.stderr
 
 
 def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):

@@ -198,7 +198,7 @@ def test_pairs_with_a_header_that_python_cannot_parse(tmp_path):
 def test_a_file_without_pairs_is_one_sentence(tmp_path, recwarn, content):
     path = tmp_path / "pairs.txt"
     path.write_text(content)
-    with pytest.raises(HpcgnnError, match=f"{path} must hold two ids a line"):
+    with pytest.raises(HpcgnnError, match=f"{path} must hold two node ids in each line"):
         read_pairs(one_rank(), path)
     assert not recwarn.list
 

@@ -45,7 +45,7 @@ REFUSED = [
     (DELTA | {"dropout": 0.0, "bits": "adaqp"}, "and --bits other than adaqp and pipeqs, which decide by rows and not by "),
     (DELTA | {"dropout": 0.0, "bits": "pipeqs"}, "which decide by rows and not by differences"),
     (DELTA | {"dropout": 0.0, "bits": "32"}, "choose --bits 16 or fewer"),
-    (DELTA | {"dropout": 0.0, "eval_precision": "training"}, "an evaluation sends no differences"),
+    (DELTA | {"dropout": 0.0, "eval_precision": "training"}, "evaluations send no differences"),
     ({"task": "link", "label_propagation": 0.5}, "--label-propagation cannot be used with --task link"),
     ({"task": "link", "metric": "accuracy"}, "with --task link, not 'accuracy'"),
     ({"metric": "hits@10"}, "with --task node, not 'hits@10'"),
