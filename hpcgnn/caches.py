@@ -22,13 +22,14 @@ def check() -> None:
     ``TMPDIR`` is not a folder."""
     temporary = Path(os.environ.get(_TEMPORARY, ""))
     if temporary.exists() and not temporary.is_dir():
-        raise HpcgnnError(f"{_TEMPORARY} is {temporary}, which is no folder: name one for temporary files, or unset it")
+        raise HpcgnnError(
+            f"{_TEMPORARY} is {temporary}, which is not a folder: set it to a folder for temporary files, or unset it"
+        )
     for variable in _VARIABLES:
         folder = os.environ.get(variable, "")
         if folder and (problem := _problem(Path(folder))):
             raise HpcgnnError(
-                f"{variable} is {folder}, {problem}, and compiled code that lies there is run: name a folder that only you can"
-                " write"
+                f"{variable} is {folder}, {problem}, and compiled code in it is run: set it to a folder that only you can write"
             )
 
 

@@ -285,7 +285,7 @@ class LocalGraph:
                     self.path, f"its plan sends other rows from part {sender} to part {world.rank} than it receives"
                 )
             if edges != self.indices.size:
-                raise damaged(self.path, f"its plan has {edges} edges for the {self.indices.size} of part {world.rank}")
+                raise damaged(self.path, f"its plan has {edges} edges, but part {world.rank} has {self.indices.size}")
 
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
@@ -389,7 +389,7 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
     other = np.flatnonzero(found[:, 0] != found[0, 0])
     if other.size:
         raise HpcgnnError(
-            f"ranks 0 and {other[0]} read different files as {path}: give each node the same one", agreed=True
+            f"ranks 0 and {other[0]} read different files as {path}: give all nodes the same file", agreed=True
         )
     held, wanted = found[:, 1:].sum(axis=0)
     if held != wanted:

@@ -136,7 +136,7 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)  # msgspec's parser refuses NaN and infinity, which json.dumps writes
     except (ValueError, RecursionError) as error:
-        raise HpcgnnError(f"{where}: it is no JSON ({error})") from error
+        raise HpcgnnError(f"{where}: it is not JSON ({error})") from error
 
 
 @cache

@@ -136,7 +136,7 @@ def _check_replaceable(path: Path, target: Path, force: bool, inputs: Iterable[s
     if target.is_dir():
         raise HpcgnnError(f"cannot write {path}: it is a folder")
     if not target.is_file():
-        raise HpcgnnError(f"cannot write {path}: it is a device, a pipe or a socket, and never replaced")
+        raise HpcgnnError(f"cannot write {path}: it is a device, a pipe or a socket, which are never replaced")
     if any(_is_same(target, Path(each)) for each in inputs):
         raise HpcgnnError(f"{path} is an input of this command, and is not replaced: choose another name")
     if not force:

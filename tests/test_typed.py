@@ -63,7 +63,7 @@ def test_lines_are_named_by_their_number(tmp_path):
         read_lines(path, Line)
     for wrong in ("[" * 100_000, "{", "\x00"):
         path.write_text(f'{{"epoch": 0}}\n{wrong}\n')
-        with pytest.raises(HpcgnnError, match="lines, line 2: it is no JSON"):
+        with pytest.raises(HpcgnnError, match="lines, line 2: it is not JSON"):
             read_lines(path, Line)
     path.write_text('{"epoch": 0, "more": [1]}\n{"epoch": 1}\n{"epo')
     assert read_lines(path, Line) == [{"epoch": 0, "more": [1]}, {"epoch": 1}], "a killed run leaves half a line"

@@ -53,7 +53,7 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
     shared = _most_shared(nodes, identities)
     if shared.size > ranks_per_gpu:
         raise HpcgnnError(
-            f"ranks {', '.join(map(str, shared))} would share one GPU: start one rank a GPU, or allow it with "
+            f"ranks {', '.join(map(str, shared))} would share one GPU: start one rank for each GPU, or allow it with "
             f"--ranks-per-gpu {shared.size}",
             agreed=True,
         )
@@ -79,7 +79,7 @@ def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus
         return 0, None
     if count * ranks_per_gpu < on_node:
         return 0, (
-            f"its node has {on_node} ranks for {count} GPUs: start one rank a GPU, or let them share with "
+            f"its node has {on_node} ranks for {count} GPUs: start one rank for each GPU, or let them share with "
             f"--ranks-per-gpu {math.ceil(on_node / count)}"
         )
     return local if count >= on_node else local * count // on_node, None

@@ -63,8 +63,8 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
     with together(world, "choose how messages leave the device"):
         if choice == "on" and kind != "cpu" and not takes:
             raise HpcgnnError(
-                f"--gpu-mpi on needs an MPI library that takes memory of {device.where}, and {world.library} says that it does "
-                "not: load one that does, or leave it to --gpu-mpi auto, which goes through memory of the host"
+                f"--gpu-mpi on needs an MPI library that takes memory of {device.where}, but {world.library} says that it does "
+                "not: load one that does, or use --gpu-mpi auto, which copies messages through memory of the host"
             )
     said = np.array([kind != "cpu", kind != "cpu" and not takes])
     some_device, some_stage = world.allreduce(said.astype(np.int64), "max").tolist()
@@ -76,8 +76,8 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
         return direct
     if choice == "on" and not some_stage:
         raise HpcgnnError(
-            f"--gpu-mpi on was asked for, but {world.library} does not move memory of {device.where} as it says: load another "
-            "one, or take --gpu-mpi off",
+            f"--gpu-mpi on was asked for, but {world.library} does not move memory of {device.where} correctly: load another "
+            "one, or pass --gpu-mpi off",
             agreed=True,
         )
     return DeviceTransport(world, device, channel, stages=kind != "cpu", pieces_of=PIECE_BYTES)

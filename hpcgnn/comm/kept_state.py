@@ -99,7 +99,9 @@ def _rows_of(slot: _PlainSlot, counts: Mapping[ExchangeId, RowCounts], where: st
 
 def _check_rows(rows: torch.Tensor, count: int, width: int, where: str) -> None:
     if tuple(rows.shape) != (count, width) or not rows.is_floating_point():
-        raise HpcgnnError(f"{where} are {tuple(rows.shape)} {rows.dtype}, where ({count}, {width}) numbers travel")
+        raise HpcgnnError(
+            f"{where} are {rows.dtype} of shape {tuple(rows.shape)}, but the exchange needs numbers of shape ({count}, {width})"
+        )
 
 
 def _check_message(content: dict[str, Any], count: int, width: int, where: str) -> None:
@@ -115,16 +117,16 @@ def _check_message(content: dict[str, Any], count: int, width: int, where: str) 
         if bits not in MESSAGE_BITS or any(
             each.dtype != torch.int64 or each.shape != rows.shape[:1] for each in places
         ):
-            raise HpcgnnError(f"{where} say in another way than in numbers of rows where each is")
+            raise HpcgnnError(f"{where} do not have the positions of rows as whole numbers")
         _check_range(rows, count, where)
         _check_range(payload_at, packed.bytes.numel() - payload_bytes(width, bits) + 1, where)
         if bits in QUANTIZED_BITS:
             _check_range(params_at, packed.bytes.numel() - PARAMS_BYTES + 1, where)
         seen.index_add_(0, rows, torch.ones_like(rows))
     if bool((seen != 1).any()):
-        raise HpcgnnError(f"{where} are not {count} rows, each once")
+        raise HpcgnnError(f"{where} do not have each of {count} rows once")
 
 
 def _check_range(places: torch.Tensor, end: int, where: str) -> None:
     if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < end:
-        raise HpcgnnError(f"{where} have a place that is not in the message")
+        raise HpcgnnError(f"{where} have a position outside of the message")

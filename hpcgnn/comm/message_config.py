@@ -71,11 +71,11 @@ class MessageConfig(Checked):
     )
 
     def check(self) -> None:
-        """Raise HpcgnnError for settings that do not exist or do not go together."""
+        """Raise HpcgnnError for settings that do not exist or cannot be combined."""
         super().check()
         if self.message_coding == "delta" and self.bits == 32:
             raise WrongValueError(
-                "message_coding delta compensates for what few bits lose: choose --bits 16 or fewer with it"
+                "message_coding delta compensates for rounding errors: choose --bits 16 or fewer with it"
             )
         if self.message_coding == "delta" and self.eval_precision == "training":
-            raise WrongValueError("an evaluation sends no differences: leave --eval-precision float32 with delta")
+            raise WrongValueError("evaluations send no differences: keep --eval-precision float32 with delta")

@@ -175,7 +175,9 @@ class Messages:
             RuntimeError: where another exchange has not been waited for, because its rows would be overwritten.
         """
         if self._under_way is not None:
-            raise RuntimeError(f"{name} cannot travel before those under way, {self._under_way}, were waited for")
+            raise RuntimeError(
+                f"{name} cannot be exchanged before {self._under_way}, which are under way, were waited for"
+            )
         self._under_way = name
 
     def vacate(self) -> None:

@@ -34,9 +34,9 @@ def check_not_alone(size: int, library: str) -> None:
         return
     name, ranks = next(iter(told.items()))
     raise HpcgnnError(
-        f"the launcher has started {ranks} ranks ({name}), but in each of them MPI knows of that one alone: it is the launcher "
-        f"of another MPI than the one that mpi4py has loaded ({library}): use `hpcgnn launch -n {ranks}`, or the mpiexec of that "
-        f"library; or set {_ALONE}=1 where each is to be a job of its own"
+        f"the launcher has started {ranks} ranks ({name}), but in each of them MPI sees only that rank, because the launcher "
+        f"belongs to another MPI than the one that mpi4py has loaded ({library}): use `hpcgnn launch -n {ranks}`, or the mpiexec "
+        f"of that library; or set {_ALONE}=1 if each process is to be a separate job"
     )
 
 
@@ -58,6 +58,6 @@ def check_alike(world: W) -> W:
     with together(world, "compare versions"):
         if mine != first:
             raise HpcgnnError(
-                f"rank {world.rank} runs {mine}, and rank 0 {first}: install one version of both on all nodes"
+                f"rank {world.rank} runs {mine}, but rank 0 runs {first}: install one version of both on all nodes"
             )
     return world

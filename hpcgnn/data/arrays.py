@@ -30,9 +30,9 @@ def feature_array(x: Any, num_nodes: int, where: str) -> Any:
     else:
         x = np.asarray(x)
         if x.dtype.kind not in "biuf":
-            raise HpcgnnError(f"{where}: x has dtype {x.dtype}, it should be numbers")
+            raise HpcgnnError(f"{where}: x has dtype {x.dtype}, but it should be numbers")
     if x.ndim != 2 or x.shape[0] != num_nodes:
-        raise HpcgnnError(f"{where}: x has shape {x.shape}, it should be ({num_nodes}, F), a row for each node")
+        raise HpcgnnError(f"{where}: x has shape {x.shape}, but it should be ({num_nodes}, F), a row for each node")
     return x if sp.issparse(x) or x.dtype == np.float16 else as_float32(x)
 
 
@@ -54,7 +54,7 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
     if columns > max(_ALWAYS_COLUMNS, _COLUMNS_PER_VALUE * data.size):
         raise HpcgnnError(
             f"{where}: x_shape has {columns:,} columns for {data.size:,} values, of which the largest is in column "
-            f"{indices.max() if indices.size else -1}: leave out the columns that hold nothing"
+            f"{indices.max() if indices.size else -1}: leave out the empty columns"
         )
     return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
 
@@ -62,7 +62,9 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
 def _two_sizes(shape: Any, where: str) -> tuple[int, int]:
     sizes = np.asarray(shape)
     if sizes.size != 2 or sizes.dtype.kind not in "iu" or sizes.min() < 0:
-        raise HpcgnnError(f"{where}: x_shape is {sizes.dtype} of shape {sizes.shape}, it should be two whole numbers")
+        raise HpcgnnError(
+            f"{where}: x_shape is {sizes.dtype} of shape {sizes.shape}, but it should be two whole numbers"
+        )
     rows, columns = sizes.reshape(-1).tolist()
     return rows, columns
 
@@ -79,7 +81,7 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
         y = y[:, 0]
     if y.ndim not in (1, 2) or y.shape[0] != num_nodes or y.dtype.kind not in "biuf":
         raise HpcgnnError(
-            f"{where}: y is {y.dtype} of shape {y.shape}, it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
+            f"{where}: y is {y.dtype} of shape {y.shape}, but it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
         )
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
@@ -112,7 +114,7 @@ def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
     is_number = mask.shape == (num_nodes,) and mask.dtype.kind in "biuf"
     if not is_number or not (mask.dtype == np.bool_ or np.isin(mask, (0, 1)).all()):
         raise HpcgnnError(
-            f"{where}: {name} is {mask.dtype} of shape {mask.shape}, it should be bool of shape ({num_nodes},)"
+            f"{where}: {name} is {mask.dtype} of shape {mask.shape}, but it should be bool of shape ({num_nodes},)"
         )
     return mask.astype(np.bool_)
 

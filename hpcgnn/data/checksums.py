@@ -70,7 +70,7 @@ def stored(
         if table[rows.index(name), 1:].any():
             raise h5.damaged(source.path, f"{group.name} has more than one checksum of {name}, which is not in slabs")
     if h5.attribute(group, _ATTRIBUTES, int) != of_attributes(attributes):
-        raise h5.damaged(source.path, f"the checksum of the attributes of {group.name} is not that of what was written")
+        raise h5.damaged(source.path, f"the checksum of the attributes of {group.name} does not match them")
     return dict(zip(rows, table, strict=True))
 
 

@@ -145,7 +145,8 @@ def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, prog
     if info.both_ways and not edges.symmetric:
         edges.close()
         raise HpcgnnError(
-            f"{where} has an edge at one of its ends only, or with another weight there: the format wants both"
+            f"{where} has an edge at one of its ends only, or with another weight there: list each edge at both ends, with the "
+            "same weight"
         )
     return edges
 

@@ -70,7 +70,7 @@ def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, 
         )
     if num_nodes > _LARGEST_WIDTH:
         raise HpcgnnError(
-            f"--features onehot makes a column a node, and {num_nodes:,} columns are too many: use random:D"
+            f"--features onehot makes a column for each node, and {num_nodes:,} columns are too many: use random:D"
         )
     return Features(num_nodes, num_nodes, lambda first, last: _one_hot(np.arange(first, last), num_nodes))
 

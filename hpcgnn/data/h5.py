@@ -164,7 +164,7 @@ DAMAGE = (
 
 def damaged(path: str | Path, what: str) -> HpcgnnError:
     """The error for a file whose contents are wrong or contradict each other. what: a phrase about them."""
-    return HpcgnnError(f"{path} is damaged ({what}): make it anew")
+    return HpcgnnError(f"{path} is damaged ({what}): create it again")
 
 
 def _first_line(error: Exception) -> str:
@@ -212,14 +212,14 @@ def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, .
     with reading(path, "its format"):
         found = file.attrs.get("format")
     if not isinstance(found, str):
-        raise HpcgnnError(f"{path} is HDF5, but no {kind} file")
+        raise HpcgnnError(f"{path} is HDF5, but not a {kind} file")
     if found != kind:
-        raise HpcgnnError(f"{path} is a {found} file where {_MADE_BY.get(kind, kind)} is wanted")
+        raise HpcgnnError(f"{path} is a {found} file, but {_MADE_BY.get(kind, kind)} is needed")
     version = attribute(file, "version", int)
     if version not in versions:
         readable = " and ".join(map(str, versions))
-        advice = "update hpcgnn" if version > max(versions) else "make it anew"
-        raise HpcgnnError(f"{path} has {kind} version {version}, this hpcgnn reads version {readable}: {advice}")
+        advice = "update hpcgnn" if version > max(versions) else "create it again"
+        raise HpcgnnError(f"{path} has {kind} version {version}, but this hpcgnn reads version {readable}: {advice}")
     if not attribute(file, "uuid", str):
         raise HpcgnnError(f"{path} has no uuid: it was not written by hpcgnn")
 
@@ -233,7 +233,7 @@ def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
     if type(found) is not kind:
         raise damaged(item.file.filename, f"attribute {name} of {item.name} is {_shown(value)}, not {_KINDS[kind]}")
     if isinstance(found, str) and not _is_unicode(found):
-        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {ascii(found)[:40]}, which is no UTF-8")
+        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {ascii(found)[:40]}, which is not UTF-8")
     return found
 
 

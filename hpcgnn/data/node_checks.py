@@ -41,7 +41,7 @@ class NodeChecker:
         if y.ndim == 1 and y.size and y.min() < -1:
             bad = int(np.flatnonzero(y < -1)[0])
             raise HpcgnnError(
-                f"{self._where}: y of node {first + bad} is {y[bad]}: classes count from 0, -1 means no label"
+                f"{self._where}: y of node {first + bad} is {y[bad]}: classes count from 0, and -1 means no label"
             )
         self._in_graph += self._per_class(y)
 
@@ -51,9 +51,7 @@ class NodeChecker:
         if np.any(total > 1):
             node = int(np.flatnonzero(total > 1)[0])
             names = " and ".join(name for name, mask in masks.items() if mask[node])
-            raise HpcgnnError(
-                f"{self._where}: node {first + node} is in {names}: a node belongs to one of them at most"
-            )
+            raise HpcgnnError(f"{self._where}: node {first + node} is in {names}: a node can be in only one of them")
         if y is None:
             raise HpcgnnError(f"{self._where} has masks but no labels: masks say which labels are for training")
         has_label = labelled(y)

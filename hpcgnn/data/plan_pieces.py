@@ -117,7 +117,7 @@ class Piece:
             offsets = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
             known = (header["magic"], header["uuid"], header["strategy"]) == (_MAGIC, uuid.encode(), strategy.encode())
             if not known or min(sizes) < 0 or os.fstat(descriptor).st_size != offsets[-1]:
-                raise HpcgnnError(f"{path} is no whole piece of this plan: remove it")
+                raise HpcgnnError(f"{path} is not a complete piece of this plan: remove it")
         except BaseException:
             os.close(descriptor)
             raise
@@ -134,7 +134,7 @@ class Piece:
         last = self.lengths[name] if last is None else last
         out = np.empty(last - first, ARRAYS[name])
         if _filled(out.view(np.uint8), self.descriptor, self.offsets[name] + first * out.itemsize) < out.nbytes:
-            raise HpcgnnError(f"{self.path} was cut off while it was read: start anew")
+            raise HpcgnnError(f"{self.path} was truncated while it was read: start again")
         return out
 
     def has_its_checksum(self) -> bool:

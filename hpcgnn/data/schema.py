@@ -94,7 +94,7 @@ class GraphMeta:
             raise ValueError(f"x_dtype is {values['x_dtype']!r}")
         values["provenance"] = json.loads(values["provenance"])
         if not isinstance(values["provenance"], dict):
-            raise ValueError("provenance is no JSON object")
+            raise ValueError("provenance is not a JSON object")
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
         return cls(**values)
 

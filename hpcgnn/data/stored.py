@@ -43,7 +43,7 @@ class ByteSource:
             with _one_sentence(self.path):
                 count = os.preadv(self._descriptor, [view], position)
             if count == 0:
-                raise HpcgnnError(f"{self.path} was cut off while it was read: make it anew")
+                raise HpcgnnError(f"{self.path} was truncated while it was read: create it again")
             view, position = view[count:], position + count
 
     def close(self) -> None:
@@ -75,11 +75,11 @@ class StoredArray:
             shape, stored_type, layout = dataset.shape, dataset.id.get_type(), dataset.id.get_create_plist()
             expected_type = h5py.h5t.py_create(rule.dtype, logical=True)
             if not stored_type.equal(expected_type):
-                raise h5.damaged(path, f"{name} holds {_kind(dataset)}, it should be {rule.dtype}")
+                raise h5.damaged(path, f"{name} holds {_kind(dataset)}, but it should be {rule.dtype}")
             if shape != rule.shape:
-                raise h5.damaged(path, f"{name} has shape {shape}, it should be {rule.shape}")
+                raise h5.damaged(path, f"{name} has shape {shape}, but it should be {rule.shape}")
             if layout.get_layout() != h5py.h5d.CONTIGUOUS or layout.get_external_count():
-                raise h5.damaged(path, f"{name} is not one piece of this file: no chunks, filters, views, other files")
+                raise h5.damaged(path, f"{name} is not stored in one piece of this file, as every dataset of hpcgnn is")
             self._offset = dataset.id.get_offset()
         self._row_bytes = rule.dtype.itemsize * rule.row_size
         num_bytes = self._row_bytes * rule.shape[0]
@@ -134,7 +134,7 @@ def look(
         if expected is not None:
             digest.update(piece.data)
     if expected is not None and digest.intdigest() != expected:
-        raise h5.damaged(array.path, f"the checksum of {array.name}{where} is not that of what was written")
+        raise h5.damaged(array.path, f"the checksum of {array.name}{where} does not match its content")
 
 
 def _kind(dataset: h5py.Dataset) -> str:

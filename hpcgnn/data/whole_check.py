@@ -116,4 +116,4 @@ def _edges_of(part: int, plan: AggregationPlan[SparseMatrix]) -> Iterable[tuple[
 
 
 def _wrong_count(parts: PartsFile, strategy: str, counted: int, edges: int, part: int) -> HpcgnnError:
-    return h5.damaged(parts.path, f"plan/{strategy} has {counted} edges for the {edges} of part {part}")
+    return h5.damaged(parts.path, f"plan/{strategy} has {counted} edges, but part {part} has {edges}")

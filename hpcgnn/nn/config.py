@@ -91,7 +91,7 @@ def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
     begins = isinstance(config, ModelConfig) and MODELS[config.model].begins_with_exchange
     reasons = {
         f"{config.model} does not begin with one": not begins,
-        "dropout of the features draws them anew in each epoch (--input-dropout)": config.input_dropout > 0,
+        "dropout changes the features in each epoch (--input-dropout)": config.input_dropout > 0,
         "labels are added to the features (--label-propagation)": config.label_inputs,
     }
     for reason, applies in reasons.items():

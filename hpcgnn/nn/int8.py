@@ -339,7 +339,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
     products, sums = world.allreduce(mine, "min", "what is done in 8-bit integers").tolist()
     made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)
     if world.rank == 0 and not made.is_useful:
-        _LOG.warning("8-bit integers are not faster than float32 here: all is computed in float32")
+        _LOG.warning("8-bit integers are not faster than float32 here: everything is computed in float32")
     elif world.rank == 0:
         _LOG.info("int8: faster, and so done in 8-bit integers, are %s", " and ".join(str(made.uses).split()))
     return made

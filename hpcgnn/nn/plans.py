@@ -66,7 +66,7 @@ def plan_of(
         if messages.config.node_aware == "on":
             raise
         if world.rank == 0:
-            _LOG.warning("every pair of ranks has messages of its own: %s", problem)
+            _LOG.warning("ranks exchange messages in pairs, and not node by node: %s", problem)
         for memory in memories:
             memory.free()
         return graph.plan(strategy, weighted=weighted), None
@@ -91,8 +91,8 @@ def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sen
     total = int(world.allreduce(np.array([sent]))[0])
     if world.rank == 0:
         _LOG.warning(
-            "%s was partitioned for nodes of %d consecutive ranks, and ranks are placed otherwise: %s rows travel between nodes "
-            "for each aggregation, and %s would (place ranks in blocks, for instance srun --distribution=block or mpirun "
+            "%s was partitioned for nodes of %d consecutive ranks, but ranks are placed otherwise: %s rows travel between nodes "
+            "in each aggregation, instead of %s (place ranks in blocks, for instance by srun --distribution=block or mpirun "
             "--map-by core)",
             graph.path, per_node, f"{total:,}", f"{least:,}",
         )  # fmt: skip

@@ -196,11 +196,11 @@ def _claim(
     key = json.loads(json.dumps(key))
     left = _read(folder / "key.json") or {}
     if left.get("key") == key and not force:
-        _LOG.warning("continuing what a run that was stopped has left in %s", folder)
+        _LOG.warning("continuing the stopped run whose work is in %s", folder)
         return str(folder), left["uuid"], True
     if not is_new:
         _LOG.warning(
-            "removing %s, left by a run %s", folder, "that --force replaces" if force else "of other arguments"
+            "removing %s, left by a run %s", folder, "that --force replaces" if force else "with other arguments"
         )
         for entry in folder.iterdir():
             if entry.name != "lock":
@@ -227,8 +227,8 @@ def _check_owner(folder: Path, path: Path) -> None:
     is_anothers = around.st_mode & stat.S_IWOTH and found.st_uid not in (os.geteuid(), around.st_uid)
     if is_anothers or not stat.S_ISDIR(found.st_mode):
         raise HpcgnnError(
-            f"cannot write {path}: {folder}, where runs that are stopped leave their work, is another user's or no folder: "
-            "remove it, or choose another name"
+            f"cannot write {path}: {folder}, the place for the work of stopped runs, belongs to another user or is not a "
+            "folder: remove it, or choose another name"
         )
 
 
@@ -243,7 +243,11 @@ def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
     except BlockingIOError as error:
         raise HpcgnnError(f"another process is writing {path}: wait until it ends, or choose another name") from error
     except OSError as error:
-        _LOG.warning("nothing keeps another process from writing %s beside this one: %s", path, error.strerror)
+        _LOG.warning(
+            "another process could write %s at the same time, because its folder cannot be locked: %s",
+            path,
+            error.strerror,
+        )
 
 
 def _release(lock: IO[str]) -> None:

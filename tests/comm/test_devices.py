@@ -105,8 +105,8 @@ def test_the_same_gpu_of_two_nodes_is_not_one():
 def test_more_ranks_than_gpus_must_be_allowed():
     said = one_sentence(chosen("cuda", ranks=5, seen=lambda rank: FakeGpus(FOUR[:2])))
     assert said == (
-        "--device cuda was asked for on rank 0, but its node has 5 ranks for 2 GPUs: start one rank a GPU, or let them share "
-        "with --ranks-per-gpu 3"
+        "--device cuda was asked for on rank 0, but its node has 5 ranks for 2 GPUs: start one rank for each GPU, or let them "
+        "share with --ranks-per-gpu 3"
     )
     shared = chosen("cuda", ranks=5, seen=lambda rank: FakeGpus(FOUR[:2]), ranks_per_gpu=3)
     assert shared == ["cuda:0"] * 3 + ["cuda:1"] * 2
@@ -123,7 +123,7 @@ def test_ranks_that_may_share_spread_over_all_gpus():
 
 def test_a_gpu_that_several_ranks_would_take_is_refused():
     said = one_sentence(chosen("cuda:0", ranks=3, nodes=["x", "y", "x"]))
-    assert said == "ranks 0, 2 would share one GPU: start one rank a GPU, or allow it with --ranks-per-gpu 2"
+    assert said == "ranks 0, 2 would share one GPU: start one rank for each GPU, or allow it with --ranks-per-gpu 2"
     assert chosen("cuda:0", ranks=3, nodes=["x", "y", "x"], ranks_per_gpu=2) == ["cuda:0"] * 3
 
 

@@ -90,4 +90,4 @@ def test_ranks_that_are_not_alike_all_say_so() -> None:
     assert answers == [answers[0]] * 3
     sentence, agreed = answers[0]
     assert agreed
-    assert sentence.startswith(f"rank 1 runs hpcgnn {startup.__version__} on MPI 2, and rank 0 hpcgnn")
+    assert sentence.startswith(f"rank 1 runs hpcgnn {startup.__version__} on MPI 2, but rank 0 runs hpcgnn")

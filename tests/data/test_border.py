@@ -395,7 +395,7 @@ def test_text_that_is_no_unicode_is_refused(path: Path, name: str) -> None:
         del file.attrs[name]
         file.attrs.create(name, b"\xff{}", dtype=h5py.string_dtype("utf-8"))
         assert file.attrs[name] == "\udcff{}"
-    assert f"attribute {name} of / is '\\udcff{{}}', which is no UTF-8" in sentence_of(path)
+    assert f"attribute {name} of / is '\\udcff{{}}', which is not UTF-8" in sentence_of(path)
 
 
 def test_attributes_that_hdf5_cannot_read_are_a_sentence(path: Path) -> None:

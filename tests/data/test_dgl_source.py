@@ -65,17 +65,17 @@ def test_one_of_several_graphs_and_types_that_numpy_has_not(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("two", "holds 2 graphs, hpcgnn trains on one: say which with .graph=K"),
-        ("two?graph=2", "graph=2 is asked for, but there are 2, counted from 0"),
+        ("two", "holds 2 graphs, but hpcgnn trains on one: choose it with .graph=K"),
+        ("two?graph=2", "graph=2 was given, but there are 2, counted from 0"),
         (
             "kinds",
-            "no plain graph .it has the kinds of nodes item, user, and of edges buys.: hpcgnn trains on one kind",
+            "not a plain graph .it has the kinds of nodes item, user, and of edges buys.: hpcgnn trains on graphs with one kind",
         ),
         ("coo?x=features", "has no values named 'features'; it has feat, label, test_mask, train_mask, val_mask"),
         ("coo?weight=no", "has no values named 'no'; it has ends, w"),
-        ("coo?split=2", "split=2 is asked for, but there are 2"),
+        ("coo?split=2", "split=2 was given, but there are 2"),
         ("coo?weight=ends", "edge_weight should hold one number for each of the 30 edges"),
-        ("coo?nodes=11", "nodes=11 is asked for, but there are 10"),
+        ("coo?nodes=11", "nodes=11 was given, but there are 10"),
         ("coo?rows=1", "dgl has no option 'rows'"),
     ],
 )

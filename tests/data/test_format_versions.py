@@ -81,7 +81,7 @@ def test_files_of_a_later_version_say_to_update(name: str, tmp_path: Path) -> No
     with pytest.raises(HpcgnnError, match=r"version 99.*update hpcgnn"):
         looked_at(path)
     of_version(0, path)
-    with pytest.raises(HpcgnnError, match="version 0, this hpcgnn reads") as error:
+    with pytest.raises(HpcgnnError, match="version 0, but this hpcgnn reads") as error:
         looked_at(path)
     assert "update" not in str(error.value)
 

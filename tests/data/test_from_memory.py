@@ -137,7 +137,7 @@ def test_a_graph_of_edges_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"edge_index": None}, "the PyG graph is no plain graph .it has no edge_index"),
+        ({"edge_index": None}, "the PyG graph is not a plain graph .it has no edge_index"),
         ({"edge_index": torch.rand(2, 3)}, "edge_index is float32"),
         ({"edge_index": torch.tensor([[0, 9], [1, 0]]), "edge_weight": None}, "node ids run from 0 to 5"),
         ({"edge_index": torch.eye(3).to_sparse()}, "edge_index is a sparse tensor"),
@@ -146,7 +146,7 @@ def test_a_graph_of_edges_alone(tmp_path: Path) -> None:
         ({"x": torch.ones(6, 3, 2)}, r"x has shape \(6, 3, 2\)"),
         ({"x": "words"}, "x has dtype"),
         ({"y": torch.rand(6)}, "labels should be whole numbers"),
-        ({"num_nodes": 2.5}, "num_nodes is 2.5, it should be a whole number"),
+        ({"num_nodes": 2.5}, "num_nodes is 2.5, but it should be a whole number"),
         ({"train_mask": torch.ones(6, 2, 2)}, r"train_mask has shape torch.Size|train_mask has shape \(6, 2, 2\)"),
         ({"val_mask": torch.tensor([1, 0, 0, 1, 0, 0]).bool()}, "node 0 is in train_mask and val_mask"),
     ],
@@ -158,7 +158,7 @@ def test_what_pyg_data_may_not_be(tmp_path: Path, changes: dict[str, Any], sente
 
 
 def test_a_split_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(HpcgnnError, match="split=1 is asked for, but there are 1"):
+    with pytest.raises(HpcgnnError, match="split=1 was given, but there are 1"):
         hpcgnn.from_pyg(SimpleNamespace(**directed()), tmp_path / "g.h5", mask_column=1)
     with pytest.raises(HpcgnnError, match="mask_column must be a whole number"):
         hpcgnn.from_pyg(SimpleNamespace(**directed()), tmp_path / "g.h5", mask_column=-1)
@@ -168,7 +168,7 @@ def test_several_kinds_of_nodes_are_no_plain_graph(tmp_path: Path) -> None:
     data = require_module("torch_geometric.data").HeteroData()
     data["a"].x = torch.ones(2, 1)
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(HpcgnnError, match="no plain graph"):
+    with pytest.raises(HpcgnnError, match="not a plain graph"):
         hpcgnn.from_pyg(data, tmp_path / "g.h5")
 
 
@@ -240,18 +240,18 @@ def test_networkx_of_edges_alone(tmp_path: Path) -> None:
     ("change", "settings", "sentence"),
     [
         (lambda n: n["a"].pop("x"), {}, "node 'a' has no attribute 'x': give all nodes one, or none"),
-        (lambda n: n["a"].update(x="big"), {}, "x of node 'a' is 'big', it should be a number or a row of numbers"),
+        (lambda n: n["a"].update(x="big"), {}, "x of node 'a' is 'big', but it should be a number or a row of numbers"),
         (lambda n: n["b"].update(x=[1, 2, 3]), {}, "x of node 'b' has 3 values, that of the first node has 2"),
         (lambda n: n["b"].update(y="red"), {}, "the label 'red' should be a whole number"),
-        (lambda n: n["b"].update(y=[1, 0]), {}, "labels are of several widths"),
+        (lambda n: n["b"].update(y=[1, 0]), {}, "labels have different widths"),
         (lambda n: n["b"].update(y=0.5), {}, "y holds 0.5"),
-        (lambda n: n["b"].update(train="yes"), {}, "train of node 'b' is 'yes', it should be True or False"),
-        (lambda n: None, {"x": "age"}, "no node has an attribute 'age', which is to be a feature"),
-        (lambda n: None, {"y": "age"}, "no node has an attribute 'age', which is to be its label"),
+        (lambda n: n["b"].update(train="yes"), {}, "train of node 'b' is 'yes', but it should be True or False"),
+        (lambda n: None, {"x": "age"}, "no node has the attribute 'age', which should be a feature"),
+        (lambda n: None, {"y": "age"}, "no node has the attribute 'age', which should be its label"),
         (lambda n: None, {"y": 3}, "y must be str"),
         (lambda n: None, {"x": []}, "x must be the name of an attribute, or a list of names"),
         (lambda n: None, {"x": ["x", 3]}, "x must be the name of an attribute, or a list of names"),
-        (lambda n: None, {"weight": "age"}, "no edge has an attribute 'age', which is to be its weight"),
+        (lambda n: None, {"weight": "age"}, "no edge has the attribute 'age', which should be its weight"),
     ],
 )
 def test_what_attributes_may_not_be(tmp_path: Path, change: Any, settings: dict[str, Any], sentence: str) -> None:
@@ -265,7 +265,7 @@ def test_what_attributes_may_not_be(tmp_path: Path, change: Any, settings: dict[
 def test_what_weights_may_not_be(tmp_path: Path) -> None:
     graph = small_networkx()
     graph.edges["c", "a"]["weight"] = "heavy"
-    with pytest.raises(HpcgnnError, match="weight of edge 'c' -> 'a' is 'heavy', it should be a number"):
+    with pytest.raises(HpcgnnError, match="weight of edge 'c' -> 'a' is 'heavy', but it should be a number"):
         hpcgnn.from_networkx(graph, tmp_path / "g.h5")
     with pytest.raises(HpcgnnError, match=r"graph must be a networkx graph, not dict"):
         hpcgnn.from_networkx({}, tmp_path / "g.h5")

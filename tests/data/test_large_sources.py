@@ -124,15 +124,15 @@ def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path: Path, successors: list[l
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("arcs=", "arcs=1", "one of them is of another graph"),
+        ("arcs=", "arcs=1", "one of the two files belongs to another graph"),
         ("nodes=300", "nodes=x", "nodes=x should be a whole number"),
         ("nodes=300\n", "", "nodes= should be a whole number"),
-        ("nodes=300", "nodes=300000000", "was cut short, or is not that of"),
+        ("nodes=300", "nodes=300000000", "was cut short, or does not belong to"),
         ("nodes=300", "nodes=340", "was cut short"),
         ("zetak=3", "zetak=99", "zetak=99 should be from 1 to 30"),
         ("windowsize=7", "windowsize=9999999", "should be at most"),
         ("compressionflags=", "compressionflags=RESIDUALS_GOLOMB", "code RESIDUALS_GOLOMB"),
-        ("version=0", "endianness=little", "not of a big-endian BVGraph"),
+        ("version=0", "endianness=little", "not describe a big-endian BVGraph"),
     ],
 )
 def test_properties_that_do_not_fit(
@@ -241,12 +241,12 @@ def test_parquet_with_other_names(tmp_path: Path, arcs: np.ndarray) -> None:
 def test_parquet_that_is_wrong(tmp_path: Path, arcs: np.ndarray) -> None:
     path = tmp_path / "edges.parquet"
     write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1].astype(float)})
-    assert "column dst is of double, it should be of whole numbers" in sentence_of(f"parquet:{path}", tmp_path)
+    assert "column dst is of double, but it should be of whole numbers" in sentence_of(f"parquet:{path}", tmp_path)
     write_parquet(path, {"src": [*arcs[1:, 0].tolist(), None], "dst": arcs[:, 1]})
     assert "column src has empty values in row group 7" in sentence_of(f"parquet:{path}", tmp_path)
     write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1]}, compression="snappy")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    assert f"{path} cannot be read as Parquet, at its footer" in sentence_of(f"parquet:{path}", tmp_path)
+    assert f"{path} cannot be read as Parquet at its footer" in sentence_of(f"parquet:{path}", tmp_path)
     path.write_bytes(whole[:2000] + b"\xff" * 900 + whole[2900:])
     assert "at row group" in sentence_of(f"parquet:{path}", tmp_path)

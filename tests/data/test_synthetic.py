@@ -117,9 +117,9 @@ def test_same_bytes_on_every_machine(tmp_path):
         ("sbm:nodes=10,blocks=6", "need at least two nodes each"),
         ("sbm:nodes=100,homophily=2", "homophily=2 should be a number of 0 to 1"),
         ("digits:k=3", "digits has no option 'k'; it takes none"),
-        ("tape:x", "is no source: it starts with one of npz:, pyg:"),
-        ("cora", "is no source"),
-        ("npz:", "is no source: write KIND:NAME"),
+        ("tape:x", "is not a source: a source begins with one of npz:, pyg:"),
+        ("cora", "is not a source"),
+        ("npz:", "is not a source: write KIND:NAME"),
     ],
 )
 def test_bad_specs(tmp_path, text, sentence):

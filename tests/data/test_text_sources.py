@@ -99,7 +99,7 @@ def test_most_nodes_may_be_without_edges_if_the_user_says_so(tmp_path):
     assert converted(f"edgelist:{path}", tmp_path)[0].num_nodes == 80001
     path.write_text("%%MatrixMarket matrix coordinate pattern general\n70000 70000 1\n1 1\n")
     assert converted(f"mtx:{path}?nodes=70000", tmp_path)[0].num_nodes == 70000
-    with pytest.raises(HpcgnnError, match="nodes=5 is asked for, but there are 70,000"):
+    with pytest.raises(HpcgnnError, match="nodes=5 was given, but there are 70,000"):
         converted(f"mtx:{path}?nodes=5", tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_metis_equals_networkx(tmp_path, monkeypatch, fmt, chunk_edges):
         ("", "first line should be"),
         ("2 x\n", "first line should be"),
         ("2 1 7\n2\n1\n", "fmt '7'"),
-        ("2 1\n3\n1\n", "node 1 has neighbour 3, ids run from 1 to 2"),
+        ("2 1\n3\n1\n", "node 1 has neighbour 3, but ids run from 1 to 2"),
         ("2 1\n0\n1\n", "node 1 has neighbour 0"),
         ("2 1\n2\n", "1 node lines with 1 neighbours"),
         ("2 2\n2\n1\n", "announces 2 nodes and 4 neighbours"),
@@ -233,13 +233,13 @@ def test_matrix_market_equals_scipy(tmp_path, field, symmetric):
         ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1.0 2.0\n", "complex coordinate matrix"),
         (
             "%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n",
-            "entry in row 3, column 1: they run from 1 to 2",
+            "entry in row 3, column 1: these run from 1 to 2",
         ),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n0 1 1.0\n", "entry in row 0, column 1"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1,1,1\n", "line 3: '1,1,1' has 1 columns"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1\n", "line 3: '1 1' has 2 columns"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1.5 1\n", "node id '1.5' is not a whole number"),
-        ("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n", "has 1 entries, its second line announces 2"),
+        ("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n", "has 1 entries, but its second line announces 2"),
         (f"%%MatrixMarket matrix coordinate real general\n{10**15} {10**15} {10**15}\n", "converts graphs of 1 to"),
         (f"%%MatrixMarket matrix coordinate real general\n2 2 {10**15}\n1 1 1\n", "has 1 entries"),
         (f"%%MatrixMarket matrix coordinate real general\n{10**9} {10**9} 1\n1 1 1\n", "say .nodes=1000000000 if most"),

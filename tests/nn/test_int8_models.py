@@ -418,7 +418,7 @@ def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch):
 def test_a_user_is_told_that_nothing_is_faster(parts, monkeypatch, caplog):
     monkeypatch.setattr(int8, "measured", lambda *device: Measured(1.05, 0.5))
     assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
-    assert warnings_in(caplog) == ["8-bit integers are not faster than float32 here: all is computed in float32"]
+    assert warnings_in(caplog) == ["8-bit integers are not faster than float32 here: everything is computed in float32"]
 
 
 @pytest.mark.parametrize("bits", [32, 8])

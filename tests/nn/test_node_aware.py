@@ -196,8 +196,8 @@ def test_ranks_placed_otherwise_than_parts_were_made_for_are_told(made, monkeypa
         sent = ThreadPool(6).run(node_aware.rows_that_travel, path, "hybrid", 2)[0]["sent"].sum()
     with PartsFile(path) as parts:
         least = count_between(parts, "hybrid", Placement.in_blocks(6, 2))
-    assert f"nodes of 2 consecutive ranks, and ranks are placed otherwise: {sent:,} rows" in caplog.text
-    assert f"and {least:,} would" in caplog.text
+    assert f"nodes of 2 consecutive ranks, but ranks are placed otherwise: {sent:,} rows" in caplog.text
+    assert f"in each aggregation, instead of {least:,} (" in caplog.text
     caplog.clear()
     monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
     ThreadPool(6).run(node_aware.rows_that_travel, path, "hybrid", 2)
@@ -251,7 +251,7 @@ def test_too_little_shared_memory_is_said_or_done_without(made, monkeypatch, cap
         ThreadPool(4).run(node_aware.losses, path, "on", {})
     with caplog.at_level(logging.WARNING, logger="hpcgnn"):
         found = ThreadPool(4).run(node_aware.losses, path, "auto", {})[0]
-    assert "every pair of ranks has messages of its own" in caplog.text
+    assert "ranks exchange messages in pairs" in caplog.text
     assert found == ThreadPool(4).run(node_aware.losses, path, "off", {})[0]
 
 

@@ -126,7 +126,7 @@ def test_goes_on_after_a_kill(graph, undisturbed, tmp_path, monkeypatch, caplog,
         monkeypatch.setattr(part_order.Reordering, "run", lambda _: pytest.fail("the parts were written again"))
     with caplog.at_level(logging.WARNING, "hpcgnn"):
         report = partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
-    assert sum("continuing what a run that was stopped has left" in each for each in caplog.messages) == 1
+    assert sum("continuing the stopped run whose work is" in each for each in caplog.messages) == 1
     assert report.method == "ldg"
     check_same(path, undisturbed)
 
@@ -260,7 +260,7 @@ def test_work_that_somebody_else_has_left_is_not_used(graph, tmp_path, planted):
         tmp_path.chmod(0o1777)  # as /tmp; in a private or a group's folder, the work of other users may be continued
         folder.mkdir()
         os.chown(folder, 65534, 65534)
-    with pytest.raises(HpcgnnError, match=r"p\.h5\.work.* is another user's or no folder: remove it"):
+    with pytest.raises(HpcgnnError, match=r"p\.h5\.work.* belongs to another user or is not a folder: remove it"):
         partition(MpiWorld(), graph, tmp_path / "p.h5", PartitionOptions(**OPTIONS))
     assert not (tmp_path / "p.h5").exists()
     assert not any(folder.iterdir())

@@ -33,7 +33,9 @@ def open_source(text: str, folder: Path) -> Source:
     spec = parse_spec(text)
     openers = _openers()
     if spec.kind not in openers:
-        raise HpcgnnError(f"{text!r} is no source: it starts with one of {', '.join(f'{kind}:' for kind in openers)}")
+        raise HpcgnnError(
+            f"{text!r} is not a source: a source begins with one of {', '.join(f'{kind}:' for kind in openers)}"
+        )
     source = openers[spec.kind](spec, folder)
     spec.finish()
     return source

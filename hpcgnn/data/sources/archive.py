@@ -54,7 +54,7 @@ class Archive:
             with self._zip.open(self._members[name]) as file:
                 array = np.lib.format.read_array(file, allow_pickle=False)
                 if file.read(1):
-                    raise ValueError("there is more than its header tells")
+                    raise ValueError("it has more bytes than its header says")
                 return array
         except Exception as error:  # as above, and errors of zlib, numpy and its parser of headers
             raise HpcgnnError(f"{self._path} cannot be read as npz: array {name}: {_told(error)}") from error
@@ -63,9 +63,9 @@ class Archive:
         """Raise ValueError unless the sizes of a member in the archive's directory fit into the file."""
         most = _MOST_DEFLATED if info.compress_type == zipfile.ZIP_DEFLATED else 1
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError("it is neither stored nor deflated, as numpy does")
+            raise ValueError("it is compressed by another method than numpy's")
         if not 0 <= info.file_size <= most * info.compress_size or info.compress_size > self._file_bytes:
-            raise ValueError(f"it is said to have {info.file_size:,} bytes, the file has {self._file_bytes:,}")
+            raise ValueError(f"its directory claims {info.file_size:,} bytes, but the file has {self._file_bytes:,}")
 
     def _check_header(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
         """Raise ValueError unless the array's shape and dtype fit the size of the member."""
@@ -78,7 +78,7 @@ class Archive:
         values = math.prod(shape) * dtype.itemsize
         if values + file.tell() != info.file_size and not dtype.hasobject:  # numpy refuses objects in its own words
             raise ValueError(
-                f"{dtype} of shape {shape} are {values:,} bytes, there are {info.file_size - file.tell():,}"
+                f"{dtype} of shape {shape} take {values:,} bytes, but there are {info.file_size - file.tell():,}"
             )
 
 

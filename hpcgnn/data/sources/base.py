@@ -110,7 +110,7 @@ class ArraySource:
         if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
             raise HpcgnnError(
                 f"{where}: edge_index is {self._edge_index.dtype} of shape {self._edge_index.shape}, "
-                "it should be whole numbers of shape (2, E)"
+                "but it should be whole numbers of shape (2, E)"
             )
         num_edges = self._edge_index.shape[1]
         self._weight = None if weight is None else np.asarray(weight).reshape(-1)
@@ -171,7 +171,7 @@ def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) 
     :class:`HpcgnnError` otherwise.
     """
     if asked and asked != announced:
-        raise HpcgnnError(f"{where}: nodes={asked} is asked for, but there are {announced:,}")
+        raise HpcgnnError(f"{where}: nodes={asked} was given, but there are {announced:,}")
     # A number above MAX_NODES is refused later, before memory is allocated for nodes, with a sentence of its own.
     if num_edges is None or asked or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * num_edges):
         return announced

@@ -28,12 +28,12 @@ class BinaryEdges(StructureSource):
         num_edges, left = divmod(num_bytes, pair_bytes)
         if left:
             raise HpcgnnError(
-                f"{path} was cut short, or holds no pairs of {dtype.name}: it ends at byte {num_bytes:,}, "
+                f"{path} was cut short, or does not hold pairs of {dtype.name}: it ends at byte {num_bytes:,}, "
                 f"{left} bytes into edge {num_edges:,}"
             )
         self._pairs = SlabArray(str(path), (num_edges, 2), dtype, [FileBytes(path)])
         if not num_nodes and not num_edges:
-            raise HpcgnnError(f"{path} holds no edges: say how many nodes there are with ?nodes=N")
+            raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
         self.info = SourceInfo(num_nodes or agreed_nodes(str(path), self._largest() + 1, num_edges, 0), num_edges)
 
     def _largest(self) -> int:

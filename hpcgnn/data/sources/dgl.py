@@ -50,15 +50,15 @@ def _read(path: Path, number: int) -> DglGraph:
     with reading(path, "a file of dgl.save_graphs"), reading_dgl(path) as reader:
         if number < 0 and reader.num_graphs != 1:
             raise HpcgnnError(
-                f"{path} holds {reader.num_graphs} graphs, hpcgnn trains on one: say which with ?graph=K, counted from 0"
+                f"{path} holds {reader.num_graphs} graphs, but hpcgnn trains on one: choose it with ?graph=K, counted from 0"
             )
         if number >= reader.num_graphs:
-            raise HpcgnnError(f"{path}: graph={number} is asked for, but there are {reader.num_graphs}, counted from 0")
+            raise HpcgnnError(f"{path}: graph={number} was given, but there are {reader.num_graphs}, counted from 0")
         try:
             return reader.graph(max(number, 0))
         except KindsError as error:
             raise HpcgnnError(
-                f"{path} is no plain graph ({error}): hpcgnn trains on one kind of nodes and edges"
+                f"{path} is not a plain graph ({error}): hpcgnn trains on graphs with one kind of nodes and edges"
             ) from error
 
 

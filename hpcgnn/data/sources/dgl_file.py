@@ -88,7 +88,7 @@ class DglReader:
             raise KindsError(f"it has the kinds of nodes {_words(node_kinds)}, and of edges {_words(edge_kinds)}")
         num_nodes, edge_index = relations[0]
         if len(node_values) != 1 or len(edge_values) != 1:
-            raise ValueError("it has values of other kinds of nodes and edges than there are")
+            raise ValueError("it has values of kinds of nodes or edges that do not exist")
         for values, rows, what in (
             (node_values[0], num_nodes, "nodes"),
             (edge_values[0], edge_index.shape[1], "edges"),

@@ -56,7 +56,7 @@ class MatrixMarketSource(StructureSource):
                     yield self._mirror(row - 1, column - 1, value if columns == 3 else None)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
-            raise HpcgnnError(f"{self._path} has {found:,} entries, its second line announces {self._entries:,}")
+            raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")
 
     def _mirror(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> EdgeChunk:
         """All edges of some entries. Ids are checked here, because in the file they count from 1."""
@@ -64,7 +64,7 @@ class MatrixMarketSource(StructureSource):
         if outside.any():
             bad = int(outside.argmax())
             raise HpcgnnError(
-                f"{self._path} has an entry in row {src[bad] + 1}, column {dst[bad] + 1}: they run from 1 "
+                f"{self._path} has an entry in row {src[bad] + 1}, column {dst[bad] + 1}: these run from 1 "
                 f"to {self.info.num_nodes}"
             )
         if not self._mirrored:
@@ -84,7 +84,7 @@ def _banner(line: str, path: Path) -> tuple[str, str]:
     words = line.lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[4] not in _MIRRORED:
         raise ValueError(
-            f"the first line should be '%%MatrixMarket matrix coordinate real general', it is {line[:60].strip()!r}"
+            f"the first line should be '%%MatrixMarket matrix coordinate real general', but it is {line[:60].strip()!r}"
         )
     _, _, layout, field, symmetry = words
     if layout != "coordinate" or field not in _FIELDS:
@@ -105,6 +105,6 @@ def _after_comments(file: TextIO) -> tuple[str, int]:
 def _sizes(line: str) -> tuple[int, int, int]:
     words = line.split()
     if len(words) != 3 or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
-        raise ValueError(f"the line of sizes should be 'rows columns entries', it is {line[:60].strip()!r}")
+        raise ValueError(f"the line of sizes should be 'rows columns entries', but it is {line[:60].strip()!r}")
     rows, columns, entries = map(int, words)
     return rows, columns, entries

@@ -33,7 +33,7 @@ class MetisSource(StructureSource):
             header = _header(file)
         if not 2 <= len(header) <= 4 or not all(word.isdecimal() and len(word) < _DIGITS for word in header):
             raise HpcgnnError(
-                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', it is {' '.join(header)[:60]!r}"
+                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', but it is {' '.join(header)[:60]!r}"
             )
         digits = (header[2] if len(header) > 2 else "0").zfill(3)
         if len(digits) != 3 or set(digits) - {"0", "1"}:
@@ -58,7 +58,7 @@ class MetisSource(StructureSource):
                 yield src, dst, weight
         if node != self.info.num_nodes or found != self.info.num_edges:
             raise HpcgnnError(
-                f"{self._path} has {node:,} node lines with {found:,} neighbours, its first line announces "
+                f"{self._path} has {node:,} node lines with {found:,} neighbours, but its first line announces "
                 f"{self.info.num_nodes:,} nodes and {self.info.num_edges:,} neighbours (each edge at both ends)"
             )
 
@@ -68,7 +68,7 @@ class MetisSource(StructureSource):
         short = (counts < self._skip) | ((counts - self._skip) % stride != 0)
         if short.any():
             raise HpcgnnError(
-                f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit to fmt and ncon"
+                f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit fmt and ncon"
             )
         # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes the wrong word.
         numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
@@ -81,7 +81,7 @@ class MetisSource(StructureSource):
         if outside.any():
             bad = int(outside.argmax())
             raise HpcgnnError(
-                f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, ids run from 1 to {self.info.num_nodes}"
+                f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, but ids run from 1 to {self.info.num_nodes}"
             )
         return src, dst, weight
 

@@ -66,7 +66,7 @@ def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tupl
     ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
     weights = None
     if weight != WEIGHT and not any(weight in values for *_, values in found):
-        raise HpcgnnError(f"{where}: no edge has an attribute {weight!r}, which is to be its weight")
+        raise HpcgnnError(f"{where}: no edge has the attribute {weight!r}, which should be its weight")
     if any(weight in values for *_, values in found):
         names = [f"edge {source!r} -> {target!r}" for source, target, _ in found]
         weights = _numbers([values.get(weight, 1.0) for *_, values in found], weight, names, where)
@@ -83,7 +83,7 @@ def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], w
     if not any(key in values for _, values in nodes for key in keys):
         if keys == [X]:
             return None
-        raise HpcgnnError(f"{where}: no node has an attribute {keys[0]!r}, which is to be a feature")
+        raise HpcgnnError(f"{where}: no node has the attribute {keys[0]!r}, which should be a feature")
     columns = []
     for key in keys:
         rows = [_row(values.get(key), key, name, where) for name, values in nodes]
@@ -97,7 +97,7 @@ def _row(value: Any, key: str, name: Any, where: str) -> np.ndarray:
     row = _plain(value)
     if row is None or row.ndim > 1:
         raise HpcgnnError(
-            f"{where}: {key} of node {told(name)} is {told(value)}, it should be a number or a row of numbers"
+            f"{where}: {key} of node {told(name)} is {told(value)}, but it should be a number or a row of numbers"
         )
     return row.reshape(-1)
 
@@ -119,14 +119,14 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
     if not given:
         if y == Y:
             return None
-        raise HpcgnnError(f"{where}: no node has an attribute {y!r}, which is to be its label")
+        raise HpcgnnError(f"{where}: no node has the attribute {y!r}, which should be its label")
     rows = [_plain(value) for value in given]
     wrong = next((value for value, row in zip(given, rows, strict=True) if row is None or row.ndim > 1), None)
     if wrong is not None:
         raise HpcgnnError(f"{where}: the label {told(wrong)} should be a whole number, or a row of 0 and 1")
     widths = {row.shape for row in rows if row is not None}
     if len(widths) != 1:
-        raise HpcgnnError(f"{where}: labels are of several widths, {' and '.join(map(str, sorted(widths)))}")
+        raise HpcgnnError(f"{where}: labels have different widths, {' and '.join(map(str, sorted(widths)))}")
     (shape,) = widths
     none = np.full(shape, np.nan if not shape else 0)
     return np.stack([none if value is None else np.asarray(value) for value in found])
@@ -142,7 +142,7 @@ def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.
                 plain = _plain(value)
                 if plain is None or plain.ndim or plain not in (0, 1):
                     raise HpcgnnError(
-                        f"{where}: {key} of node {told(name)} is {told(value)}, it should be True or False"
+                        f"{where}: {key} of node {told(name)} is {told(value)}, but it should be True or False"
                     )
             return np.array(chosen, np.bool_)
     return None
@@ -152,7 +152,7 @@ def _numbers(values: Iterable[Any], key: str, names: list[str], where: str) -> n
     found = [_plain(value) for value in values]
     for name, number, value in zip(names, found, values, strict=True):
         if number is None or number.ndim:
-            raise HpcgnnError(f"{where}: {key} of {name} is {told(value)}, it should be a number")
+            raise HpcgnnError(f"{where}: {key} of {name} is {told(value)}, but it should be a number")
     return np.array(found, np.float64)
 
 

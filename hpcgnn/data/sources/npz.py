@@ -66,14 +66,14 @@ def _masks(arrays: Archive, where: str, split: int) -> dict[str, np.ndarray]:
     several = _read_all(arrays, {name: f"{name}s" for name in MASKS})
     if not several:
         if split > 0:
-            raise HpcgnnError(f"{where}: split={split} is asked for, but there is no train_masks array")
+            raise HpcgnnError(f"{where}: split={split} was given, but there is no train_masks array")
         return plain
     for name, masks in several.items():
         if masks.ndim != 2:
-            raise HpcgnnError(f"{where}: {name}s has shape {masks.shape}, it should be (splits, nodes)")
+            raise HpcgnnError(f"{where}: {name}s has shape {masks.shape}, but it should be (splits, nodes)")
     count = min(masks.shape[0] for masks in several.values())
     if max(split, 0) >= count:
-        raise HpcgnnError(f"{where}: split={max(split, 0)} is asked for, but there are {count}, counted from 0")
+        raise HpcgnnError(f"{where}: split={max(split, 0)} was given, but there are {count}, counted from 0")
     return {name: masks[max(split, 0)] for name, masks in several.items()}
 
 

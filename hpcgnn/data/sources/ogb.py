@@ -44,7 +44,9 @@ def open_ogb(spec: Spec, folder: Path) -> Source:
         dataset = NodePropPredDataset(spec.name, str(root))
         graph, labels = dataset[0]
         if dataset.is_hetero:
-            raise HpcgnnError(f"{spec.text} has several kinds of nodes: hpcgnn trains on one kind of nodes and edges")
+            raise HpcgnnError(
+                f"{spec.text} has several kinds of nodes: hpcgnn trains on graphs with one kind of nodes and edges"
+            )
         return _from_ogb(graph, labels, dataset.get_idx_split(), spec.text)
 
 

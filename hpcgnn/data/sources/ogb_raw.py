@@ -40,11 +40,11 @@ class SlabSource:
         for array, columns in ((x, x.shape[1] if len(x.shape) == 2 else -1), (y, 1)):
             if array.shape not in ((nodes, columns), (nodes,)) or (array is x and columns < 0):
                 raise HpcgnnError(
-                    f"{array.where} has shape {array.shape}, it should have a row for each of {nodes:,} nodes"
+                    f"{array.where} has shape {array.shape}, but it should have a row for each of {nodes:,} nodes"
                 )
         if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
             raise HpcgnnError(
-                f"{edges.where} is {edges.dtype} of shape {edges.shape}, it should be whole numbers of shape (2, E)"
+                f"{edges.where} is {edges.dtype} of shape {edges.shape}, but it should be whole numbers of shape (2, E)"
             )
         self._splits = {name: _checked_split(splits[name], nodes, f"{where}, {name}") for name in MASKS}
         classes = self._num_classes()
@@ -124,7 +124,7 @@ def open_papers(where: str, root: Path) -> SlabSource:
     nodes, edges = (_one_number(open_member(data, f"num_{name}_list")) for name in ("nodes", "edges"))
     edge_index = open_member(data, "edge_index", num_readers=2)
     if edge_index.shape != (2, edges):
-        raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, num_edges_list says (2, {edges})")
+        raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, but num_edges_list says (2, {edges})")
     files = {name: folder / "split" / "time" / f"{own}.csv.gz" for name, own in zip(MASKS, _OWN_NAMES, strict=True)}
     splits = {name: _numbers(path, nodes) for name, path in files.items()}
     labels = open_member(folder / "raw" / "node-label.npz", "node_label")
@@ -136,7 +136,7 @@ _OWN_NAMES = ("train", "valid", "test")
 
 def _one_number(array: SlabArray) -> int:
     if array.shape != (1,) or array.dtype.kind not in "iu":
-        raise HpcgnnError(f"{array.where} is {array.dtype} of shape {array.shape}, it should be one whole number")
+        raise HpcgnnError(f"{array.where} is {array.dtype} of shape {array.shape}, but it should be one whole number")
     return int(array.rows(0, 1)[0])
 
 
@@ -147,7 +147,7 @@ def _numbers(path: Path, most: int) -> np.ndarray:
         with gzip.open(path, "rb") as file:
             text = file.read(most * _LINE_BYTES + 1)
         if len(text) > most * _LINE_BYTES:
-            raise ValueError(f"it has more than there are nodes, {most:,}")
+            raise ValueError(f"it has more numbers than there are nodes, {most:,}")
         words = text.split()
         return np.array(words, dtype=np.int64) if words else np.empty(0, np.int64)
     except (OSError, EOFError, ValueError, OverflowError, zlib.error) as error:
@@ -163,7 +163,7 @@ def open_mag(where: str, root: Path) -> SlabSource:
     papers = folder / "processed" / "paper"
     nodes = _loaded(folder / "meta.pt").get("paper")
     if not isinstance(nodes, int) or nodes < 0:
-        raise HpcgnnError(f"{folder / 'meta.pt'} does not say under 'paper' how many papers there are")
+        raise HpcgnnError(f"{folder / 'meta.pt'} does not have the number of papers under 'paper'")
     found = _loaded(folder / "split_dict.pt")
     names = ("train", "valid", "test" if "test" in found else "test-dev")
     if missing := [name for name in names if not isinstance(found.get(name), np.ndarray)]:
@@ -197,7 +197,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         detail = (" ".join(str(error).split()) or type(error).__name__)[:120]
         raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {detail}") from error
     if not isinstance(found, dict):
-        raise HpcgnnError(f"{path} holds a {type(found).__name__}, it should be a dictionary")
+        raise HpcgnnError(f"{path} holds a {type(found).__name__}, but it should be a dictionary")
     return {
         key: value.numpy()
         if isinstance(value, torch.Tensor)

@@ -32,7 +32,7 @@ class ParquetEdges(StructureSource):
             self._columns = _chosen(path, file.schema_arrow, asked)
             num_edges = file.metadata.num_rows
             if not num_nodes and not num_edges:
-                raise HpcgnnError(f"{path} holds no edges: say how many nodes there are with ?nodes=N")
+                raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
             largest = None if num_nodes else _largest_told(file.metadata, self._columns[:2])
         self.info = SourceInfo(num_nodes, num_edges, weighted=len(self._columns) == 3)
         if not num_nodes:
@@ -53,7 +53,7 @@ class ParquetEdges(StructureSource):
 
     def _unreadable(self, place: str, error: Exception) -> HpcgnnError:
         detail = " ".join(str(error).split()) or type(error).__name__
-        return HpcgnnError(f"{self._path} cannot be read as Parquet, at {place}, it may have been cut short: {detail}")
+        return HpcgnnError(f"{self._path} cannot be read as Parquet at {place}, and may have been cut short: {detail}")
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -100,13 +100,14 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str,
         found = next((candidate for candidate in names if candidate in schema.names), None)
         if found is None and (role != "weight" or name is not None):
             raise HpcgnnError(
-                f"{path} has no column {' or '.join(names)}; it has {', '.join(schema.names) or 'none'}: say ?{role}=COLUMN"
+                f"{path} has no column {' or '.join(names)}; it has {', '.join(schema.names) or 'none'}: name it with "
+                f"?{role}=COLUMN"
             )
         if found is None:
             continue
         kind = schema.field(found).type
         if not (types.is_integer(kind) or (role == "weight" and types.is_floating(kind))):
-            raise HpcgnnError(f"{path}: column {found} is of {kind}, it should be of whole numbers")
+            raise HpcgnnError(f"{path}: column {found} is of {kind}, but it should be of whole numbers")
         chosen.append(found)
     return tuple(chosen)
 

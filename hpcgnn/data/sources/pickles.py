@@ -72,6 +72,6 @@ def _listen() -> None:
 def _refuse_others(event: str, arguments: tuple[object, ...]) -> None:
     if event == _EVENT and _loaded.get() and arguments not in _NAMES:
         raise HpcgnnError(
-            f"{_loaded.get()} has a pickle that names {'.'.join(map(str, arguments))}, which is no data and might run code: get "
-            "its files anew from where they were published"
+            f"{_loaded.get()} has a pickle that names {'.'.join(map(str, arguments))}, which is not data and might run code: "
+            "download its files again from their publisher"
         )

@@ -48,7 +48,7 @@ def open_pyg(spec: Spec, folder: Path) -> ArraySource:
     with _writable_root(root) as usable, loading(spec.text, root):
         loaded = getattr(datasets, family)(str(usable), *arguments)
         if len(loaded) != 1:
-            raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, hpcgnn trains on one")
+            raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, but hpcgnn trains on one")
         return data_source(loaded[0], spec.text, split)
 
 
@@ -75,7 +75,7 @@ def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
     """
     if getattr(data, "edge_index", None) is None:
         raise HpcgnnError(
-            f"{where} is no plain graph (it has no edge_index): hpcgnn trains on one kind of nodes and edges"
+            f"{where} is not a plain graph (it has no edge_index): hpcgnn trains on graphs with one kind of nodes and edges"
         )
     arrays = {
         name: _array(getattr(data, name, None), name, where) for name in ("edge_index", "edge_weight", "y", *MASKS)
@@ -114,7 +114,7 @@ def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
     if count is None:
         count = int(edge_index.max()) + 1 if edge_index.size else 0
     if isinstance(count, bool) or not hasattr(count, "__index__"):
-        raise HpcgnnError(f"{where}: num_nodes is {told(count)}, it should be a whole number")
+        raise HpcgnnError(f"{where}: num_nodes is {told(count)}, but it should be a whole number")
     return int(count)
 
 
@@ -142,12 +142,12 @@ def _sparse_features(x: Any) -> sp.csr_matrix:
 def one_split(mask: Any, split: int, name: str, where: str) -> np.ndarray:
     """Column ``split`` of a mask (N, splits), or a mask (N,) itself for split 0. Raises HpcgnnError for other splits."""
     if mask.ndim not in (1, 2):
-        raise HpcgnnError(f"{where}: {name} has shape {mask.shape}, it should be (nodes,) or (nodes, splits)")
+        raise HpcgnnError(f"{where}: {name} has shape {mask.shape}, but it should be (nodes,) or (nodes, splits)")
     if mask.ndim == 1 and split == 0:
         return mask
     count = 1 if mask.ndim == 1 else mask.shape[1]
     if split >= count:
-        raise HpcgnnError(f"{where}: split={split} is asked for, but there are {count}, counted from 0")
+        raise HpcgnnError(f"{where}: split={split} was given, but there are {count}, counted from 0")
     return mask[:, split]
 
 

@@ -42,7 +42,7 @@ class RmatSource:
         num_features, self._features = take_features(spec, self._classes, seed)
         corners = np.cumsum([spec.take_float(name, usual, most=1) for name, usual in _QUADRANTS.items()])
         if corners[-1] > 1 + 1e-9:
-            raise HpcgnnError(f"{spec.text}: a + b + c is {corners[-1]:g}, it should be at most 1")
+            raise HpcgnnError(f"{spec.text}: a + b + c is {corners[-1]:g}, but it should be at most 1")
         self._thresholds = np.round(corners * 65536).astype(np.uint64)
         self._edge_key, self._scramble_key = key_for(seed, _EDGES), key_for(seed, _SCRAMBLE)
         self.info = SourceInfo(

@@ -151,7 +151,7 @@ def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
             with archive.open(info) as file:
                 shape, dtype, begin = _header(file, where)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise HpcgnnError(f"{path} cannot be read as npz, it may have been cut short: {_told(error)}") from error
+        raise HpcgnnError(f"{path} cannot be read as npz, and may have been cut short: {_told(error)}") from error
     _check_size(where, shape, dtype, info.file_size - begin)
     if info.compress_type == zipfile.ZIP_STORED:
         offset = _data_offset(path, info.header_offset)
@@ -176,15 +176,15 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, int
     except Exception as error:  # numpy passes a damaged header to Python's parsers, which raise errors of many types
         raise HpcgnnError(f"{where} cannot be read as npy: {_told(error)}") from error
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1) or min(shape, default=0) < 0:
-        raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, it should be numbers in C order")
+        raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, but it should be numbers in C order")
     return shape, dtype, file.tell()
 
 
 def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype, there: int) -> None:
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != there:
-        short = "was cut short" if there < wanted else "has more than its header tells"
-        raise HpcgnnError(f"{where} {short}: {dtype} of shape {shape} are {wanted:,} bytes, there are {there:,}")
+        short = "was cut short" if there < wanted else "has more bytes than its header says"
+        raise HpcgnnError(f"{where} {short}: {dtype} of shape {shape} take {wanted:,} bytes, but there are {there:,}")
 
 
 def _told(error: Exception) -> str:

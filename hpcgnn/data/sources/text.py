@@ -40,7 +40,7 @@ class EdgeListSource(StructureSource):
                     self._weight.append(weight)
                 line_number += len(lines)
         if not num_nodes and largest < 0:
-            raise HpcgnnError(f"{path} holds no edges: say how many nodes there are with ?nodes=N")
+            raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
         num_nodes = num_nodes or agreed_nodes(str(path), largest + 1, self._src.size, 0)
         self.info = SourceInfo(num_nodes, self._src.size, weighted=columns == 3)
 
@@ -61,7 +61,7 @@ def _columns(line: str, path: Path) -> int:
     count = len(line.split("," if "," in line else None))
     if count not in (2, 3):
         raise HpcgnnError(
-            f"{path}: {line.strip()[:60]!r} has {count} columns, an edge list has 2 or 3: src dst [weight]"
+            f"{path}: {line.strip()[:60]!r} has {count} columns, but an edge list has 2 or 3: src dst [weight]"
         )
     return count
 

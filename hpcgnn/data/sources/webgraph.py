@@ -49,7 +49,7 @@ class BvGraph(StructureSource):
         bits = 8 * self._path.stat().st_size
         if nodes > min(bits, MAX_NODES):  # the degree of each node takes one bit at least
             raise HpcgnnError(
-                f"{self._path} was cut short, or is not that of {told.path}: it has {bits:,} bits for {nodes:,} nodes"
+                f"{self._path} was cut short, or does not belong to {told.path}: it has {bits:,} bits for {nodes:,} nodes"
             )
         self.info = SourceInfo(nodes, arcs)
 
@@ -60,8 +60,10 @@ class BvGraph(StructureSource):
             found += src.size
             yield src, dst, None
         if found != self.info.num_edges:
-            said = f"{self._properties.path} says {self.info.num_edges:,}"
-            raise HpcgnnError(f"{self._path} has {found:,} arcs, {said}: one of them is of another graph")
+            said = f"{self._properties.path} has {self.info.num_edges:,}"
+            raise HpcgnnError(
+                f"{self._path} has {found:,} arcs, but {said}: one of the two files belongs to another graph"
+            )
 
 
 class _Decoder:
@@ -91,7 +93,7 @@ class _Decoder:
                 yield src[:count], dst[:count]
             if reason == bv_loops.WRONG:
                 raise HpcgnnError(
-                    f"{self._path} is damaged at byte {at // 8:,}, node {node:,}: make or download it anew"
+                    f"{self._path} is damaged at byte {at // 8:,}, node {node:,}: create or download it again"
                 )
             if reason == bv_loops.SHORT:
                 self._read_on(at, node, moved=count > 0)
@@ -138,7 +140,7 @@ class _Properties:
             "BVGraph"
         ):
             raise HpcgnnError(
-                f"{self.path} is not of a big-endian BVGraph, which is what is published: it cannot be read here"
+                f"{self.path} does not describe a big-endian BVGraph, the form that is published: no other form can be read"
             )
         chosen = dict(_USUAL)
         for flag in filter(None, (word.strip() for word in self._values.get("compressionflags", "").split("|"))):
