@@ -18,8 +18,8 @@ FIGURES = {
     "test_metric": "test metric",
     "seconds": "seconds of the epoch",
     "bytes_sent": "bytes sent in the epoch",
-    "bits": "bits of a value that travelled",
-    "exchanges": "exchanges that sent rows in the epoch",
+    "bits": "mean bit-width of messages",
+    "exchanges": "exchanges that sent rows",
 }
 
 

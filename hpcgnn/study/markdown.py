@@ -47,7 +47,12 @@ def _values(figure: Figure) -> Table:
         step = float(f"{places[-1] / _THINNED_TO:.1g}")
         places = [step * number for number in range(1, int(places[-1] / step) + 1)]
         rows = [(f"{x:g}", *(_last_until(series, x) for series in measured)) for x in places]
-        return Table(figure.title, header, tuple(rows), ("Of each line the last point until there, while it goes on.",))
+        return Table(
+            figure.title,
+            header,
+            tuple(rows),
+            ("Each cell has the last point of its line up to this place, as long as the line continues.",),
+        )
     found = [dict(zip(series.x, series.y, strict=True)) for series in measured]
     rows = [(f"{x:g}", *(f"{values[x]:.4g}" if x in values else NOTHING for values in found)) for x in places]
     return Table(figure.title, header, tuple(rows))

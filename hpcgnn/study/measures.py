@@ -20,23 +20,23 @@ SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_b
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
 _LABELS = {
-    SECONDS: "seconds an epoch",
-    "epoch_seconds_mean": "mean seconds an epoch",
-    "wait_seconds_mean": "mean seconds an epoch that the slowest rank waits for messages",
-    "policy_share": "share of the time for decisions",
+    SECONDS: "seconds per epoch (median)",
+    "epoch_seconds_mean": "seconds per epoch (mean)",
+    "wait_seconds_mean": "communication wait per epoch on the slowest rank, seconds (mean)",
+    "policy_share": "share of time for policy decisions",
     "wall_seconds": "seconds of the whole command",
-    "bytes_sent_per_epoch": "bytes sent an epoch",
-    "bytes_sent_mean": "mean bytes sent an epoch",
+    "bytes_sent_per_epoch": "bytes sent per epoch (median)",
+    "bytes_sent_mean": "bytes sent per epoch (mean)",
     "startup_seconds": "seconds to the first epoch",
-    "peak_memory_bytes_per_rank": "peak memory of a rank, bytes",
-    "private_memory_bytes_per_rank": "private memory of a rank, bytes",
-    "peak_device_memory_bytes_per_rank": "peak memory of a rank on its GPU, bytes",
+    "peak_memory_bytes_per_rank": "peak memory per rank",
+    "private_memory_bytes_per_rank": "private memory per rank",
+    "peak_device_memory_bytes_per_rank": "peak GPU memory per rank",
     "best_val_metric": "best validation metric",
-    SECONDS_TO_TARGET: "seconds of training until most runs have the baseline's test metric less 1 point",
-    "test_metric_at_best_val": "test metric at best validation",
+    SECONDS_TO_TARGET: "seconds of training until most runs reach the baseline's test metric minus 1 percentage point",
+    "test_metric_at_best_val": "test metric at the best validation epoch",
     "best_epoch": "best epoch",
     "epochs": "epochs",
-    "mean_bits": "bits of a value that travelled",
+    "mean_bits": "mean bit-width of messages",
     "stale_share": "share of epochs with stale rows",
     SPEED_UP: "speed-up",
     EFFICIENCY: "parallel efficiency",
@@ -48,24 +48,24 @@ _MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_w
 _OF_LINES = {
     "seconds": "seconds",
     "gigabytes_per_second": "GB/s",
-    "share_of_copy": "of a copy's bandwidth, %",
-    "share_of_peak": "of the peak, %",
-    "hidden_share": "hidden, %",
+    "share_of_copy": "share of a copy's bandwidth, %",
+    "share_of_peak": "share of the peak, %",
+    "hidden_share": "hidden share, %",
     "overhead_share": "overhead, %",
-    "thread_scaling": "times as fast as one thread",
+    "thread_scaling": "speed-up over one thread",
     "relative_error": "relative error",
     "bytes": "bytes",
-    "peak_memory_bytes": "peak memory of all processes, bytes",
-    "file_bytes": "size of the file, bytes",
+    "peak_memory_bytes": "peak memory of all processes",
+    "file_bytes": "size of the file",
     "memory_to_graph_size": "peak memory / size of graph.h5",
     "num_parts": "parts",
-    "cut_fraction": "edges that are cut, %",
-    "edge_balance": "in-edges, most of a part / mean",
-    "train_balance": "training nodes, most of a part / mean",
+    "cut_fraction": "cut edges, %",
+    "edge_balance": "in-edges, maximum / mean of parts",
+    "train_balance": "training nodes, maximum / mean of parts",
     "rows": "rows sent",
-    "pairs": "pairs that exchange",
-    "max_rows_sent": "most rows that a rank sends",
-    "max_rows_received": "most rows that a rank receives",
+    "pairs": "pairs that exchange rows",
+    "max_rows_sent": "rows sent by the busiest rank",
+    "max_rows_received": "rows received by the busiest rank",
 }
 _OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
 _SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
@@ -148,7 +148,7 @@ def label(name: str) -> str:
     text = _LABELS.get(base) or _OF_LINES.get(base) or base.rpartition(".")[2].replace("_", " ")
     text += " (mean of ranks)" if "mean_median" in base else ""
     text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
-    return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference to the baseline", "": ""}[ending]
+    return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference from the baseline", "": ""}[ending]
 
 
 def unit(name: str) -> str:

@@ -12,7 +12,7 @@ from hpcgnn.study.specification import STRONG, WEAK
 from hpcgnn.study.statistics import Estimate
 
 _HAS_INTERVALS = (
-    "In brackets: 95 % intervals; of medians by bootstrap, of ratios and differences by Student over pairs."
+    "Brackets contain 95 % intervals: of medians by bootstrap, and of ratios and differences by Student's t over pairs."
 )
 
 
