@@ -114,7 +114,9 @@ def _check_fit(
         check_kept_input(config)
         _check_dense(graph)
     if graph.features is None:
-        raise HpcgnnError(f"{graph.path} has no node features: convert the graph with features, such as --features degree:64")
+        raise HpcgnnError(
+            f"{graph.path} has no node features: convert the graph with features, such as --features degree:64"
+        )
 
 
 def _use_integers(model: GraphModel, compute: str, config: Int8Config, backend: str) -> None:

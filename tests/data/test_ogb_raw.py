@@ -249,7 +249,9 @@ def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path: Path, published:
     path = papers(tmp_path, published, compressed=False) / "split" / "time" / "train.csv.gz"
     path.write_bytes(gzip.compress(b"1\n" * (16 << 20)))
     tracemalloc.start()
-    assert "it has more numbers than there are nodes, 500" in sentence_of(f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path)
+    assert "it has more numbers than there are nodes, 500" in sentence_of(
+        f"ogb:ogbn-papers100M?root={tmp_path}", tmp_path
+    )
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 

@@ -239,7 +239,10 @@ def test_matrix_market_equals_scipy(tmp_path, field, symmetric):
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1,1,1\n", "line 3: '1,1,1' has 1 columns"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1\n", "line 3: '1 1' has 2 columns"),
         ("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1.5 1\n", "node id '1.5' is not a whole number"),
-        ("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n", "has 1 entries, but its second line announces 2"),
+        (
+            "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n",
+            "has 1 entries, but its second line announces 2",
+        ),
         (f"%%MatrixMarket matrix coordinate real general\n{10**15} {10**15} {10**15}\n", "converts graphs of 1 to"),
         (f"%%MatrixMarket matrix coordinate real general\n2 2 {10**15}\n1 1 1\n", "has 1 entries"),
         (f"%%MatrixMarket matrix coordinate real general\n{10**9} {10**9} 1\n1 1 1\n", "say .nodes=1000000000 if most"),
