@@ -1,6 +1,6 @@
-"""Adam by torch's own arithmetic, without torch's optimiser class.
+"""Adam with torch's own arithmetic, but without torch's optimiser class.
 
-Making one, or its first step, imports torch's compiler, which nothing here uses: a second and some 75 MB for each rank.
+torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.optim.adam import adam
 
 from hpcgnn.nn.trainable import Trainable
 
-# What a group of torch's has, so that either takes the other's state.
+# The options of a parameter group of torch, so each optimiser can load the state of the other.
 _OPTIONS = {
     "lr": 1e-3,
     "betas": (0.9, 0.999),
@@ -31,10 +31,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class Adam:
-    """:class:`torch.optim.Adam` with ``foreach=True``, bit for bit; ``state_dict`` goes from one to the other.
+    """:class:`torch.optim.Adam` with ``foreach=True``, bit for bit; each can load the ``state_dict`` of the other.
 
-    groups: as torch's, with ``params`` and ``weight_decay``. lr: of all groups, which the trainer changes in
-    ``param_groups``.
+    groups: parameter groups as torch has them, with ``params`` and ``weight_decay``. lr: learning rate of all groups, which the
+    trainer changes in ``param_groups``.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
@@ -46,13 +46,13 @@ class Adam:
             yield from group["params"]
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Set all gradients to None."""
         for parameter in self._parameters():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the parameters that have a gradient."""
+        """Update the parameters that have a gradient."""
         for group in self.param_groups:
             moved: list[torch.Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
             states = [self._state(parameter) for parameter in moved]
@@ -83,13 +83,13 @@ class Adam:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's: parameters by their number."""
+        """The state in torch's format, in which parameters are numbered."""
         number = {parameter: index for index, parameter in enumerate(self._parameters())}
         groups = [group | {"params": [number[p] for p in group["params"]]} for group in self.param_groups]
         return {"state": {number[p]: dict(state) for p, state in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`; the parameters are those of now, in the same order."""
+        """Continue from a :meth:`state_dict` of an optimiser of as many parameters, in the same order."""
         parameters = list(self._parameters())
         self.param_groups = [
             theirs | {"params": mine["params"]}
@@ -105,7 +105,7 @@ class Adam:
 
 
 def parameter_groups(model: Trainable, weight_decay: float, dense_weight_decay: float | None) -> list[dict[str, Any]]:
-    """One group, or two where the model's ``dense_parameters`` have a weight decay of their own."""
+    """One parameter group, or two if the model's ``dense_parameters`` have a weight decay of their own."""
     dense = model.dense_parameters()
     if dense_weight_decay is None or not dense:
         return [{"params": list(model.parameters()), "weight_decay": weight_decay}]

@@ -1,7 +1,7 @@
-"""Tensors and plain values in one file of torch's, which is looked at before anything in it is used.
+"""Tensors and plain values in one file of torch's format, which is verified before anything in it is used.
 
-A file is a zip archive with a checksum for each of its members, which torch does not compare, and holds a digest of all its
-values. What it says of sizes is compared with its own before memory is taken for them.
+A file is a zip archive with a checksum for each of its members, which torch does not verify, and holds a digest of all its
+values. Sizes that it names are compared with the size of the file before memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import xxhash
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.host import index_array
 
-DIGEST = "digest"  # the name beside the values'; files of before there was one have checksums only
+DIGEST = "digest"  # the key beside the values; older files have checksums only
 _PIECE = 1 << 24  # bytes
-# What the pickle of plain values and tensors calls; a tensor's type is one of torch's storages.
+# The functions that a pickle of plain values and tensors calls; the type of a tensor is one of torch's storages.
 _CALLED = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size"}
 
 
@@ -29,7 +29,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` (tensors and plain values) with its digest.
 
     Raises:
-        OSError: what the file said, which torch would not tell.
+        OSError: the error of the file system, which torch would hide.
     """
     content = _on_host(content)
     with path.open("wb", buffering=1 << 20) as file:
@@ -39,7 +39,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _on_host(content: Any) -> Any:
-    """With all tensors in memory of the host."""
+    """The content with all tensors in host memory."""
     if isinstance(content, torch.Tensor):
         return content.cpu()
     if isinstance(content, dict):
@@ -48,14 +48,14 @@ def _on_host(content: Any) -> Any:
 
 
 class _Stream:
-    """The file object that torch writes to; torch must not see errors, as it would try to go on where none can be caught."""
+    """The file object that torch writes to. It keeps errors for :meth:`finish`: torch would raise others that cannot be caught."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """As a file's."""
+        """Write bytes, as a file does."""
         if self._error is None:
             try:
                 self._file.write(data)
@@ -64,20 +64,20 @@ class _Stream:
         return len(data)
 
     def flush(self) -> None:
-        """As a file's: :meth:`finish` does it."""
+        """Do nothing: :meth:`finish` flushes."""
 
     def finish(self) -> None:
-        """Raise what was not told."""
+        """Flush, and raise the first error of the file system."""
         if self._error is not None:
             raise self._error
         self._file.flush()
 
 
 def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
-    """The content of ``source``; ``path`` is its name in sentences.
+    """The verified content of ``source``. path: its name in messages.
 
     Raises:
-        HpcgnnError: where it is no such file, or damaged.
+        HpcgnnError: if it is another kind of file, or damaged.
     """
     try:
         _check_members(source, path)
@@ -86,8 +86,8 @@ def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
         content = torch.load(source, weights_only=True, map_location="cpu")
     except HpcgnnError:
         raise
-    except Exception as error:  # zipfile and torch raise whatever they meet in a damaged file
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is what a wrong offset leads to
+    except Exception as error:  # zipfile and torch raise many kinds of errors for a damaged file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL is the result of a wrong offset
             raise
         raise HpcgnnError(f"{path} is damaged or not a checkpoint of hpcgnn") from error
     if not isinstance(content, dict):
@@ -102,7 +102,7 @@ def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
 
 
 def _check_members(source: Path | io.BytesIO, path: Path) -> None:
-    """Compare sizes and checksums, and see what the pickle calls."""
+    """Compare sizes and checksums, and check the functions that the pickle calls."""
     with zipfile.ZipFile(source) as archive:
         members = archive.infolist()
         names = {member.filename for member in members}
@@ -129,7 +129,7 @@ def _is_known(called: Any) -> bool:
 
 
 def _check_tensors(content: dict[str, Any], path: Path) -> None:
-    """Raise HpcgnnError for a tensor that is more than its bytes in the file."""
+    """Raise HpcgnnError for a tensor that is larger than its bytes in the file."""
     size = path.stat().st_size if path.exists() else None
     storages: dict[int, int] = {}
     for tensor in tensors_in(content):
@@ -151,7 +151,7 @@ def tensors_in(content: Any) -> list[torch.Tensor]:
 
 
 def digest_of(content: Any) -> str:
-    """Of all values in order, names, types and shapes included: 32 hexadecimal digits of XXH3."""
+    """The digest of all values in order, with their names, types and shapes: 32 hexadecimal digits of XXH3."""
     state = xxhash.xxh3_128()
     _add(state, content)
     return state.hexdigest()

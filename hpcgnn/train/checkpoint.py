@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on bit for bit, and everything prediction needs."""
+"""Checkpoints: the state with which a run continues bit for bit, and the weights that predictions need."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ _MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check
 
 
 class Checkpoint(msgspec.Struct):
-    """The content of ``best.pt``. model_config: what the model's ``description()`` says. model: its weights. next_epoch: as many
-    have been trained. The rest: what a run that goes on must have in common with this one, by its task."""
+    """The content of ``best.pt``.
+
+    model_config: the model's ``description()``. model: its weights. next_epoch: number of epochs that were trained. The other
+    fields must be the same in a run that continues this one; they depend on the task.
+    """
 
     version: int
     model_config: dict[str, Any]
@@ -42,7 +45,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class BestState(msgspec.Struct, forbid_unknown_fields=True):
-    """Of :class:`hpcgnn.train.schedule.Best`."""
+    """The state of :class:`hpcgnn.train.schedule.Best`."""
 
     epoch: int
     val_metric: Finite | None
@@ -54,7 +57,7 @@ class BestState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Moments(msgspec.Struct):
-    """Adam's, of one parameter."""
+    """The moments of Adam for one parameter."""
 
     step: torch.Tensor
     exp_avg: torch.Tensor
@@ -62,7 +65,7 @@ class Moments(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """Of parameters, by their numbers."""
+    """A parameter group; parameters are named by their numbers."""
 
     params: list[Count]
     lr: Finite
@@ -72,21 +75,21 @@ class Group(msgspec.Struct):
 
 
 class OptimiserState(msgspec.Struct):
-    """Of :class:`hpcgnn.train.adam.Adam`."""
+    """The state of :class:`hpcgnn.train.adam.Adam`."""
 
     state: dict[int, Moments]
     param_groups: list[Group]
 
 
 class PoliciesState(msgspec.Struct):
-    """Of :class:`hpcgnn.policy.policies.Policies`."""
+    """The state of :class:`hpcgnn.policy.policies.Policies`."""
 
     names: list[str]
     state: dict[str, Any]
 
 
 class Last(Checkpoint, kw_only=True):
-    """The content of ``last.pt`` beside that of ``best.pt``. policies: runs from before there were some have none."""
+    """The content of ``last.pt``, in addition to that of ``best.pt``. policies: None in files of the first versions."""
 
     optimiser: OptimiserState
     best: BestState
@@ -96,20 +99,20 @@ class Last(Checkpoint, kw_only=True):
 
 
 def folder(run: str | Path) -> Path:
-    """Where a run keeps its checkpoints."""
+    """The folder of a run's checkpoints."""
     return Path(run) / "checkpoints"
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` (tensors and plain values) under ``path``, whole or not at all. Rank 0 alone calls this."""
+    """Write ``content`` (tensors and plain values) to ``path``, completely or not at all. Only rank 0 calls this."""
     with whole_file.replacing(path, cleans=False) as temporary:
         archive.write(temporary, content | {"version": CHECKPOINT_VERSION})
 
 
 def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Checkpoint] = Checkpoint) -> dict[str, Any]:
-    """Read ``path`` on rank 0, give it to every rank, and check that it belongs to ``model``. Collective.
+    """Read ``path`` on rank 0, send it to every rank, and check that it belongs to ``model``. Collective.
 
-    ``model`` is the model's ``description()``; None accepts any. Weights are of a model only after :func:`check_weights`.
+    model: the model's ``description()``; None accepts any model. :func:`check_weights` compares the weights.
     """
     content: dict[str, Any] = {}
     payload = b""
@@ -132,8 +135,10 @@ def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Chec
 
 
 def look_at(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, or of what a rank keeps beside it (which has ``rows``), after all of it was compared with its
-    checksums and its digest, and its fields with their types. Not collective."""
+    """The content of a checkpoint, or of the messages that a rank keeps beside it (which have ``rows``). Not collective.
+
+    Checksums, the digest and the types of all fields are verified.
+    """
     content = archive.read(path, path)
     if "model" not in content and isinstance(content.get("rows"), torch.Tensor):
         return content
@@ -142,7 +147,7 @@ def look_at(path: Path) -> dict[str, Any]:
 
 
 def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) -> None:
-    """Raise HpcgnnError unless these are a checkpoint's fields."""
+    """Raise HpcgnnError unless ``content`` has the fields of a checkpoint."""
     version = content.get("version")
     if isinstance(version, int) and not 1 <= version <= CHECKPOINT_VERSION:
         advice = ": update hpcgnn" if version > CHECKPOINT_VERSION else ""
@@ -162,8 +167,8 @@ def _check_finite(weights: Mapping[str, torch.Tensor], path: object) -> None:
 
 
 def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Raise HpcgnnError where a model would be made that is far larger than its weights in the file."""
-    if isinstance(description.get("class"), str):  # of a user's own, whose program makes it
+    """Raise HpcgnnError if the description would make a model that is far larger than the weights in the file."""
+    if isinstance(description.get("class"), str):  # a user's own class, which the user's program makes
         return
     about = typed.checked(description, _Widths, f"{path}: model_config")
     sizes = {size for values in weights.values() for size in values.shape}
@@ -188,7 +193,7 @@ class _Widths(msgspec.Struct):
 
 
 def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], where: object) -> None:
-    """Raise HpcgnnError unless ``found`` has the names, shapes and types of ``wanted``. where: the file."""
+    """Raise HpcgnnError unless ``found`` has the names, shapes and types of ``wanted``. where: the file, for the message."""
     for name in [*wanted, *found]:
         mine, theirs = wanted.get(name), found.get(name)
         if mine is None or theirs is None:
@@ -201,7 +206,7 @@ def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.
 
 
 def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]], where: object) -> None:
-    """Raise HpcgnnError unless ``state`` is of an optimiser of these groups of parameters. where: the file."""
+    """Raise HpcgnnError unless ``state`` belongs to an optimiser of these parameter groups. where: the file, for the message."""
     numbers = iter(range(sum(map(len, parameters))))
     if [group["params"] for group in state["param_groups"]] != [[next(numbers) for _ in group] for group in parameters]:
         raise HpcgnnError(
@@ -222,9 +227,10 @@ def _shape(values: torch.Tensor) -> str:
 
 
 def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, Any]) -> None:
-    """Write what this rank's exchanges keep between epochs, a file a rank, before ``last.pt`` names ``epoch``. Collective.
+    """Write the rows that this rank's exchanges keep between epochs, in one file for each rank. Collective.
 
-    The file of the checkpoint before stays, as ``last.pt`` is still that one's; all others go.
+    This happens before ``last.pt`` names ``epoch``. The file of the previous checkpoint remains, because ``last.pt`` still
+    refers to it; older files are removed.
     """
     mine = folder(run) / MESSAGES
     with together(world, f"write {mine}"):
@@ -232,7 +238,7 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
         with whole_file.replacing(messages_path(run, epoch, world.rank), cleans=False) as temporary:
             archive.write(
                 temporary, content | {"rank": world.rank}
-            )  # not by way of memory: it may be as much as all rows that travel
+            )  # streamed to the file, because the content may be as large as all boundary rows
         names = (_MESSAGES.fullmatch(path.name) for path in mine.glob(f"*-{world.rank}.pt"))
         epochs = {int(name[1]) for name in names if name}
         before = max((found for found in epochs if found < epoch), default=epoch)
@@ -241,7 +247,7 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
 
 
 def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
-    """The state that :func:`save_messages` wrote, or None where a rank has no such file. Collective."""
+    """The state that :func:`save_messages` wrote, or None if any rank has no such file. Collective."""
     path = messages_path(run, epoch, world.rank)
     with together(world, f"read {path}"):
         if path.exists() and not path.is_file():
@@ -250,16 +256,16 @@ def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] |
         return None
     with together(world, f"read {path}"):
         content = archive.read(path, path)
-        if not isinstance(content.get("rows"), torch.Tensor):  # which they have had in all versions
+        if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
             raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
-        rank = content.get("rank", world.rank)  # files of before it was told are taken at their names
+        rank = content.get("rank", world.rank)  # older files have no rank, so their name counts
         if rank != world.rank:
             raise HpcgnnError(f"{path} belongs to rank {rank}: rename the files in this folder to their original names")
     return content
 
 
 def messages_path(run: str | Path, epoch: int, rank: int) -> Path:
-    """Where a rank keeps what its exchanges do, for the checkpoint of ``epoch``."""
+    """The file with the rows that the exchanges of a rank keep, for the checkpoint of ``epoch``."""
     return folder(run) / MESSAGES / f"{epoch}-{rank}.pt"
 
 

@@ -10,11 +10,11 @@ from hpcgnn.devices import CPU, Device
 
 
 class GradientBucket:
-    """Means of gradients and sums of a few scalars over ranks, in two all-reduces at once.
+    """Means of gradients and sums of a few scalars over ranks, in two concurrent all-reduces.
 
-    Gradients travel in the parameters' type: on a slow network they weigh as much as an exchange of few bits. Scalars such as
-    the loss, counts and stop requests are few, and float64. All buffers are allocated once. What is a device's is copied to
-    the host together, and waited for once.
+    Gradients are sent in the type of the parameters, because on a slow network they cost as much as an exchange of few bits.
+    Scalars such as the loss, counts and stop requests are float64. All buffers are allocated once. Values on a device are copied
+    to the host together, with one wait.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class GradientBucket:
         self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.where)
 
     def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
-        """Replace every gradient, of a sum over ``count`` nodes of this rank, by that of the mean over all ranks' nodes.
+        """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.
 
-        No rank need know beforehand how many there are. Returns the sums of ``scalars``, which may be on the device, and of
-        ``count``; where the latter is 0, gradients are only summed. Collective.
+        No rank needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device,
+        and of ``count``; if that sum is 0, gradients are only summed. Collective.
         """
         for parameter, piece in zip(self._parameters, self._pieces(self._flat), strict=True):
             if parameter.grad is None:
@@ -67,7 +67,7 @@ class GradientBucket:
         return self._sums.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(self._sums))
 
     def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
-        """Fill what is sent. The one place in a step where the host waits for all that the device was asked for."""
+        """Fill the buffers that are sent. Only here, in a step, the host waits for all work of the device."""
         numbers = [number for number, value in enumerate(scalars) if isinstance(value, torch.Tensor)]
         copies = []
         if numbers:
@@ -88,7 +88,7 @@ class GradientBucket:
 
 
 def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """(size,) zeros on the host, in memory that the device copies to and from."""
+    """(size,) zeros on the host, in memory that the device can copy from and to directly."""
     return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
 
 

@@ -18,14 +18,14 @@ from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.label_embedding import label_matrix
 from hpcgnn.train.task_config import LabelPropagationConfig
 
-# Stands where a dropout's key has its layer, so that no mask shares its numbers with the draw.
+# Takes the place of the layer in a dropout's key, so no dropout mask uses the same random numbers.
 _LABELS = int.from_bytes(b"labels", "big")
 
 
 def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
     """(n,) bool: the nodes whose label is an input in ``epoch`` if they are training nodes.
 
-    A function of (seed, epoch, original id): the same nodes for any number of ranks, and nothing to save.
+    The draw is a function of (seed, epoch, original id), so it is the same for any number of ranks, and nothing needs saving.
     """
     key = keyed.derive_key(seed, epoch if config.redraw == "epoch" else 0, _LABELS)
     draws = keyed.draws(keyed.row_hashes(key, index_array(ids)), np.zeros(1, dtype=np.uint32))
@@ -33,9 +33,9 @@ def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torc
 
 
 class LabelInputs:
-    """The labels of a rank's nodes that are inputs, and the nodes that the loss is on. Needs labels and a split.
+    """The labels of a rank's nodes that are inputs, and the nodes of the loss. The graph needs labels and a split.
 
-    Labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None where none are propagated.
+    Labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None if no labels are propagated.
     """
 
     def __init__(self, config: LabelPropagationConfig, graph: LocalGraph, seed: int) -> None:
@@ -44,7 +44,7 @@ class LabelInputs:
         self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
 
     def training(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
-        """The labels of ``epoch``, and the (m,) int64 training nodes without them, ascending: the loss is on these."""
+        """The input labels of ``epoch``, and the (m,) int64 other training nodes, ascending, on which the loss is computed."""
         if self._config.rate == 0:
             return None, self._trained
         trained = self._graph.masks["train_mask"]
@@ -61,14 +61,14 @@ class LabelInputs:
 
 
 def training_labels(graph: LocalGraph, nodes: torch.Tensor | None = None) -> Csr:
-    """(n, C) ones at the labels of training nodes, of all or of those that the (n,) bool ``nodes`` names too."""
+    """(n, C) ones at the labels of training nodes; with (n,) bool ``nodes``, of those among them."""
     assert graph.y is not None
     trained = graph.masks["train_mask"]
     return label_matrix(graph.y, trained if nodes is None else trained & nodes, graph.meta.num_classes)
 
 
 def check_labels(graph: LocalGraph) -> None:
-    """Raise HpcgnnError unless every training node of this rank has a label that a model knows."""
+    """Raise HpcgnnError unless every training node of this rank has a label below the number of classes."""
     if graph.y is None:
         raise HpcgnnError(
             f"{graph.path} has no labels, so no classes can be learned: convert a graph with labels, or use --task link"

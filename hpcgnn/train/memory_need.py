@@ -1,4 +1,4 @@
-"""Whether a rank's part fits into its device's memory, told before anything is moved there."""
+"""A check that a rank's part fits into the memory of its device, before anything is moved there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose
-# Rows of --hidden that a hidden layer keeps for its gradients: measured, and rounded down (tests/train/test_memory_need.py). Of
-# models that are not here nothing is known, and none is refused that would fit.
+# Rows of --hidden columns that a hidden layer keeps for its gradients: measured, and rounded down
+# (tests/train/test_memory_need.py). Models that are not listed count with 0, so no model is refused that would fit.
 _KEPT_ROWS = {"appnp": 2, "dagnn": 2, "gat": 4, "gatv2": 4, "gcn": 2, "gcnii": 2, "gin": 4, "jknet": 4, "sage": 3}
 _KEPT_BY_BATCH_NORM = 2
 _LAST_IS_HIDDEN = ("gcnii",)  # the last layer of others is as wide as there are classes
@@ -25,9 +25,9 @@ _GIB = 1 << 30
 
 
 def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
-    """The least memory of a device that training takes: features, matrices, and what each layer keeps for its gradients.
+    """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its gradients.
 
-    Rows of other ranks, messages, most temporary memory and what libraries take come on top.
+    Halo rows, messages, most temporary memory and the memory of libraries come on top.
     """
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
     hidden_layers, rows = _hidden_layers(config), _KEPT_ROWS.get(config.model, 0)
@@ -60,7 +60,7 @@ def _attends(config: ModelConfig) -> bool:
 
 
 def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
-    """Features, labels, and the matrices of edges, without those that other ranks may sum before they send."""
+    """Bytes of features, labels and the matrices of edges, except edges that other ranks may aggregate before they send."""
     nodes, features, edges = graph.num_nodes, graph.features, graph.indices.size
     if isinstance(features, Csr):
         held = features.num_entries * (_INDEX_BYTES + _FLOAT_BYTES) + nodes * _OFFSET_BYTES
@@ -73,7 +73,7 @@ def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
 
 
 def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per_gpu: int = 1) -> None:
-    """Raise HpcgnnError, on every rank, where a part does not fit into the memory that its device has left. Collective."""
+    """Raise HpcgnnError on every rank if a part does not fit into the free memory of its device. Collective."""
     free, world = device.free_bytes(), graph.world
     with together(world, f"put {graph.path} into the memory of a device"):
         if free is None:

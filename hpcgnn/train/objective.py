@@ -1,4 +1,4 @@
-"""Loss and metrics over the nodes of all ranks; nothing travels but sums, counts and, for ROC-AUC, each rank's share of scores.
+"""Loss and metrics over the nodes of all ranks. Only sums, counts and, for ROC-AUC, each rank's share of scores are sent.
 
 Shapes: scores (n, C) of this rank's nodes; y (n,) int64 or (n, C) uint8; mask (n,) bool. A labelled node has y >= 0, or any
 label set.
@@ -16,9 +16,9 @@ from hpcgnn.host import host_values, index_array
 
 
 def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy summed over (m,) int64 ``nodes``; for multi-label the binary one, averaged over classes.
+    """Cross-entropy, summed over (m,) int64 ``nodes``; for multi-label graphs binary cross-entropy, averaged over classes.
 
-    Differentiable also where there are none, so that the rank still takes part in every backward exchange.
+    It is differentiable for m = 0, too, so the rank takes part in every backward exchange.
     """
     learned, targets = scores.index_select(0, nodes), y.index_select(0, nodes)
     if y.dim() == 2:
@@ -34,9 +34,10 @@ def default_metric(task: str) -> str:
 def evaluate(
     world: World, metric: str, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]
 ) -> list[float | None]:
-    """``metric`` over the nodes of each mask on all ranks; None where a mask is empty or has one class only. Collective.
+    """The metric over the nodes of each mask on all ranks; None if it is not defined there. Collective.
 
-    Every rank gets rank 0's numbers, bit for bit: early stopping and schedules follow from them.
+    It is not defined for an empty mask and, for ROC-AUC, for a single class. Every rank gets the numbers of rank 0 bit for bit,
+    because early stopping and schedules depend on them.
     """
     measure = {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric]
     return world.broadcast(measure(world, scores, y, masks), what="the metrics")
@@ -51,7 +52,7 @@ def _accuracy(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[t
 
 def _micro_f1(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
     if y.dim() == 1:
-        return _accuracy(world, scores, y, masks)  # with one label a node the two are the same number
+        return _accuracy(world, scores, y, masks)  # with one label for each node both are the same number
     predicted, actual = _predicted(scores, y).bool(), y.bool()
     hits, either = (predicted & actual).sum(1), predicted.sum(1) + actual.sum(1)
     counts = _summed(world, [[(hits * mask).sum(), (either * mask).sum()] for mask in masks])
@@ -67,7 +68,7 @@ def _summed(world: World, counts: list[list[torch.Tensor]]) -> list[list[int]]:
 
 
 def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]) -> list[float | None]:
-    """Area under the ROC curve: of class 1 for two classes, else the mean over classes (one against the rest)."""
+    """Area under the ROC curve: of class 1 for two classes, else the mean over classes (one against the others)."""
     if y.dim() == 2:
         columns: list[tuple[torch.Tensor, torch.Tensor]] = [(scores[:, c], y[:, c] == 1) for c in range(y.shape[1])]
     elif scores.shape[1] == 2:
@@ -86,10 +87,10 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
 
 
 def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:
-    """One of :data:`hpcgnn.train.task_config.LINK_METRICS` of all ranks' scores of links and of pairs that are none. Collective.
+    """One of :data:`hpcgnn.train.task_config.LINK_METRICS`, from all ranks' scores of links and of negative pairs. Collective.
 
-    ``hits@K`` is the share of links with a score above the K-th highest of all other pairs, as OGB has it. None without
-    links or without other pairs.
+    ``hits@K`` is the share of links with a score above the K-th highest score of negative pairs, as OGB defines it. None without
+    links or without negative pairs.
     """
     if metric == "roc-auc":
         positive = np.repeat([True, False], [joined.size, apart.size])
@@ -100,7 +101,7 @@ def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray
 
 
 def _largest(world: World, values: np.ndarray, rank: int) -> float:
-    """The ``rank``-th largest of all ranks' values; -inf where there are fewer. O(P rank) memory. Collective."""
+    """The ``rank``-th largest of all ranks' values; -inf if there are fewer. O(P rank) memory. Collective."""
     mine = np.full(rank, -np.inf)
     first = np.sort(values)[::-1][:rank]
     mine[: first.size] = first
@@ -113,8 +114,8 @@ _SPLITTERS_PER_RANK = 32
 def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> float | None:
     """The exact area under the ROC curve of all ranks' (n,) scores and (n,) bool labels; ties count half. Collective.
 
-    A sample sort deals out ranges of the distinct scores, so that each rank counts the pairs within its range and holds
-    about 1/P of them; only counts are combined. None if there are no positives or no negatives.
+    A sample sort distributes ranges of the distinct scores, so each rank holds about 1/P of them and counts the pairs within its
+    range; only counts are combined. None if there are no positives or no negatives.
     """
     rows = _counted(np.stack((scores, positive, ~positive), axis=1, dtype=np.float64))
     owners = np.searchsorted(_splitters(world, rows[:, 0]), rows[:, 0], side="right")
@@ -137,7 +138,7 @@ def _counted(rows: np.ndarray) -> np.ndarray:
 
 
 def _splitters(world: World, scores: np.ndarray) -> np.ndarray:
-    """(P - 1,) ascending scores that split all ranks' scores into about equal ranges. O(P) memory."""
+    """(P - 1,) ascending scores that divide all ranks' scores into ranges of about equal size. O(P) memory."""
     levels = np.linspace(0, 1, _SPLITTERS_PER_RANK)
     sample = np.quantile(scores, levels) if scores.size else np.full_like(levels, np.nan)
     samples = np.sort(world.allgather(sample).ravel())

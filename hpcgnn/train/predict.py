@@ -1,4 +1,4 @@
-"""Scores for every node under global ids, from any checkpoint, on any number of ranks."""
+"""Scores of nodes in the order of original ids, from any checkpoint, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _PER_NODE, _PER_PAIR = ("scores", "embeddings"), "pair_scores"
 def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
     """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective.
 
-    A model of links gives (n, F) embeddings, with all edges of ``graph`` as messages. One that takes labels as inputs is
-    given those of all training nodes, and no others.
+    A link prediction model gives (n, F) embeddings, with messages along all edges of ``graph``. A model with labels as inputs
+    gets the labels of all training nodes, and no others.
     """
     return _applied(model_of(graph, content, strategy), graph)
 
@@ -45,12 +45,12 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
 
 
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
-    """The model of a checkpoint's ``content`` for any graph with as many features and classes, to evaluate. Collective."""
+    """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective."""
     description = content["model_config"]
     with together(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
             raise HpcgnnError(
-                f"the checkpoint is of {description['class']}, a class of your own program: load the weights in that program with "
+                f"the checkpoint is of {description['class']}, a class of your own program: load the weights there with "
                 "load_state_dict"
             )
         config = described(description)
@@ -72,7 +72,7 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
 
 @torch.no_grad()
 def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
-    """(m,) scores of this rank's (m, 2) pairs of original ids, from a checkpoint's ``content``. Collective."""
+    """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint. Collective."""
     world, model = graph.world, model_of(graph, content)
     decoder = model.decoder
     with together(world, "score pairs of nodes"):
@@ -92,8 +92,10 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
 
 
 def read_pairs(world: World, path: Path) -> np.ndarray:
-    """(m, 2) int64: this rank's share, in order, of a text file with two ids a line, or of an .npy file (pairs, 2). Text
-    takes O(pairs) time and memory on each rank. Collective."""
+    """(m, 2) int64: this rank's consecutive share of the pairs in a file. Collective.
+
+    The file is text with two ids in each line, which takes O(pairs) time and memory on each rank, or .npy (pairs, 2).
+    """
     with together(world, f"read {path}"):
         if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
             raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
@@ -125,7 +127,7 @@ def _has_numbers(path: Path) -> bool:
 
 
 def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(P + 1,) bounds of original ids, and the float32 rows of this rank's range of them, ascending. Collective."""
+    """(P + 1,) bounds of ranges of original ids, and the float32 rows of this rank's range, ascending by id. Collective."""
     world = graph.world
     bounds = np.arange(world.size + 1) * graph.meta.num_nodes // world.size
     ids = index_array(graph.original_ids)
@@ -139,7 +141,7 @@ def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.
 
 
 def _rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(m, F) rows of any original ids, from the ranks whose range they are in. Collective."""
+    """(m, F) rows of any original ids, from the ranks whose ranges hold them. Collective."""
     distinct, place = np.unique(ids, return_inverse=True)  # a node in many pairs travels once
     asked, counts = world.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
     answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
@@ -155,10 +157,10 @@ def write_predictions(
     what: str = "scores",
     inputs: Iterable[Path] = (),
 ) -> None:
-    """Write ``/scores`` (N, C) float32, or another name as ``what``, in the order of original ids. Collective.
+    """Write ``/scores`` (N, C) float32, or another array ``what``, in the order of original ids. Collective.
 
-    Rows are dealt out by id range first, so that each rank writes one slab; no rank holds all scores. ``inputs`` are files
-    beside the graph's that it must not replace.
+    Rows are first distributed by ranges of ids, so each rank writes one slab and no rank holds all scores. inputs: files, in
+    addition to the graph, that the output must not replace.
     """
     bounds, slab = _dealt_by_id(graph, scores)
     _write_slab(
@@ -204,12 +206,10 @@ def _write_slab(
 
 
 def look_at_predictions(path: Path) -> dict[str, Any]:
-    """The content of a file of :func:`write_predictions` or :func:`write_pair_scores`, after all its numbers were looked at.
-
-    Not collective.
+    """The verified content of a file of :func:`write_predictions` or :func:`write_pair_scores`. Not collective.
 
     Raises:
-        HpcgnnError: where it is no such file, is not whole, or holds what is no number.
+        HpcgnnError: if it is another kind of file, incomplete, or has values that are not finite.
     """
     with h5.open_checked(path, PREDICTIONS_KIND, (PREDICTIONS_VERSION,)) as file:
         names = [name for name in (*_PER_NODE, _PER_PAIR) if h5.child(file, name) is not None]

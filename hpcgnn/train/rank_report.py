@@ -1,8 +1,8 @@
-"""``ranks.json``: which rank did what, and what it sent to whom, of at most 64 blocks of ranks whatever their number is.
+"""``ranks.json``: seconds, sizes and memory by rank, and the bytes between ranks, for at most 64 blocks of ranks.
 
-Ranks of a small job are told one by one. Those of a larger one are grouped into :data:`MOST_BLOCKS` blocks of consecutive ranks,
-so that the file stays below 150 kB and is made by three reductions of at most 64 x 64 numbers each, at the end of a run. An
-epoch costs two copies of (P,) counts, into memory that is there.
+A job of up to 64 ranks is listed rank by rank. The ranks of a larger job are grouped into :data:`MOST_BLOCKS` blocks of
+consecutive ranks, so the file stays below 150 kB and needs three reductions of at most 64 x 64 numbers each, at the end of a
+run. An epoch costs two copies of (P,) counts, without new memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.typed import Count, Finite
 
 MOST_BLOCKS = 64
-_KEPT_EPOCHS = 1000  # medians are over the last of them
+_KEPT_EPOCHS = 1000  # medians are over the last 1,000 epochs
 BREAKDOWN = ("seconds", *PHASES, "other_seconds")
 COUNTS = ("nodes", "edges", "cut_edges", "rows_sent", "peak_memory_bytes")
 
@@ -29,13 +29,13 @@ _Row = Annotated[list[Count], Meta(min_length=1, max_length=MOST_BLOCKS)]
 
 
 class Ranks(msgspec.Struct, kw_only=True):
-    """The content of ``ranks.json``; B blocks of ranks.
+    """The content of ``ranks.json``, for B blocks of ranks; docs/reference/metrics.md lists the keys, too.
 
-    ranks: all of them. first_rank: (B,) the lowest rank of each block. first_epoch, epochs: which ones it is about, those since
-    the run was last resumed. parts_uuid: of the parts file. bytes: (B, B), what block i sent to block j in messages of training
-    in these epochs together. mean, largest: over the ranks of a block, (B,) by name: seconds of an epoch by phase (medians over
-    the last 1,000 epochs at most), nodes, edges, cut_edges (in-edges from other ranks), rows_sent (in the first exchange
-    of a forward pass), peak_memory_bytes.
+    ranks: number of ranks. first_rank: (B,) lowest rank of each block. first_epoch, epochs: the first epoch and the number of
+    epochs since the run was last resumed, which the file covers. parts_uuid: uuid of the parts file. bytes: (B, B) bytes that
+    block i sent to block j in training messages of these epochs. mean, largest: mean and maximum over the ranks of a block, (B,)
+    by name: seconds of an epoch by phase (medians over the last 1,000 epochs at most), nodes, edges, cut_edges (in-edges from
+    other ranks), rows_sent (in the first exchange of a forward pass), peak_memory_bytes.
     """
 
     ranks: Annotated[int, Meta(ge=1)]
@@ -62,15 +62,15 @@ class Ranks(msgspec.Struct, kw_only=True):
 
 
 def first_ranks(num_ranks: int) -> np.ndarray:
-    """(B,) int64 lowest rank of each block: one rank a block as long as there are at most :data:`MOST_BLOCKS`."""
+    """(B,) int64 lowest rank of each block. Up to :data:`MOST_BLOCKS` ranks have a block each."""
     blocks = min(num_ranks, MOST_BLOCKS)
     return np.arange(blocks, dtype=np.int64) * num_ranks // blocks
 
 
 class RankReport:
-    """Counts what this rank sends to each other in training steps, and keeps its seconds by phase.
+    """Counts the bytes that this rank sends to each other rank in training steps, and keeps its seconds by phase.
 
-    first_rows: (P,) rows to each rank in the model's first exchange.
+    first_rows: (P,) number of rows to each rank in the model's first exchange.
     """
 
     def __init__(self, graph: LocalGraph, traffic: Traffic, first_rows: np.ndarray) -> None:
@@ -80,22 +80,22 @@ class RankReport:
         self._epochs, self._first_epoch = 0, 0
 
     def begin_step(self, epoch: int) -> None:
-        """Begin a training step: messages count for it from now on."""
+        """Begin a training step, whose messages are counted from here on."""
         np.copyto(self._before, self._traffic.bytes_to)
         if not self._epochs:
             self._first_epoch = epoch
 
     def end_step(self, seconds: list[float]) -> None:
-        """The step is over; ``seconds`` are those of :data:`BREAKDOWN`."""
+        """End the step. seconds: values for :data:`BREAKDOWN`."""
         self._sent += self._traffic.bytes_to
         self._sent -= self._before
         self._seconds[self._epochs % _KEPT_EPOCHS] = seconds
         self._epochs += 1
 
     def gathered(self) -> Ranks | None:
-        """Of all ranks; None where no epoch was trained. Collective.
+        """The report of all ranks; None if no epoch was trained. Collective.
 
-        Three reductions, of (64, 64) int64 and of (13, 64) float64 at most.
+        It needs three reductions, of at most (64, 64) int64 and (13, 64) float64.
         """
         if not self._epochs:
             return None
@@ -123,7 +123,7 @@ class RankReport:
         )
 
     def _values(self) -> np.ndarray:
-        """(n,) float64 figures of this rank, by BREAKDOWN and COUNTS."""
+        """(n,) float64 figures of this rank, in the order of BREAKDOWN and COUNTS."""
         graph = self._graph
         seconds = np.median(self._seconds[: self._epochs], axis=0)
         is_cut = (graph.indices < graph.first) | (graph.indices >= graph.first + graph.num_nodes)

@@ -1,4 +1,4 @@
-"""The state that each rank keeps by itself between epochs (stale rows, differences, policies' ranges), in a file a rank of a
+"""The state that each rank keeps for itself between epochs (stale rows, differences, ranges of policies), and its file in a
 checkpoint."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORMAT = 2
 
 
 class RankState:
-    """Of one model in training. Every method is collective."""
+    """The state that ranks keep for a model in training. Every method is collective."""
 
     def __init__(self, world: World, model: Trainable, policies: Policies) -> None:
         self._world, self._model, self._policies = world, model, policies
@@ -32,7 +32,7 @@ class RankState:
         return self._model.messages.config.message_coding == "delta" or not self._policies.config.is_off
 
     def save(self, run: Path, epoch: int) -> None:
-        """Write it, before ``last.pt`` names ``epoch``; what is in flight is waited for."""
+        """Write the state, before ``last.pt`` names ``epoch``. Messages in flight are waited for."""
         if not self._is_used:
             return
         messages = self._model.messages
@@ -46,9 +46,9 @@ class RankState:
         checkpoint.save_messages(self._world, run, epoch, content)
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
-        """Go on from it, and from what ``last`` holds of policies.
+        """Continue from the state, and from the policies' state in ``last``.
 
-        This rank's file counts if every rank has one for this very plan; else exchanges start as in epoch 0.
+        The files count only if every rank has one for this very plan; otherwise exchanges start as in epoch 0.
         """
         if not self._is_used:
             return
@@ -80,7 +80,7 @@ class RankState:
             )
 
     def _check(self, content: dict[str, Any], where: Path) -> None:
-        """Raise HpcgnnError where it is not of this model's exchanges and these policies."""
+        """Raise HpcgnnError unless the state belongs to this model's exchanges and these policies."""
         exchanges = [channel.exchange for channel in self._policies.channels]
         counts = {
             each.id: RowCounts(int(each.send_counts.sum()), int(each.receive_counts.sum()), each.boundary_nodes)
@@ -90,13 +90,13 @@ class RankState:
         self._policies.check_rank_state(content.get("policies"), str(where))
 
     def _compare(self, content: dict[str, Any], where: Path) -> None:
-        """Raise HpcgnnError where ranks keep different exchanges, as some would then wait for others in vain. Collective."""
+        """Raise HpcgnnError if ranks keep different exchanges: some would wait for the others forever. Collective."""
         same_everywhere(
             self._world, [shape_of(content["kept"])], f"the ranks' files in {where} are not of one checkpoint"
         )
 
     def _fits(self, content: dict[str, Any] | None) -> bool:
-        """The same answer on every rank."""
+        """Whether the file fits, on every rank."""
         rows = self._model.aggregator.exchange.rows_that_travel()
         found = {} if content is None or content.get("format") != _FORMAT else content
         theirs = found.get("rows")

@@ -1,5 +1,5 @@
-"""The run folder: ``config.toml``, ``metrics.jsonl`` and, where policies decide, ``decisions.jsonl`` (a line an epoch each),
-``summary.json`` and ``ranks.json``. Rank 0 alone writes it."""
+"""The run folder: ``config.toml``, ``summary.json``, ``ranks.json``, and with one line for each epoch ``metrics.jsonl`` and, if a
+policy decides, ``decisions.jsonl``. Only rank 0 writes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcgnn.typed import Count, Finite, MessageBits
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
 _SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]
 _METRICS = ("train_metric", "val_metric", "test_metric")
-# A line of ``metrics.jsonl``. Runs of before may lack some, and later ones have more.
+# A line of ``metrics.jsonl``. Lines of older runs may lack keys, and those of later versions may have more.
 Record = msgspec.defstruct(
     "Record",
     [
@@ -55,7 +55,7 @@ class RunFolder:
         self.path = Path(path)
 
     def prepare(self, *, resume: bool) -> None:
-        """Create the folder; refuse one that holds another run unless it is to be resumed."""
+        """Create the folder. Raises HpcgnnError if it holds a run, unless that run is resumed."""
         has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
         if has_run and not resume:
             raise HpcgnnError(f"{self.path} already holds a run: give --resume to continue it, or choose another --out")
@@ -65,7 +65,7 @@ class RunFolder:
             whole_file.remove_left(folder)
 
     def files(self) -> list[Path]:
-        """The files of a run that are there; none where the run has no folder yet."""
+        """The files of the run; an empty list if the run has no folder yet."""
         checkpoints = checkpoint.folder(self.path)
         return [path for folder in (self.path, checkpoints) if folder.is_dir() for path in folder.iterdir()]
 
@@ -80,14 +80,14 @@ class RunFolder:
         self._replace(CONFIG, tomli_w.dumps({name: value for name, value in plain.items() if value is not None}))
 
     def keep_epochs(self, count: int) -> None:
-        """Forget the lines of epochs ``count`` and later: a resumed run writes them again."""
+        """Remove the lines of epochs from ``count`` on, which a resumed run writes again."""
         for name in (METRICS, DECISIONS):
             if (self.path / name).exists():
                 kept = [line for line in self._lines(name) if line["epoch"] < count]
                 self._replace(name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``: all epochs so far, also those before a resumption."""
+        """The lines of ``metrics.jsonl``: all epochs so far, including those before a resume."""
         return self._lines(METRICS)
 
     def append(self, record: dict[str, Any]) -> None:

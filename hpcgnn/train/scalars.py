@@ -1,4 +1,4 @@
-"""The numbers of an epoch, by names that TensorBoard and reports show."""
+"""The numbers of an epoch, under the names that TensorBoard and reports show."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ METRICS = ("train_metric", "val_metric", "test_metric")
 
 
 def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    """Bits of a value that travelled, over rows: of each exchange by its name, and of all as ``all rows``.
+    """Mean bit-width over rows, for each exchange by its name, and for all exchanges as ``all rows``.
 
-    ``bits``: of a record; one number for all rows, or how many rows have so many bits by exchange.
+    bits: the key of a record; one number for all rows, or the number of rows of each bit-width, by exchange.
     """
     if isinstance(bits, int):
         return {"all rows": float(bits)}
@@ -37,7 +37,7 @@ def _mean(rows: Mapping[int, int]) -> float:
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a line of ``metrics.jsonl``, by tags such as ``metric/val`` and ``seconds/aggregation``.
 
-    ``seconds_mean`` is over ranks, where ``seconds`` are the slowest rank's.
+    ``seconds`` are those of the slowest rank, ``seconds_mean`` the mean over ranks.
     """
     found: dict[str, Any] = {"loss": record.get("loss")}
     found |= {f"metric/{name.removesuffix('_metric')}": record.get(name) for name in METRICS}
@@ -53,5 +53,5 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _tag(name: str) -> str:
-    """``layer_1_gradients`` of ``layer 1's gradients``."""
+    """The tag of an exchange: ``layer_1_gradients`` for ``layer 1's gradients``."""
     return re.sub(r"\W+", "_", name.replace("'s", ""))

@@ -1,4 +1,4 @@
-"""``summary.json``: what a run reached, and at what cost."""
+"""``summary.json``: the result of a run, and its cost in time, bytes and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcgnn.version import __version__
 
 
 def versions(world: World) -> dict[str, str]:
-    """The versions and settings that ran. Not collective."""
+    """The versions of the software, and the machine. Not collective."""
     return {
         "hpcgnn": __version__,
         "python": platform.python_version(),
@@ -30,10 +30,9 @@ def versions(world: World) -> dict[str, str]:
 
 
 def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
-    """The content of ``summary.json`` from the epochs' ``records``, and from what else the trainer knows. Collective.
+    """The content of ``summary.json``, from the ``records`` of epochs and from facts of the trainer. Collective.
 
-    facts: ``metric_name``, ``epochs``, ``stop_reason``, ``startup_seconds`` of this rank, and the settings that a reader looks
-    for first.
+    facts: ``metric_name``, ``epochs``, ``stop_reason``, ``startup_seconds`` of this rank, and the most important settings.
     """
     phases, world = (*PHASES, "other_seconds"), graph.world
     mine = np.array([facts["startup_seconds"], peak_memory_bytes(), private_memory_bytes()])
@@ -66,9 +65,9 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
 
 
 def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float]:
-    """Of the rows sent in all ``epochs``, the share that travelled in so many bits a value; from the records' ``bits``.
+    """For each bit-width, its share of the rows sent in all ``epochs``. epochs: the ``bits`` of the records.
 
-    An epoch with one number for all rows does not tell how many they are: it counts as an average one of the others.
+    An epoch with one bit-width for all rows has no number of rows, so it counts as many as an average one of the others.
     """
     counted = [sum(map(Counter, epoch.values()), Counter()) for epoch in epochs if isinstance(epoch, dict)]
     rows: Counter[str] = sum(counted, Counter())
@@ -82,7 +81,7 @@ def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float
 
 
 def _devices(graph: LocalGraph) -> dict[str, int]:
-    """How many ranks computed on what; the names of GPUs are those of the lowest rank that has one. Collective."""
+    """The number of ranks on each device. The name of GPUs is that of the lowest rank with one. Collective."""
     world, is_gpu = graph.world, graph.device.where.type != "cpu"
     counts = world.allreduce(np.array([not is_gpu, is_gpu], np.int64))
     first = int(world.allreduce(np.array([world.rank if is_gpu else world.size]), "min")[0])
@@ -93,6 +92,6 @@ def _devices(graph: LocalGraph) -> dict[str, int]:
 
 
 def _node_orders(graph: LocalGraph) -> dict[str, int]:
-    """How many ranks took which order of their nodes; those that no rank took are left out. Collective."""
+    """The number of ranks with each node order; orders without ranks are left out. Collective."""
     counts = graph.world.allreduce(np.array([graph.order.method == name for name in METHODS], dtype=np.int64))
     return {name: int(count) for name, count in zip(METHODS, counts, strict=True) if count}

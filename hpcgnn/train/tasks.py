@@ -1,4 +1,4 @@
-"""The tasks that a trainer learns: classes of nodes, or links. A task has the loss, the metrics and what they need of a graph."""
+"""The tasks of a trainer: node classification and link prediction. A task has the loss, the metrics and their inputs."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from hpcgnn.train.task_config import LabelPropagationConfig
 
 
 class Task(Protocol):
-    """metric: the name of what is evaluated."""
+    """The interface of a task. metric: name of the metric of evaluations."""
 
     metric: str
 
     def identity(self) -> dict[str, Any]:
-        """The facts in which a continued run must agree with the one before, as plain JSON."""
+        """The facts that must be the same in a resumed run, as plain JSON."""
         ...
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """The loss of a training step, summed over what this rank learns from, and how much that is. Collective."""
+        """The loss of a training step, summed over this rank's nodes or pairs, and their number. Collective."""
         ...
 
     def evaluate(self) -> list[float | None]:
-        """The metric in training, validation and testing; None where it is not defined. Collective."""
+        """The metric on training, validation and test data; None if it is not defined there. Collective."""
         ...
 
 
 class NodeTask:
-    """Classes of nodes, from labels and masks of ``graph``."""
+    """Node classification, with the labels and masks of ``graph``."""
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
         with together(graph.world, f"train on {graph.path}"):
@@ -62,7 +62,7 @@ class NodeTask:
         return {"task": "node", "metric": self.metric}
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """As :meth:`Task.loss`, of the training nodes whose labels are no inputs."""
+        """As :meth:`Task.loss`, on the training nodes whose labels are not inputs."""
         given, learned = self.label_inputs.training(epoch)
         scores = self.model(self.features, given)
         return objective.loss_sum(scores, self.labels, learned), learned.numel()
@@ -70,7 +70,7 @@ class NodeTask:
     def evaluate(self) -> list[float | None]:
         """As :meth:`Task.evaluate`, with all training labels as inputs.
 
-        Where labels are propagated the first metric is therefore about nodes whose label the model was given.
+        With label propagation, the training metric therefore covers nodes whose label was an input.
         """
         scores = self.model(self.features, self.label_inputs.evaluation)
         masks = [self.graph.masks[name] for name in MASKS]
@@ -78,7 +78,7 @@ class NodeTask:
 
 
 class LinkTask:
-    """Links, from a split of the edges: the model sees those of training, and learns them beside negatives."""
+    """Link prediction on a split of the edges: messages use the training links, which are learned with negative pairs."""
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
@@ -103,7 +103,7 @@ class LinkTask:
         self._fixed: list[Negatives] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """As :meth:`Task.identity`: with another split, what was held out would have been learned."""
+        """As :meth:`Task.identity`, with the split: another split would evaluate links that were learned."""
         config = self.split.config
         split = {"link_split": list(config.link_split), "link_seed": config.link_seed}
         return {"task": "link", "metric": self.metric} | split
@@ -115,7 +115,7 @@ class LinkTask:
     def scores(
         self, embeddings: torch.Tensor, links: Links, halo: Aggregator, negatives: Negatives
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of ``links`` and of ``negatives``, from this rank's (n, F) embeddings. Collective."""
+        """The scores of ``links`` and of ``negatives``, from this rank's (n, F) embeddings. Collective."""
         decoder = self.model.decoder
         assert decoder is not None
         under_way = halo.begin(embeddings)
@@ -124,13 +124,13 @@ class LinkTask:
         return decoder(links.csr, embeddings, under_way.finish()), apart
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """As :meth:`Task.loss`: binary cross-entropy of the training links, and of as many negatives as each has."""
+        """As :meth:`Task.loss`: binary cross-entropy of the training links and of their negative pairs."""
         negatives = self.sampler.draw(self.learned, self.model.keys.seed, epoch)
         joined, apart = self.scores(self.model(self.features), self.learned, self.halo, negatives)
         return F.softplus(-joined).sum() + F.softplus(apart).sum(), joined.numel() + apart.numel()
 
     def evaluate(self) -> list[float | None]:
-        """As :meth:`Task.evaluate`, of held-out links and negatives that are the same in all runs; None for training."""
+        """As :meth:`Task.evaluate`, on held-out links and negative pairs that are the same in all runs; None for training."""
         if self._fixed is None:
             seed = self.split.config.link_seed
             self._fixed = [
@@ -150,7 +150,7 @@ def features_of(graph: LocalGraph, model: Any) -> Features:
 
 
 def with_dtype(features: torch.Tensor | Csr | None, dtype: torch.dtype) -> Features:
-    """Features in this precision."""
+    """The features in another floating-point type."""
     assert features is not None
     if isinstance(features, torch.Tensor):
         return features.to(dtype)

@@ -1,4 +1,4 @@
-"""The training loop: one optimiser step an epoch over the whole graph, on all ranks."""
+"""The training loop: in each epoch, one optimiser step over the whole graph on all ranks."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Trainer:
         self._startup_seconds: float | None = None
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
-        """The run's settings; those that were needed to build the model, and that it does not tell, have their defaults."""
+        """The settings of the run. Settings that only built the model and that it does not keep have their defaults."""
         model = self.model
         return RunConfig(
             task="node" if links is None else "link",
@@ -172,7 +172,7 @@ class Trainer:
         return self._finish()
 
     def _prepare_run(self) -> None:
-        """Make the run's folder; it may hold a run that is continued, and no other. Collective."""
+        """Make the run folder. It may hold the run that is resumed, but no other run. Collective."""
         if self.run is not None:
             with together(self.world, f"prepare the run folder {self.run.path}"):
                 if self.world.rank == 0:
@@ -202,7 +202,7 @@ class Trainer:
                     agreed=True,
                 )
         except HpcgnnError as error:
-            if error.agreed:  # on all ranks: nothing may be in flight when MPI, or the memory that it writes to, ends
+            if error.agreed:  # on all ranks: no message may be in flight when MPI, or the memory of a message, ends
                 self.model.messages.drain()
             raise
         record: dict[str, Any] = {"epoch": epoch, "loss": loss, "compute": self.model.compute} | breakdown
@@ -231,7 +231,7 @@ class Trainer:
         started = time.perf_counter()
         loss, stops = self.step(epoch)
         if self._is_evaluated(epoch) or (epoch + 1) % self.config.checkpoint_every == 0:
-            self.model.messages.drain()  # what travels beside an evaluation would be time that no epoch has
+            self.model.messages.drain()  # the time of messages during an evaluation would be in no epoch
         self.device.synchronize()
         seconds = time.perf_counter() - started
         phases = self.timings.take()
@@ -271,20 +271,21 @@ class Trainer:
                 f"the loss became {total_loss} in epoch {epoch}: lower --lr or scale the features down", agreed=True
             )
         self._has_learned = count > 0
-        if not self._has_learned:  # by chance, where there are only a few training nodes
+        if not self._has_learned:  # this happens by chance with few training nodes
             _LOG.warning(
                 "epoch %d has no loss because every training label is a model input: lower --label-propagation", epoch
             )
             return 0.0, stops
         self._can_update = self.bucket.is_finite()
-        if self._can_update:  # else what was learned so far would be lost, and go into the next checkpoint
+        if self._can_update:  # else all weights would become NaN, and the next checkpoint would hold them
             self.optimiser.step()
         return total_loss / count, stops
 
     def _over_ranks(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:
-        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the largest of what each has as ``sums``.
+        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the maximum over ranks of each of ``sums``.
 
-        MPI does not promise that a sum has the same last bit on all ranks. A largest value has, so decisions follow from it.
+        ``sums`` were reduced before, but MPI does not guarantee that a sum has the same last bit on all ranks. A maximum has, so
+        decisions may depend on it.
         """
         values = np.array([*mine, *sums])
         largest, total = np.empty_like(values), np.empty_like(values)
@@ -355,7 +356,7 @@ class Trainer:
             "compute": self._arithmetic(),
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
-        checkpoint.save(folder / checkpoint.LAST, last)  # last, so that it never claims more than is on disk
+        checkpoint.save(folder / checkpoint.LAST, last)  # written last, because it refers to the other files
 
     def resume(self) -> None:
         """Continue from the checkpoint ``last.pt`` of the run folder, or start anew if there is none. Call it before ``fit``.
@@ -396,7 +397,7 @@ class Trainer:
                 self.run.keep_epochs(self.next_epoch)
 
     def _check_weights(self, content: dict[str, Any], path: Path) -> None:
-        """Raise HpcgnnError where they are not this model's and this optimiser's."""
+        """Raise HpcgnnError unless the weights and moments fit this model and this optimiser."""
         weights = self.model.state_dict()
         checkpoint.check_weights(content["model"], weights, path)
         if content["best_model"] is not None:
@@ -405,13 +406,13 @@ class Trainer:
         checkpoint.check_optimiser(content["optimiser"], groups, path)
 
     def _arithmetic(self) -> dict[str, str]:
-        """The arithmetic in which a resumed run goes on."""
+        """The arithmetic with which a resumed run continues."""
         model = self.model
         chosen = {"asked": model.asked_compute, "chosen": model.compute, "hardware": hardware(self.device)}
         return chosen if model.int8 is None else chosen | {"int8": str(model.int8.uses)}
 
     def _go_on_computing(self, before: dict[str, str] | None) -> None:
-        """In the arithmetic that was chosen when the run began, if that was chosen. Collective."""
+        """Continue with the arithmetic that was chosen when the run began. Collective."""
         model = self.model
         if model.int8 is not None:
             model.int8.go_on(before)
