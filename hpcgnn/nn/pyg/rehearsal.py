@@ -212,10 +212,10 @@ def _blamed(wanted: Outcome, found: list[Outcome]) -> str:
         if not _agree(call.result, [other.result for other in theirs]):
             where = f" ({call.where})" if call.where else ""
             return (
-                f"what {call.name}{where} gives for a rank's own nodes is not what it gives for all nodes; it may look at "
-                "nothing but a node and the rows of its in-neighbours"
+                f"{call.name}{where} gives other values on a part of a graph than on the whole graph; it may only use a node's "
+                "own row and the rows of its in-neighbours"
             )
-    return "its result is not that of one machine, nor can it be told where that begins"
+    return "its result on a part of a graph differs from that on the whole graph, because of an operation that was not found"
 
 
 def _agree(whole: torch.Tensor, parts: list[torch.Tensor]) -> bool:
