@@ -1,4 +1,4 @@
-"""Policies that decide in how many bits each row travels (AdaQP, Sylvie, PipeQS), and when it is waited for (PipeGCN as well)."""
+"""Policies that choose the bit-width of each row (AdaQP, Sylvie, PipeQS) and its staleness (PipeGCN, Sylvie, PipeQS)."""
 
 from hpcgnn.policy.config import PolicyConfig
 

@@ -1,9 +1,10 @@
-"""AdaQP's adaptive bits (§3.3, §4.2): every period, Eq. 12 is solved for each layer and direction with what rows looked like.
+"""AdaQP's adaptive bit-widths (§3.3, §4.2): in each period, Eq. 12 is solved for each layer and direction from ranges of rows.
 
-Where this is not the published code: variances stay with their groups, and the sum of squared weights is one of squares; it is
-the squared column norm of Dl R forward and of Sᵀ with its scaling backward, which the receiver tells its senders once. The
-ranges of rows are mean squares over the messages of a period. The first epoch has 8 bits everywhere, and its ranges make the
-first assignment; without network costs that fit, or an assignment, all rows have 8 bits.
+This differs from the published code in three points. Variances stay with their groups. The sum of squared weights is a sum of
+squares: the squared column norm of Dl R in the forward direction, and of Sᵀ with its scaling in the backward direction, which
+the receiver sends to its senders once. The ranges of rows are mean squares over the messages of a period. The first epoch uses
+8 bits everywhere, and its ranges make the first assignment. If no network costs fit the measurements, or there is no assignment,
+all rows have 8 bits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LOG = logging.getLogger("hpcgnn")
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows that share an assignment. of_row: (s,) int64 the group of each row sent. rows: (G,) int64 in each group."""
+    """Groups of rows with one bit-width each. of_row: (s,) int64 group of each row sent. rows: (G,) int64 rows of each group."""
 
     of_row: np.ndarray
     rows: np.ndarray
@@ -43,9 +44,9 @@ class GroupedRows:
 
 
 def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size: int) -> GroupedRows:
-    """Groups of ``size`` rows of one receiver with similar beta (§4.2: rows are ordered by it).
+    """Groups of ``size`` rows of one receiver with similar beta (§4.2: rows are sorted by beta).
 
-    beta: (s,). receiver: (s,) ascending. seconds: (P,) what a bit of each value of a row adds on the way to each rank.
+    beta: (s,). receiver: (s,) ascending. seconds: (P,) seconds that one more bit of each value of a row takes, by receiver.
     """
     order = np.lexsort((-beta, receiver))
     counts = np.bincount(receiver, minlength=seconds.size)
@@ -60,14 +61,14 @@ def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size
 
 
 class AdaQPState(msgspec.Struct):
-    """Of :class:`AdaQPBits`."""
+    """The state of :class:`AdaQPBits` in a checkpoint."""
 
     due: Count | None
     costs: CostsOfLinks | None
 
 
 class ChannelState(msgspec.Struct):
-    """Of one exchange, on one rank."""
+    """The state of one exchange on one rank, in a checkpoint."""
 
     sent: torch.Tensor
     received: torch.Tensor
@@ -78,9 +79,9 @@ class ChannelState(msgspec.Struct):
 
 @BITS_POLICIES.register("adaqp")
 class AdaQPBits(BitsPolicy):
-    """Bits from {2, 4, 8} by AdaQP's assignment."""
+    """AdaQP's assignment of 2, 4 or 8 bits."""
 
-    goes_with_delta = False  # what rows look like decides, and differences look otherwise
+    goes_with_delta = False  # the ranges of rows decide, and those of differences are others
     remembers = AdaQPState
 
     def __init__(self, setup: Setup) -> None:
@@ -97,9 +98,9 @@ class AdaQPBits(BitsPolicy):
         self._fall_back()
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Solve the problems where that is due; returns objective, bound, seconds and variance of each. Collective."""
+        """Solve the problems if a period has ended. Returns objective, bound, seconds and variance of each. Collective."""
         if self._due is None:
-            self._due = epoch + 1  # this epoch is the first to be looked at
+            self._due = epoch + 1  # this is the first epoch whose ranges are known
         if epoch < self._due:
             return {}
         self._due = epoch + self._period
@@ -121,7 +122,7 @@ class AdaQPBits(BitsPolicy):
             channel.exchange.bits = channel.exchange.uniform_bits(SAFE_BITS)
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
-        """Assign the bits of the exchanges of these numbers. Collective."""
+        """Assign bit-widths to the exchanges with these numbers. Collective."""
         theta, gamma = self._link_seconds()
         grouped = [self._grouped(number, theta) for number in numbers]
         problems = [
@@ -136,7 +137,7 @@ class AdaQPBits(BitsPolicy):
         return told
 
     def _grouped(self, number: int, theta: np.ndarray) -> GroupedRows:
-        """An exchange's rows, by Eq. 11's beta of what was seen since they were last grouped."""
+        """The rows of an exchange, grouped by Eq. 11's beta from the ranges since they were last grouped."""
         ranges = self._ranges[number]
         width = ranges.width
         assert width is not None
@@ -148,12 +149,12 @@ class AdaQPBits(BitsPolicy):
         return own_loads(self._world, np.arange(self._world.size), whatever)
 
     def _link_seconds(self) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) seconds a byte and (P,) seconds a message to each rank, measured where no costs are known. Collective."""
+        """(P,) seconds per byte and (P,) seconds per message to each rank, measured if no costs are known. Collective."""
         if self._costs is None:
             self._costs = self._clock.observe("link_costs", self._measured)
         if self._costs is None:
             raise NoAssignment("no costs of messages fit the times that were measured on this network")
-        # of all ranks' links, so that all ranks miss the same ones
+        # classes of all ranks' links, so all ranks find the same ones missing
         missing = [name for name in classes_of(self._nodes) if name not in self._costs["seconds_per_byte"]]
         if missing:
             raise NoAssignment(f"the file of link costs has no costs of {missing[0]!r} links: give --refit-links")
@@ -168,11 +169,11 @@ class AdaQPBits(BitsPolicy):
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """When the next assignment is due, and the costs."""
+        """The epoch of the next assignment, and the link costs."""
         return {"due": self._due, "costs": self._costs}
 
     def rank_state(self) -> dict[str, Any]:
-        """Bits of all rows, and the ranges seen since they were assigned."""
+        """The bit-widths of all rows, and their ranges since the last assignment."""
         return {
             channel.name: {
                 "sent": torch.from_numpy(bits.sent),
@@ -186,7 +187,7 @@ class AdaQPBits(BitsPolicy):
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
-        """As :meth:`BitsPolicy.check_rank_state`: a bit-width of each row, and a sum of each row sent."""
+        """As :meth:`BitsPolicy.check_rank_state`: each row needs a bit-width, and each row sent a sum of ranges."""
         found = typed.checked(state, dict[str, ChannelState], f"{where}: policies")
         if found.keys() != {channel.name for channel in self.channels}:
             raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
@@ -204,7 +205,7 @@ class AdaQPBits(BitsPolicy):
                 )
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Go on from them; without ranges of these very rows, look at an epoch of 8 bits first."""
+        """Continue from the states; without ranges of these very rows, the next epoch uses 8 bits and measures them."""
         names = {channel.name for channel in self.channels}
         if rank_state is None or names != rank_state.keys():
             return

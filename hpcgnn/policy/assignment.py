@@ -1,4 +1,4 @@
-"""Bits for groups of rows: the one entry to both ways of solving :mod:`hpcgnn.policy.problem`."""
+"""The assignment of bit-widths to groups of rows, by one of two solvers of :mod:`hpcgnn.policy.problem`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hpcgnn.policy.exact import Effort, exact
 from hpcgnn.policy.prices import by_prices
 from hpcgnn.policy.problem import Assignment, NoAssignment, Problem, Scales, scales
 
-# Up to so many groups on all ranks together, the problem is solved exactly, by rank 0 for all.
+# Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
 _EXACT_GROUPS = 64
-# Up to so many, rank 0 tries to be nearer where prices are not near enough: few groups cannot be shared out evenly.
+# Up to this number, rank 0 tries to improve a solution by prices whose gap is large, because few groups do not divide evenly.
 _REFINED_GROUPS, _GOOD_GAP, _EFFORT = 4096, 0.01, Effort(gap=0.005, nodes=50)
 
 
 def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
-    """Bits for all ``problems``: the best ones on small ones, else ones that are near it by a known bound. Collective.
+    """Bit-widths for all ``problems``: optimal ones for small problems, else ones with a known gap to the optimum. Collective.
 
-    weight: lambda, 0 for the fewest seconds and 1 for the least variance.
+    weight: lambda; 0 minimises the seconds, 1 the variance.
 
     Raises:
-        NoAssignment: on every rank, where there is none.
+        NoAssignment: on every rank, if there is none.
     """
     groups = [problem.groups for problem in problems]
     wrong = [not (np.isfinite(each.beta).all() and np.isfinite(each.seconds_per_bit).all()) for each in groups]
@@ -40,12 +40,12 @@ def assign(world: World, problems: list[Problem], weight: float) -> list[Assignm
 
 
 def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
-    """``found``, or what HiGHS does better, with the better of both bounds. Collective."""
+    """``found``, or HiGHS' assignment if it is better, with the better of both bounds. Collective."""
     if found.gap <= _GOOD_GAP or size > _REFINED_GROUPS:
         return found
     try:
         other = exact(world, problem, by, _EFFORT)
-    except NoAssignment:  # within that effort, on all ranks alike
+    except NoAssignment:  # none within this effort, on all ranks alike
         return found
     best = min(found, other, key=lambda each: each.objective)
     return replace(best, bound=min(max(found.bound, other.bound), best.objective))

@@ -1,4 +1,4 @@
-"""The interface of policies of bits and of staleness. All methods are called by all ranks alike."""
+"""The interface of policies for bit-widths and staleness. All ranks call all methods in the same order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects that a policy is built from. channels: the exchanges of the model. measure_costs: what fits the costs of
-    links in place of :func:`hpcgnn.policy.link_costs.measure_links`; None where nothing fits. Collective."""
+    """The arguments of a policy.
+
+    channels: the exchanges of the model. measure_costs: a collective function that replaces
+    :func:`hpcgnn.policy.link_costs.measure_links`; it returns None if no costs fit. None: measure.
+    """
 
     world: World
     channels: list[Channel]
@@ -28,14 +31,17 @@ class Setup:
 
 
 class Policy:
-    """The interface to the rest of the package, with defaults for a policy without a state; others override them.
+    """The interface of a policy to the rest of the package, with defaults for a policy without a state.
 
-    summary: what it does, for the command's help. settings: dataclasses with what it can be set. needs_clock: whether it goes
-    by the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed; what else it measures it sees
-    through ``setup.clock``. compares_rows: whether received rows are to be compared with those of the message before
-    (:attr:`Observation.drift`). asks_what_is_late: whether it goes by :attr:`Observation.late`. goes_with_delta: whether what is
-    sent may be a difference to what the receiver has.
-    remembers: the type of :meth:`state`, as msgspec has them, to which that of a checkpoint is held.
+    Attributes:
+        summary: a phrase about the policy, for the help of the command.
+        settings: the dataclasses of its settings.
+        needs_clock: whether it uses the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed. A
+            policy makes other measurements through ``setup.clock``.
+        compares_rows: whether received rows are compared with those of the previous message (:attr:`Observation.drift`).
+        asks_what_is_late: whether it uses :attr:`Observation.late`.
+        goes_with_delta: whether it can be combined with delta coding.
+        remembers: the type of :meth:`state`, a type of msgspec, with which states in checkpoints are compared.
     """
 
     summary: ClassVar[str] = ""
@@ -51,35 +57,35 @@ class Policy:
         self.setup, self.channels = setup, setup.channels
 
     def observe(self, seen: Observation) -> None:
-        """Take note of an epoch. Not collective."""
+        """Use the observation of an epoch. Not collective."""
 
     def state(self) -> dict[str, Any]:
-        """The state that is the same on every rank, for a checkpoint: plain values."""
+        """The state that is the same on every rank, as plain values, for a checkpoint."""
         return {}
 
 
 class BitsPolicy(Policy, ABC):
-    """Decides in how many bits rows travel. bits_come_back: whether it has a few assignments that it gives again and again."""
+    """A policy that chooses bit-widths. bits_come_back: whether it alternates among a few assignments."""
 
     bits_come_back: ClassVar[bool] = False
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set the bits of all exchanges; returns what is to be known of how, by exchange. Collective."""
+        """Set the bit-widths of all exchanges. Returns details for the records, by exchange. Collective."""
 
     def rank_state(self) -> dict[str, Any]:
-        """The state of this rank alone, for a checkpoint: tensors and plain values."""
+        """The state of this rank alone, as tensors and plain values, for a checkpoint."""
         return {}
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
-        """Raise HpcgnnError where it is none of :meth:`rank_state`. where: its file."""
+        """Raise HpcgnnError unless ``state`` can be one of :meth:`rank_state`. where: its file, for the message."""
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Go on from them; without the latter where it is of other parts."""
+        """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
 
 
 class StalenessPolicy(Policy, ABC):
-    """Decides which exchanges are waited for in the epoch of their start. reuses_rows: whether there are any that are not."""
+    """A policy that decides which exchanges use stale rows. reuses_rows: whether any exchange may do so."""
 
     settings: ClassVar[tuple[type, ...]] = (CorrectionSettings, SmoothingSettings)
     reuses_rows: ClassVar[bool] = True
@@ -87,7 +93,7 @@ class StalenessPolicy(Policy, ABC):
 
     @abstractmethod
     def begin(self, channels: list[Channel]) -> None:
-        """Set :attr:`Exchange.freshness` of exchanges that are about to be used: forward or backward ones."""
+        """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""

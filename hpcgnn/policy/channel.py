@@ -1,4 +1,4 @@
-"""An exchange of a model, and what policies may ask about the rows that it moves. Shapes: s rows sent, r rows received."""
+"""An exchange of a model, and the facts about its rows that policies use. Shapes: s rows sent, r rows received."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcgnn.comm import Exchange
 
 @dataclass(frozen=True)
 class Channel:
-    """One layer's exchange in one direction.
+    """The exchange of one layer in one direction.
 
-    square_weights: gives (s,) float64, for each row sent the sum of squares of the weights with which its receiver adds it to
-    other rows (AdaQP's sum of alpha squared). degrees: gives (s,) and (r,) int64, the in-degree in the whole graph of what
-    each row stands for: of its source, or, if it was summed for one destination before it travels, of that one. Both are
-    collective.
+    square_weights: a function that returns (s,) float64: for each row sent, the sum of squares of the weights with which its
+    receiver adds it to other rows (AdaQP's sum of squared alpha). degrees: a function that returns (s,) and (r,) int64: for each
+    row, the in-degree in the whole graph of its source node, or of its destination node if it is aggregated before sending. Both
+    functions are collective.
     """
 
     exchange: Exchange
@@ -26,7 +26,7 @@ class Channel:
 
     @property
     def name(self) -> str:
-        """The exchange's."""
+        """The name of the exchange."""
         return self.exchange.name
 
 
@@ -34,10 +34,9 @@ class Channel:
 class Observation:
     """The observation of an epoch, the same on every rank.
 
-    loss: mean over the nodes that it is on. seconds: of the training step on the slowest rank, by the clock. drift: for
-    exchanges in which new rows came, d of PipeQS' Eq. 6 over all ranks' rows, and how many epochs apart the two compared
-    messages were sent. late: exchanges with a message of this epoch that had not come to some rank when the gradients were
-    reduced, where a policy asks.
+    loss: mean loss. seconds: training step on the slowest rank, by the clock. drift: for each exchange that received new rows,
+    the distance d of PipeQS' Eq. 6 over the rows of all ranks, and the number of epochs between the two messages. late: the
+    exchanges whose message of this epoch had not arrived at some rank when the gradients were reduced, if a policy asks.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""The only way in which a policy sees time: what is measured is logged, and may be read back to repeat a run bit for bit."""
+"""The clock of policies: measurements are logged, and can be read back to repeat a run bit for bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcgnn.typed import Count, MessageBits, NotNegative
 
 
 class Observed(msgspec.Struct):
-    """The observations of policies of this package; other policies choose names of their own."""
+    """The observations of the policies in this package; other policies may use other names."""
 
     seconds: NotNegative = 0.0
     link_costs: CostsOfLinks | None = None
@@ -25,7 +25,7 @@ class Observed(msgspec.Struct):
 
 
 class Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of ``decisions.jsonl``: what was seen in an epoch, by name. What was decided stands beside it."""
+    """A line of ``decisions.jsonl``: the observations of an epoch by name, and the decisions."""
 
     epoch: Count
     observed: Observed
@@ -37,7 +37,7 @@ class Decision(msgspec.Struct, forbid_unknown_fields=True):
 class Clock:
     """Observations by epoch and name.
 
-    log: what was observed in another run, to be seen again in place of measurements; None: measure. epoch: the present one.
+    log: the observations of another run, which replace measurements; None: measure. epoch: the current epoch.
     """
 
     def __init__(self, log: dict[int, dict[str, Any]] | None = None) -> None:
@@ -45,10 +45,10 @@ class Clock:
         self._seen: dict[str, Any] = {}
 
     def observe(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The result of ``measure``, which must be plain JSON and the same on every rank; or its result in the run replayed.
+        """The result of ``measure``, or in a replay the result in the log. It must be plain JSON and the same on every rank.
 
         Raises:
-            HpcgnnError: where that run did not come so far; on every rank.
+            HpcgnnError: on every rank, if the log has no such observation.
         """
         if self._log is None:
             value = measure()
@@ -65,7 +65,7 @@ class Clock:
         return value
 
     def take(self) -> dict[str, Any]:
-        """The observations since the last call."""
+        """Return and forget the observations since the last call."""
         seen, self._seen = self._seen, {}
         return seen
 

@@ -1,4 +1,4 @@
-"""Eq. 12's assignment by HiGHS: the optimum, or near it by a bound, for problems that a rank can hold whole."""
+"""Eq. 12's assignment by HiGHS, optimal or with a bound, for problems that fit into the memory of one rank."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Sc
 
 @dataclass(frozen=True)
 class Effort:
-    """How far HiGHS goes. gap: from the optimum, relative to it. nodes: of its tree, at most; None: all that it takes. Not
-    seconds, as the same ranges are to give the same bits."""
+    """The limits of HiGHS. gap: relative gap to the optimum. nodes: largest number of nodes of its tree; None: no limit.
+
+    There is no limit in seconds, because the same ranges must give the same bit-widths.
+    """
 
     gap: float = 0.0
     nodes: int | None = None
@@ -27,12 +29,12 @@ EXACT = Effort()
 
 
 def exact(world: World, problem: Problem, by: Scales, effort: Effort = EXACT) -> Assignment:
-    """The optimum, by HiGHS on rank 0; every rank holds the whole problem, O(all groups). Collective.
+    """The optimum, computed by HiGHS on rank 0. Every rank holds the whole problem, O(all groups) memory. Collective.
 
-    With another ``effort``, an assignment with HiGHS' bound instead.
+    With a limited ``effort``, the result is an assignment with HiGHS' bound.
 
     Raises:
-        NoAssignment: on every rank, where HiGHS finds none.
+        NoAssignment: on every rank, if HiGHS finds none.
     """
     groups, fixed = problem.groups, problem.fixed
     counts = world.allgather(np.array([groups.beta.size]))[:, 0]
@@ -69,9 +71,9 @@ def _solve(
     by: Scales,
     effort: Effort = EXACT,
 ) -> tuple[np.ndarray, float]:
-    """(groups,) indices into CHOICES, and a bound on the objective: binaries x[g, b], one of each group's is 1, and Z.
+    """(groups,) indices into CHOICES, and a bound of the objective. The variables are binaries x[g, b] and Z.
 
-    Seconds are scaled like the objective: the solver's tolerances are absolute, and a bit may cost a nanosecond.
+    Seconds are scaled like the objective, because the solver's tolerances are absolute and a bit may cost a nanosecond.
     """
     from scipy import optimize, sparse  # here, as only rank 0 solves, and the modules take tens of megabytes
 
@@ -112,7 +114,7 @@ def _solve(
 
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """HiGHS prints lines of its debugging on stdout, in the middle of what may be a command's JSON."""
+    """Hide the debugging output of HiGHS on stdout, which would be in the middle of a command's JSON."""
     sys.stdout.flush()
     own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

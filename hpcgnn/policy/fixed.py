@@ -1,4 +1,4 @@
-"""No policy of bits: one number for all rows."""
+"""The bit-width of MessageConfig for all rows, without a policy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hpcgnn.policy.config import BITS_POLICIES, FIXED
 
 @BITS_POLICIES.register(FIXED)
 class FixedBits(BitsPolicy):
-    """As MessageConfig has them."""
+    """One bit-width for all rows, as MessageConfig has it."""
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Nothing to decide."""
+        """Decide nothing."""
         return {}

@@ -1,8 +1,8 @@
 """The cost of a message on the wire: ``gamma + theta * bytes`` seconds, by the class of its link (AdaQP's Eq. 10).
 
-Fitted by least squares to timed messages of many sizes that all ranks send at once, as in an exchange. Two classes of
-links, within a node and between nodes, and one partner of each for a rank: the fit takes O(P) messages and no rank needs to
-know of all pairs.
+The costs are fitted by least squares to the times of messages of many sizes, which all ranks send at the same time, as in an
+exchange. There are two classes of links, within a node and between nodes, and each rank has one partner in each class, so the
+fit takes O(P) messages, and no rank needs data of all pairs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hpcgnn.typed import NotNegative
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
-_ROUNDS, _LARGE_ROUNDS = 7, 3  # of messages of less than a few blocks of a pipeline, and of more
+_ROUNDS, _LARGE_ROUNDS = 7, 3  # rounds of small messages, and of large ones (_LARGE bytes and more)
 _LARGE = 1 << 18
 
 
 class CostsOfLinks(msgspec.Struct, forbid_unknown_fields=True):
-    """As in a file."""
+    """The content of a file of link costs."""
 
     seconds_per_byte: dict[Literal["node", "network"], NotNegative]
     seconds_per_message: dict[Literal["node", "network"], NotNegative]
@@ -36,22 +36,22 @@ class CostsOfLinks(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for those that there are."""
+    """The costs of messages. seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for existing classes."""
 
     seconds_per_byte: dict[str, float]
     seconds_per_message: dict[str, float]
 
     def save(self, path: Path) -> None:
-        """Write to a JSON file. One rank does."""
+        """Write the costs to a JSON file. Only one rank calls this."""
         with whole_file.replacing(path) as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> LinkCosts:
-        """From :meth:`save`.
+        """The costs in a file of :meth:`save`.
 
         Raises:
-            HpcgnnError: where that is no such file.
+            HpcgnnError: if the file holds no link costs.
         """
         try:
             found = typed.read_json(path, CostsOfLinks)
@@ -68,7 +68,7 @@ class LinkCosts:
 
 
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
-    """Time messages between ranks and fit their costs; None where a class of links has no costs that fit. Collective."""
+    """Time messages between ranks and fit their costs; None if no costs fit for a class of links. Collective."""
     nodes = world.nodes()
     samples = []
     for ring in rings(nodes):
@@ -82,7 +82,7 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | 
 
 
 def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
-    """The costs in the file ``path``; measured, and written there, if it is missing or ``refit``. Collective."""
+    """The costs in the file ``path``. With ``refit``, or without a file, they are measured and written to it. Collective."""
     known: dict[str, Any] | None = None
     with together(world, f"read the costs of links in {path}"):
         if world.rank == 0 and path.exists() and not refit:
@@ -98,19 +98,17 @@ def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | 
 
 
 def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
-    """Costs from this rank's (n, 3) samples of class, bytes and seconds. Collective.
+    """The costs from this rank's (n, 3) samples of class, bytes and seconds; the same on every rank. Collective.
 
-    Errors count in seconds, not relative to them: the messages of an exchange are large, and small ones often cost less than
-    a line allows (networks let bursts pass).
-
-    None where seconds do not grow with bytes in a class. Every rank gets the same.
+    Absolute errors are minimised, not relative ones: the messages of an exchange are large, and small ones often take less time
+    than a line predicts, because networks let bursts pass. Returns None if seconds do not grow with bytes in a class.
     """
     equations = np.zeros((len(CLASSES), 5))
     for kind in range(len(CLASSES)):
         _, size, seconds = samples[samples[:, 0] == kind].T
         terms = (np.ones_like(size), size, size**2, seconds, size * seconds)
         equations[kind] = [term.sum() for term in terms]
-    # rank 0's sums for all: MPI does not promise that they have the same last bits everywhere, and these are costs or none
+    # Rank 0's sums for all ranks: MPI does not guarantee the same last bits on all ranks, and these bits decide on None.
     equations = world.broadcast(world.allreduce(equations, what="costs of links"), what="costs of links")
     slope, base = {}, {}
     for name, (one, size, square, seconds, product) in zip(CLASSES, equations, strict=True):
@@ -119,7 +117,7 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
         determinant = one * square - size**2
         theta = (one * product - size * seconds) / determinant if determinant > 0 else -1.0
         gamma = (seconds - theta * size) / one
-        if gamma < 0:  # a line through the origin fits best of those that are possible
+        if gamma < 0:  # among lines without negative costs, one through the origin fits best
             theta, gamma = product / square, 0.0
         if not theta > 0:
             return None
@@ -129,14 +127,13 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
 
 @dataclass(frozen=True)
 class Ring:
-    """The receiver of each sender: each rank of ``order`` to the next one, the last of each run of ``lengths`` to the first of
-    it."""
+    """Rings of ranks: each rank of ``order`` sends to the next one, and the last of each run of ``lengths`` to its first."""
 
     order: np.ndarray
     lengths: np.ndarray
 
     def after(self, rank: int, step: int = 1) -> int:
-        """The rank ``step`` places after ``rank``; ``rank`` itself where it is alone."""
+        """The rank ``step`` places after ``rank``; ``rank`` itself if it is alone."""
         place = int(np.flatnonzero(self.order == rank)[0])
         ends = np.cumsum(self.lengths)
         run = int(np.searchsorted(ends, place, side="right"))
@@ -145,10 +142,10 @@ class Ring:
 
 
 def rings(nodes: np.ndarray) -> list[Ring]:
-    """For each class of links that there is, partners of all ranks over such links. nodes: (P,), of each rank.
+    """For each existing class of links, a partner of each rank over such a link. nodes: (P,) node of each rank.
 
-    Within nodes each rank sends to the next one of its own node. Between nodes, to the next one in the order of the places
-    that ranks have in their nodes: on another node but where one has more ranks than all others. However ranks were placed.
+    Within a node, each rank sends to the next rank of its node. Between nodes, ranks are ordered by their place within their
+    node, and each sends to the next one, which is on another node unless one node has more ranks than all others.
     """
     by_node = np.argsort(nodes, kind="stable")
     lengths = np.unique(nodes[by_node], return_counts=True)[1]
@@ -163,7 +160,7 @@ def rings(nodes: np.ndarray) -> list[Ring]:
 
 
 def classes_of(nodes: np.ndarray) -> list[str]:
-    """The classes of links that there are between the ranks of these (P,) nodes."""
+    """The classes of links between ranks on these (P,) nodes."""
     counts = np.unique(nodes, return_counts=True)[1]
     return [name for name, there in zip(CLASSES, (counts.max() > 1, counts.size > 1), strict=True) if there]
 

@@ -1,4 +1,4 @@
-"""PipeGCN's schedule."""
+"""PipeGCN's schedule of stale rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcgnn.policy.config import STALENESS_POLICIES
 
 @STALENESS_POLICIES.register("pipeline")
 class Pipeline(StalenessPolicy):
-    """Every exchange is waited for in the next epoch; the first one, with nothing before it, at once."""
+    """Every exchange uses the rows of the previous epoch; the first one waits for its own."""
 
     def begin(self, channels: list[Channel]) -> None:
-        """All stale."""
+        """Set all exchanges to stale."""
         for channel in channels:
             channel.exchange.freshness = STALE

@@ -1,21 +1,21 @@
-"""PipeQS (§3.4, §3.5): exchanges are left out while their rows change little, and bits follow how much they change.
+"""PipeQS (§3.4, §3.5): exchanges with little change send nothing, and bit-widths follow the change of rows.
 
-d is 1 less the cosine of the rows received last and those before, over the rows of all ranks (the published code looks at
-rank 0's). B_CHECK: where d <= E the rows that have come may be used again, and bits stay. Where d > E they may not, and bits are
-raised if p > 1/2, else lowered. All ranks decide alike, and rows are never used when they are more than ``most_stale_epochs``
-old.
+The distance d is 1 minus the cosine between the rows of the last two messages, over the rows of all ranks (the published code
+uses those of rank 0). B_CHECK: if d <= E, the received rows may be used again and bit-widths stay. If d > E, they may not be
+used again, and bit-widths are raised if p > 1/2, else lowered. All ranks decide alike. Rows that are older than
+``most_stale_epochs`` are never used.
 
-What "may" leads to is ``bypass``. "drift" is B_CHECK's text, "the previous features/gradients can be reused [...], effectively
-bypassing communication": nothing is sent until rows are as old as they may be. "late" is S_CHECK's: only an exchange whose
-last message had not come everywhere when the epoch before ended. That rides in the epoch's reduction of gradients, as a
-question of its own would wait on the links behind the messages that it asks about.
+The setting ``bypass`` chooses the exchanges that use rows again. "drift" follows the text of B_CHECK, "the previous
+features/gradients can be reused [...], effectively bypassing communication": nothing is sent until rows reach their maximum
+age. "late" follows S_CHECK: only exchanges whose last message had not arrived everywhere when the previous epoch ended. Ranks
+agree on this in the reduction of gradients, because a message of its own would queue behind the messages in question.
 
-Eq. 7, p = 1 / (1 + exp(-K d / q)), is above 1/2 for any d > 0, so that, as printed, bits only ever grow ("printed"). Its text
-wants them to fall "thereby speeding up communication to avoid staleness". The default ("corrected") measures from the
-threshold that decides about everything else: p = 1 / (1 + exp(-K (d / q - E))), where q is the paper's "counter tracking the
-continuous quantization updates and the staleness count": the epochs that messages took since rows last changed little. Rows
-that begin to change get more bits. Rows that go on changing get fewer: whatever their bits, an epoch later they are wrong by d,
-and below it the bits of a message do not matter. K scales p, but not whether it is above 1/2, so there is no setting for it.
+Eq. 7, p = 1 / (1 + exp(-K d / q)), is above 1/2 for any d > 0, so as printed it can only raise bit-widths (rule "printed"). The
+paper's text also wants them to fall, "thereby speeding up communication to avoid staleness". The default rule ("corrected")
+measures d from the threshold: p = 1 / (1 + exp(-K (d / q - E))). q is the paper's "counter tracking the continuous quantization
+updates and the staleness count": the number of epochs that messages took since rows last changed little. Rows that begin to
+change get more bits. Rows that keep changing get fewer, because an epoch later they are wrong by d anyway, and rounding errors
+below d do not matter. K does not change whether p is above 1/2, so it is not a setting.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:
 
 
 class BitsState(msgspec.Struct):
-    """Of :class:`PipeQSBits`: by exchange. counts: q."""
+    """The state of :class:`PipeQSBits`, by exchange. counts: q."""
 
     bits: dict[str, MessageBits]
     counts: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class SkipState(msgspec.Struct):
-    """Of :class:`PipeQSStaleness`: by exchange. late: of the epoch before."""
+    """The state of :class:`PipeQSStaleness`, by exchange. late: exchanges that were late in the previous epoch."""
 
     may_skip: dict[str, bool]
     late: list[str] = msgspec.field(default_factory=list)
@@ -54,10 +54,10 @@ class SkipState(msgspec.Struct):
 
 @BITS_POLICIES.register("pipeqs")
 class PipeQSBits(BitsPolicy):
-    """B_CHECK's part about bits, of each exchange."""
+    """B_CHECK's part about bit-widths, for each exchange."""
 
     compares_rows = True
-    goes_with_delta = False  # what is compared are rows, which a difference is not
+    goes_with_delta = False  # rows are compared, and delta coding sends differences
     bits_come_back = True
     remembers = BitsState
 
@@ -69,13 +69,13 @@ class PipeQSBits(BitsPolicy):
         self.counts: dict[str, int] = {}
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set all exchanges' bits."""
+        """Set the bit-widths of all exchanges."""
         for channel in self.channels:
             channel.exchange.bits = channel.exchange.uniform_bits(self.bits[channel.name])
         return {}
 
     def observe(self, seen: Observation) -> None:
-        """A step up or down."""
+        """Raise or lower the bit-widths of exchanges with d > E."""
         for name, (drift, epochs) in seen.drift.items():
             if drift <= self._threshold:
                 self.counts[name] = 0
@@ -86,18 +86,18 @@ class PipeQSBits(BitsPolicy):
             self.bits[name] = CHOICES[min(max(place, 0), len(CHOICES) - 1)]
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"bits": self.bits, "counts": self.counts}
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self.bits |= state["bits"]
         self.counts = dict(state.get("counts", {}))
 
 
 @STALENESS_POLICIES.register("pipeqs")
 class PipeQSStaleness(StalenessPolicy):
-    """S_CHECK, and B_CHECK's part about staleness, of each exchange."""
+    """S_CHECK, and B_CHECK's part about staleness, for each exchange."""
 
     compares_rows = True
     remembers = SkipState
@@ -112,26 +112,26 @@ class PipeQSStaleness(StalenessPolicy):
         self.late: list[str] = []
 
     def begin(self, channels: list[Channel]) -> None:
-        """S_CHECK of exchanges that are about to be used. Not collective."""
+        """Decide by S_CHECK about the exchanges of the next pass. Not collective."""
         for channel in channels:
             channel.exchange.freshness = self._bypassed(channel) if self.may_skip.get(channel.name, False) else STALE
 
     def _bypassed(self, channel: Channel) -> str:
-        """For an exchange that may be left out. The rows that are used are to be at most so old as they may be."""
-        if self._bypass == "drift":  # those of this epoch may be needed for so long
+        """The freshness of an exchange that may send nothing, unless its rows would become too old."""
+        if self._bypass == "drift":  # the rows of this epoch may be needed until they have the maximum age
             return REUSED if channel.exchange.holds_rows_of(self._most - 1, in_flight=True) else STALE
         return SKIPPED if channel.name in self.late and channel.exchange.holds_rows_of(self._most) else STALE
 
     def observe(self, seen: Observation) -> None:
-        """B_CHECK."""
+        """Decide by B_CHECK which exchanges may use their rows again."""
         self.late = seen.late
         for name, (drift, _) in seen.drift.items():
             self.may_skip[name] = drift <= self._threshold
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"may_skip": self.may_skip, "late": self.late}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self.may_skip, self.late = state["may_skip"], list(state.get("late", []))

@@ -1,4 +1,4 @@
-"""The policies of a run: the one thing that a trainer talks to."""
+"""The policies of a run, behind one interface for the trainer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 
 
 class Policies:
-    """Decides before each pass, notes after each epoch, and says what was decided. Collective where it says so.
+    """Decides before each pass, observes each epoch, and returns the decisions for the records.
 
-    channels: the exchanges of the model. clock: measures, or replays. measure_costs: what messages cost, for AdaQP.
+    Methods are collective where their text says so. channels: the exchanges of the model. clock: measures time, or replays it.
+    measure_costs: a function that returns link costs for AdaQP; None: measure.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class Policies:
 
     @property
     def names(self) -> list[str]:
-        """Of bits and of staleness, by which a checkpoint knows whose state it holds."""
+        """The names of both policies, which a checkpoint stores beside their state."""
         return [self.config.bits, self.config.staleness]
 
     # -- an epoch -----------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """Decide about a training step's bits, and which forward exchanges are fresh. Collective."""
+        """Decide about the bit-widths of a training step, and about the freshness of forward exchanges. Collective."""
         if self.config.is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
@@ -71,22 +72,24 @@ class Policies:
             self._staleness.begin([channel for channel in self.channels if not channel.exchange.is_backward])
 
     def begin_backward(self) -> None:
-        """Decide which backward exchanges are fresh. Collective."""
+        """Decide about the freshness of backward exchanges. Collective."""
         if self.config.is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
             self._staleness.begin([channel for channel in self.channels if channel.exchange.is_backward])
 
     def sums(self) -> list[float]:
-        """The numbers that are summed over ranks for :meth:`observe`: of the same length on every rank. Not collective."""
+        """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
         drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
         late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.asks_what_is_late else []
         return [*itertools.chain(*drift), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
-        """Note what all ranks know of an epoch; ``seconds`` are the slowest rank's, ``sums`` those of :meth:`sums`. Not
-        collective."""
+        """Pass the observation of an epoch to both policies. Not collective.
+
+        seconds: those of the slowest rank. sums: those of :meth:`sums`, summed over ranks.
+        """
         if self.config.is_off:
             return
         if self.config.needs_clock:
@@ -100,7 +103,7 @@ class Policies:
     def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
         found = {}
         for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
-            # Of rows whose squares are too small or too large for float32, as of those that are 0, there is nothing to go by.
+            # There is no distance for rows of zeros, or for rows whose squares are too small or too large for float32.
             if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
                 found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
         return found
@@ -112,7 +115,7 @@ class Policies:
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def _count_bits(self) -> None:
-        """Count rows by bits over all ranks, of assignments that are new. Collective."""
+        """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
         current = [channel.exchange.bits for channel in self.channels]
         new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
         known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
@@ -123,7 +126,7 @@ class Policies:
         self._histograms = {**(self._histograms if self._bits.bits_come_back else {}), **known}
 
     def record(self) -> dict[str, Any]:
-        """For the epoch's line in ``metrics.jsonl``: bits, whether anything was stale, and how old. Not collective."""
+        """The keys of policies in the epoch's line of ``metrics.jsonl``: bit-widths and staleness. Not collective."""
         ages = {exchange.name: age for exchange, age in self._messages.traffic.ages.items()}
         record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
         if self._messages.kept.keeping is not None:
@@ -142,7 +145,7 @@ class Policies:
         }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The epoch's line in ``decisions.jsonl``; None where nothing is decided. Not collective."""
+        """The epoch's line of ``decisions.jsonl``; None if no policy decides. Not collective."""
         if self.config.is_off:
             return None
         told = {name: record[name] for name in ("bits", "stale_epochs", "policy") if name in record}
@@ -159,17 +162,17 @@ class Policies:
         return self._bits.rank_state()
 
     def check_state(self, state: Any, where: str) -> None:
-        """Raise HpcgnnError unless it is one that :meth:`state` gave to the same policies. where: its file."""
+        """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
         for name, policy in (("bits", self._bits), ("staleness", self._staleness)):
             typed.checked(
                 state.get(name) if isinstance(state, dict) else None, policy.remembers, f"{where}: policies: {name}"
             )
 
     def check_rank_state(self, state: Any, where: str) -> None:
-        """The same of :meth:`rank_state`."""
+        """As :meth:`check_state`, for :meth:`rank_state`."""
         self._bits.check_rank_state(typed.checked(state, dict[str, Any], f"{where}: policies"), where)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
-        """Go on from them; without the latter where the run was on other parts."""
+        """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
         self._bits.load(state["bits"], rank_state)
         self._staleness.load(state["staleness"])

@@ -1,13 +1,13 @@
-"""Eq. 12's assignment at scale: ranks agree on prices of seconds, and each one alone chooses bits for its own groups.
+"""Eq. 12's assignment at scale: ranks agree on prices of seconds, and each rank chooses bit-widths for its own groups.
 
 Z times its weight w is the maximum of ``p @ seconds`` over prices p >= 0 with the sum w, one for each rank's sending and one
-for each rank's receiving. For given prices the problem falls apart into groups, and what they cost together is at most the
-optimum: the best prices give the largest such bound. They are found by mirror ascent on the simplex with Polyak's steps;
-a round is one all-reduce of O(P) numbers, and nothing is gathered.
+for each rank's receiving (Lagrangian duality). For given prices the problem separates into groups, and the sum of their costs
+is a lower bound of the optimum; the best prices give the largest bound. They are found by mirror ascent on the simplex with
+Polyak's steps. A round is one all-reduce of O(P) numbers, and nothing is gathered.
 
-Between two ranks, groups are improved in the order of how much variance a second saves, so that a pair's groups follow from
-the seconds that they may take. Prices choose many groups or none where these are alike; the assignment therefore gives each
-pair the seconds that it took on average over the last rounds. How far it is from the bound is known, and is the answer's
+Between two ranks, groups get more bits in the order of the variance that a second saves, so the seconds of a pair of ranks
+determine its groups. If many groups are alike, prices choose all of them or none; the assignment therefore gives each pair the
+seconds that it took on average over the last rounds. The difference from the bound is known, see
 :attr:`~hpcgnn.policy.problem.Assignment.gap`.
 """
 
@@ -22,16 +22,16 @@ from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Problem, Scales, 
 
 _ROUNDS = 400
 _GOOD_GAP = 0.005
-# A gap that is almost good stays as it is where in so many rounds it lost less than this share.
+# The search ends with a gap that is almost good if it shrank by less than this share in this number of rounds.
 _IDLE_ROUNDS, _NOTABLE = 50, 0.05
 _MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """The steps up from the fewest bits for the groups of one pair, best first.
+    """The steps from the fewest bits upwards for the groups of one pair of ranks, best first.
 
-    group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second buys. seconds, saved: (S + 1,) sums
+    group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves. seconds, saved: (S + 1,) sums
     over the first steps.
     """
 
@@ -42,16 +42,16 @@ class Ladder:
     saved: np.ndarray
 
     def steps_at(self, price: float) -> int:
-        """How many steps are worth ``price`` a second."""
+        """The number of steps that are worth ``price`` per second."""
         return int(np.searchsorted(-self.price, -price, side="left"))
 
     def steps_within(self, seconds: float) -> int:
-        """How many steps take at most ``seconds``."""
+        """The number of steps that take at most ``seconds``."""
         return int(np.searchsorted(self.seconds, seconds, side="right")) - 1
 
 
 def ladders(groups: Groups, by: Scales) -> list[Ladder]:
-    """One for each rank that this one sends to."""
+    """A ladder for each rank to which this rank sends."""
     choices = np.array(CHOICES)
     saved = -np.diff(by.variance * left_over(groups.beta[:, None], choices), axis=1).T  # (steps, G)
     seconds = groups.seconds_per_bit * np.diff(choices)[:, None]
@@ -70,7 +70,7 @@ def ladders(groups: Groups, by: Scales) -> list[Ladder]:
 
 
 def by_prices(world: World, problems: list[tuple[Problem, Scales]], good_gap: float = _GOOD_GAP) -> list[Assignment]:
-    """Assignments whose distance from the optimum is known. Collective; see :func:`~hpcgnn.policy.problem.evaluated`."""
+    """Assignments with a known gap to the optimum, see :func:`~hpcgnn.policy.problem.evaluated`. Collective."""
     if not problems:
         return []
     fixed = world.allreduce(np.array([problem.fixed for problem, _ in problems]))
@@ -85,7 +85,7 @@ def by_prices(world: World, problems: list[tuple[Problem, Scales]], good_gap: fl
 
 
 def settle(world: World, markets: list[Market], good_gap: float) -> None:
-    """Find prices whose bounds are within ``good_gap`` of assignments' objectives; one round for all markets. Collective."""
+    """Find prices whose bounds are within ``good_gap`` of the objectives. All markets share each round. Collective."""
     for _ in range(_ROUNDS):
         if not markets:
             return
@@ -97,7 +97,7 @@ def settle(world: World, markets: list[Market], good_gap: float) -> None:
 
 
 class Market:
-    """Prices, the same on every rank, and what this rank's pairs do at them."""
+    """Prices, which are the same on every rank, and the choices of this rank's pairs at these prices."""
 
     def __init__(self, world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> None:
         self.world, self.groups, self.fixed, self.by = world, groups, fixed, by
@@ -112,12 +112,12 @@ class Market:
         self.candidates: list[list[int]] = []
         self.bound, self.objective = -np.inf, np.inf
         self._gap, self._idle = np.inf, 0
-        # Where one of the objectives cannot change, the other one is best so, and nothing is to be found.
+        # If one of the objectives cannot change, this start is optimal for the other one, and no search is needed.
         self.is_settled = self.is_closed = by.seconds == 0 or by.variance == 0
         self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
 
     def offer(self) -> np.ndarray:
-        """The choices of this rank's pairs at the present prices, to be summed over ranks for :meth:`take`: (4 + 4P,)."""
+        """(4 + 4P,) the choices of this rank's pairs at the present prices, which are summed over ranks for :meth:`take`."""
         chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own_prices(), strict=True)]
         taken = self._taken(chosen)
         self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
@@ -128,7 +128,7 @@ class Market:
         return np.concatenate([[self.is_settled, costs[0] + self.prices @ first], costs, first, *others])
 
     def take(self, sums: np.ndarray, good_gap: float) -> None:
-        """Note bound and objectives, and move the prices; or close, in the same round on all ranks, once one has settled."""
+        """Take the sums: keep the best bound and assignment, and move the prices or end, in the same round on all ranks."""
         (settled, value), total = sums[:2], sums[2:]
         if settled:
             self.is_closed = True
@@ -153,14 +153,14 @@ class Market:
             self.prices *= self.by.seconds / self.prices.sum()
 
     def bits(self) -> np.ndarray:
-        """(G,) bits of the best assignment so far."""
+        """(G,) bit-widths of the best assignment so far."""
         level = np.zeros(self.groups.beta.size, np.int64)
         for ladder, count in zip(self.ladders, self.best, strict=True):
             np.add.at(level, ladder.group[:count], 1)
         return np.array(CHOICES)[level]
 
     def _own_prices(self) -> np.ndarray:
-        """The price of a second of each of this rank's pairs: for its sender and for its receiver."""
+        """The price of a second for each of this rank's pairs: that of the sender plus that of the receiver."""
         return self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
 
     def _taken(self, steps: list[int]) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Sylvie (§IV, §V): bits by the in-degree of what travels and by how fast the loss falls, and staleness by the latter too.
+"""Sylvie (§IV, §V): bit-widths by in-degrees and by the descent of the loss, which also decides about staleness.
 
-The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds, and raises bits and waits for messages where it is less than
-``window`` epochs ago: "training is about to converge or too many errors are introduced". But as printed the rate of a falling
-loss is negative, and grows when training is about to converge: bits then fall, and messages become stale. The default
-("corrected") is the text's: (F_{t-1} - F_t) / seconds. A loss that falls ever more slowly, as most do, then soon has 8 bits and
-is synchronous; the paper's speeds are nearer to those of the rate as printed ("printed"). Both take the loss of all ranks
-(the published code looks at rank 0's). F_0 is the first loss.
+The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds. It raises bit-widths and waits for messages if the rate is
+lower than ``window`` epochs ago: "training is about to converge or too many errors are introduced". As printed, however, the
+rate of a falling loss is negative, and it grows when training is about to converge, so bit-widths would fall and messages become
+stale. The default rule ("corrected") follows the text: (F_{t-1} - F_t) / seconds. Most losses fall ever more slowly, so this rule
+soon has 8 bits and synchronous messages; the speeds in the paper are closer to those of the printed rate ("printed"). Both rules
+use the loss of all ranks (the published code uses that of rank 0). F_0 is the first loss.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ CHOICES = (1, 2, 4, 8)
 
 
 class DescentState(msgspec.Struct):
-    """Of :class:`LossDescent`."""
+    """The state of :class:`LossDescent`."""
 
     average: Finite | None
     rates: list[float]
 
 
 class SylvieState(msgspec.Struct):
-    """Of :class:`SylvieBits`."""
+    """The state of :class:`SylvieBits`."""
 
     base: MessageBits
     descent: DescentState
 
 
 class LossDescent:
-    """How fast the running average of the loss falls, now and ``window`` epochs ago."""
+    """The descent rates of the running average of the loss, of the last ``window`` + 1 epochs."""
 
     def __init__(self, memory: float, window: int, rule: str = "corrected") -> None:
         self._memory, self._window, self._sign = memory, window, -1 if rule == "printed" else 1
@@ -54,7 +54,7 @@ class LossDescent:
         self.rates: list[float] = []
 
     def add(self, seen: Observation) -> None:
-        """Take an epoch's loss and seconds."""
+        """Add the loss and the seconds of an epoch."""
         if self.average is None:
             self.average = seen.loss
             return
@@ -63,7 +63,7 @@ class LossDescent:
 
     @classmethod
     def of(cls, config: PolicyConfig) -> LossDescent:
-        """As configured."""
+        """The object for these settings."""
         own = config.section(DescentSettings)
         return cls(own.loss_memory, own.loss_window, own.descent_rule)
 
@@ -73,21 +73,21 @@ class LossDescent:
         return self.rates[-1] < self.rates[0] if len(self.rates) > self._window else None
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"average": self.average, "rates": self.rates}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self.average, self.rates = state["average"], state["rates"]
 
 
 @BITS_POLICIES.register("sylvie")
 class SylvieBits(BitsPolicy):
-    """Base bits double where the loss falls more slowly than before, and halve where it does not (Eq. 5).
+    """Base bits that double if the loss falls more slowly than before, and halve otherwise (Eq. 5).
 
-    Nodes are given one of the bits from the base to 8 by their importance: their in-degree's place among the distinct
-    in-degrees of all boundary nodes, so that in a graph with few hubs most nodes get few bits (§IV-A). The classes are made
-    once, before the first epoch, from the plan; both ends of an exchange know them, so that nothing is told afterwards.
+    A node gets a bit-width between the base bits and 8 by its importance, which is the rank of its in-degree among the distinct
+    in-degrees of all boundary nodes; in a graph with few hubs most nodes get few bits (§IV-A). The classes are computed once from
+    the plan, before the first epoch. Both ends of an exchange know them, so no bit-widths need to be sent.
     """
 
     needs_clock = True
@@ -101,31 +101,31 @@ class SylvieBits(BitsPolicy):
         self._classes = row_classes(setup.world, setup.channels)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set all exchanges' bits."""
+        """Set the bit-widths of all exchanges."""
         for channel, by_base in zip(self.channels, self._classes, strict=True):
             channel.exchange.bits = by_base[self.base]
         return {"base_bits": self.base}
 
     def observe(self, seen: Observation) -> None:
-        """Eq. 5."""
+        """Double or halve the base bits (Eq. 5)."""
         self._descent.add(seen)
         slower = self._descent.is_slower
         if slower is not None:
             self.base = min(self.base * 2, CHOICES[-1]) if slower else max(self.base // 2, CHOICES[0])
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"base": self.base, "descent": self._descent.state()}
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self.base = state["base"]
         self._descent.load(state["descent"])
 
 
 @STALENESS_POLICIES.register("sylvie")
 class SylvieStaleness(StalenessPolicy):
-    """Stale by one epoch, but synchronous after an epoch in which the loss fell more slowly than before (§V-B)."""
+    """Rows of the previous epoch, but fresh rows after an epoch in which the loss fell more slowly than before (§V-B)."""
 
     needs_clock = True
     remembers = DescentState
@@ -135,27 +135,28 @@ class SylvieStaleness(StalenessPolicy):
         self._descent = LossDescent.of(setup.config)
 
     def begin(self, channels: list[Channel]) -> None:
-        """The same for all exchanges of an epoch."""
+        """Set all exchanges of an epoch to the same freshness."""
         for channel in channels:
             channel.exchange.freshness = FRESH if self._descent.is_slower else STALE
 
     def observe(self, seen: Observation) -> None:
-        """Take note of the loss."""
+        """Add the loss and the seconds of the epoch."""
         self._descent.add(seen)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return self._descent.state()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self._descent.load(state)
 
 
 def row_classes(world: World, channels: list[Channel]) -> list[dict[int, RowBits]]:
-    """For each exchange, the bits of its rows by base bits. Exchanges whose rows are alike share them. Collective.
+    """For each exchange, the bit-widths of its rows for each number of base bits. Collective.
 
-    The layers of most models have one plan. With the task of links there is a halo beside it, and partial attention has two.
+    Exchanges with the same rows share one object: the layers of most models have one plan. Link prediction also has a halo, and
+    partial attention has two plans.
     """
     found: list[dict[int, RowBits]] = []
     made: list[tuple[tuple[np.ndarray, np.ndarray], dict[int, RowBits]]] = []
@@ -180,9 +181,9 @@ def _differ(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def distinct_degrees(world: World, degrees: np.ndarray) -> np.ndarray:
-    """(k,) ascending, of all ranks' rows. Collective.
+    """(k,) ascending distinct degrees of the rows of all ranks. Collective.
 
-    A rank holds P times the most distinct ones of a rank: of those there are fewer than the square root of twice the edges.
+    Memory is P times the largest number of distinct degrees of a rank, which is below the square root of twice its edges.
     """
     mine = np.unique(degrees)
     most = int(world.allreduce(np.array([mine.size]), "max")[0])
@@ -191,11 +192,11 @@ def distinct_degrees(world: World, degrees: np.ndarray) -> np.ndarray:
 
 
 def importance(degrees: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-    """(n,) float64 from 0, for the smallest of the ``distinct`` degrees, to 1 for the largest (§IV-A)."""
+    """(n,) float64 importance, from 0 for the smallest of the ``distinct`` degrees to 1 for the largest (§IV-A)."""
     return np.searchsorted(distinct, degrees) / (distinct.size - 1) if distinct.size > 1 else np.ones(degrees.size)
 
 
 def class_bits(important: np.ndarray, base: int) -> np.ndarray:
-    """(n,) uint8: the bits from ``base`` on, each for an equal share of importance (Figure 7)."""
+    """(n,) uint8 bit-widths from ``base`` to 8, each for an equal range of importance (Figure 7)."""
     choices = np.array([bits for bits in CHOICES if bits >= base], np.uint8)
     return choices[np.minimum((important * choices.size).astype(np.int64), choices.size - 1)]

@@ -1,4 +1,4 @@
-"""No policy of staleness."""
+"""Fresh rows in every epoch, without a policy of staleness."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hpcgnn.policy.config import OFF, STALENESS_POLICIES
 
 @STALENESS_POLICIES.register(OFF)
 class Synchronous(StalenessPolicy):
-    """Every exchange is waited for in its epoch."""
+    """Every exchange waits for the rows of its own epoch."""
 
     reuses_rows = False
     goes_with_delta = True
 
     def begin(self, channels: list[Channel]) -> None:
-        """All fresh."""
+        """Set all exchanges to fresh."""
         for channel in channels:
             channel.exchange.freshness = FRESH

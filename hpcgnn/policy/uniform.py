@@ -1,4 +1,4 @@
-"""Bits drawn at random: what AdaQP is compared with (its Table 6)."""
+"""Random bit-widths, the baseline of AdaQP (its Table 6)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hpcgnn.policy.config import BITS_POLICIES
 from hpcgnn.policy.problem import CHOICES
 from hpcgnn.policy.settings import PeriodSettings
 
-_DRAW = int.from_bytes(b"bits", "big")  # stands where a message's key has its layer
+_DRAW = int.from_bytes(b"bits", "big")  # takes the place of the layer in a message's key
 
 
 @BITS_POLICIES.register("uniform")
 class UniformBits(BitsPolicy):
-    """Each row's bits are drawn from {2, 4, 8}, anew every ``bits_period`` epochs.
+    """Bit-widths that are drawn from {2, 4, 8} for each row, every ``bits_period`` epochs.
 
     A draw is a function of (seed, epoch, layer, direction, sender, send row).
     """
@@ -29,7 +29,7 @@ class UniformBits(BitsPolicy):
         self._drawn: int | None = None
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Draw bits where they are due. Collective."""
+        """Draw bit-widths if a period has ended. Collective."""
         drawing = epoch - epoch % self._period
         if drawing != self._drawn:
             self._drawn = drawing

@@ -48,7 +48,7 @@ def _on_host(content: Any) -> Any:
 
 
 class _Stream:
-    """The file object that torch writes to. It keeps errors for :meth:`finish`: torch would raise others that cannot be caught."""
+    """The file object that torch writes to. It keeps errors for :meth:`finish`: torch would raise some that cannot be caught."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -62,7 +62,7 @@ class GradientBucket:
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
-        """Whether all gradients are that :meth:`reduce` made last. Ranks are to ask each other: MPI does not promise that a
+        """Return whether all gradients that :meth:`reduce` made last are finite. Ranks are to ask each other: MPI does not promise that a
         sum has the same last bit on all of them, so that it may be infinite on some."""
         return self._sums.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(self._sums))
 

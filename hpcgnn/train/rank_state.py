@@ -96,7 +96,7 @@ class RankState:
         )
 
     def _fits(self, content: dict[str, Any] | None) -> bool:
-        """Whether the file fits, on every rank."""
+        """Return whether the state fits this plan; the same on every rank."""
         rows = self._model.aggregator.exchange.rows_that_travel()
         found = {} if content is None or content.get("format") != _FORMAT else content
         theirs = found.get("rows")
