@@ -39,5 +39,5 @@ def _problem(folder: Path) -> str:
     except OSError:
         return ""  # the folder does not exist yet, or the library cannot use it
     if found.st_uid not in (os.geteuid(), 0):
-        return "which is another user's"
+        return "which belongs to another user"
     return "which everybody may write" if found.st_mode & stat.S_IWOTH else ""

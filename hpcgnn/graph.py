@@ -290,7 +290,7 @@ class LocalGraph:
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
         world = self.world
-        with together(world, "plan what travels"):
+        with together(world, "plan the messages"):
             self.check_edges()
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)

@@ -55,7 +55,7 @@ def problem_of(value: Any, kind: Any) -> str:
     except (msgspec.ValidationError, AttributeError) as error:  # AttributeError: a tensor in place of a table
         return _in_words(str(error))
     except UnicodeEncodeError:  # surrogates, by which Python represents bytes of file names that are not UTF-8
-        return "it has bytes that are no text"
+        return "it has bytes that are not text"
     except (RecursionError, OverflowError):
         return "it is nested too deeply, or a number is too large"
     return ""
@@ -157,7 +157,7 @@ def _in_words(said: str) -> str:
         return f"{field} cannot be {place.removeprefix('Invalid enum value ')}"
     quoted = re.findall(r"`([^`]*)`", place)
     if not place.startswith("Expected") or not quoted:
-        return f"{field} is of another kind than it should be"
+        return f"{field} has a wrong type"
     if bound := _BOUND.search(place):
         return f"{field} must be {_words_of(quoted[0])} {_bounded(*bound.groups())}"
     if len(quoted) > 1:

@@ -38,7 +38,7 @@ WRONG = [
     ({"epoch": 1, "ranks": [0, "1"]}, "ranks[1] must be a whole number, not a text"),
     ({"epoch": 1, "shares": {"a": {"b": None}}}, "shares[...][...] must be a number, not nothing"),
     ({"epoch": 1, "shares": {2: {}}}, "a name in shares must be a text, not a whole number"),
-    ({"epoch": 1, "shares": torch.ones(2)}, "it is of another kind than it should be"),
+    ({"epoch": 1, "shares": torch.ones(2)}, "it has a wrong type"),
     ({"epoch": 1, "bits": 3}, "bits cannot be 3"),
 ]
 

@@ -95,7 +95,7 @@ def graph_of(layer: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any
     if edges is None and not isinstance(layer, MessagePassing):
         edges = torch.zeros(2, 0, dtype=torch.int64)
     if type(edges) is not torch.Tensor or edges.layout != torch.strided:
-        raise NotOurs("edges that are no (2, e) tensor")
+        raise NotOurs("edges that are not a (2, e) tensor")
     ends = list(x) if isinstance(x, (tuple, list)) else [x]
     if not isinstance(ends[0], torch.Tensor):
         raise NotOurs("no features")
@@ -137,7 +137,7 @@ class Report:
 
     def pytest_terminal_summary(self) -> None:
         """Print the table."""
-        table = Table("layer", "calls that tests judged distributed", "plain calls, and why")
+        table = Table("layer", "calls that tests judged distributed", "plain calls, by reason")
         plain = self._distributed.plain
         for name in sorted({*self._distributed.judged, *(layer for layer, _ in plain)}):
             why = "; ".join(f"{count} {reason}" for (layer, reason), count in plain.items() if layer == name)

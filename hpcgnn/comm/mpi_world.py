@@ -353,7 +353,7 @@ class MpiWorld(Collectives):
     def close(self) -> None:
         """Free everything in an order that is the same on all ranks: the newest first."""
         PROGRESS.take_over()
-        with self._blocking("the end of what MPI keeps for this job"):
+        with self._blocking("the release of MPI's objects"):
             self._made.close()
         self._node, self._channel, self._row_types = None, None, {}
 

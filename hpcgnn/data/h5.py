@@ -82,7 +82,7 @@ def add_datasets(group: h5py.Group, schema: Schema) -> dict[str, int]:
 
 def byte_offsets(path: str | Path, schema: Schema) -> dict[str, int]:
     """The byte offsets that :func:`create` returned for the same ``schema``. Raises HpcgnnError for a file with another."""
-    with reading(path, "what was created"), h5py.File(path, locking=False) as file:
+    with reading(path, "the datasets of an unfinished file"), h5py.File(path, locking=False) as file:
         for name, (shape, dtype) in schema.items():
             if file[name].shape != shape or file[name].dtype != dtype:
                 raise ValueError(f"{name} is {file[name].dtype} of shape {file[name].shape}")

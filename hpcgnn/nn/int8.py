@@ -336,12 +336,15 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
         config.check()
         found = usable(backend, messages.device.where)
     mine = torch.tensor([int(found.products), int(found.sums)])
-    products, sums = world.allreduce(mine, "min", "what is done in 8-bit integers").tolist()
+    products, sums = world.allreduce(mine, "min", "the operations in 8-bit integers").tolist()
     made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)
     if world.rank == 0 and not made.is_useful:
         _LOG.warning("8-bit integers are not faster than float32 here: everything is computed in float32")
     elif world.rank == 0:
-        _LOG.info("int8: faster, and so done in 8-bit integers, are %s", " and ".join(str(made.uses).split()))
+        _LOG.info(
+            "int8: these operations are faster in 8-bit integers, and use them: %s",
+            " and ".join(str(made.uses).split()),
+        )
     return made
 
 

@@ -55,7 +55,7 @@ def plan_of(
     if not messages.is_node_aware:
         return graph.plan(strategy, weighted=weighted), None
     world, node = graph.world, graph.world.on_my_node()
-    with together(world, "plan what travels"):
+    with together(world, "plan the messages"):
         graph.check_edges()
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
     memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.there, built.back)]

@@ -35,7 +35,9 @@ class Balance:
             weights = node_weights(reader, wanted, slab.first, slab.indptr)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))
         notes = [
-            f"{name} not balanced: the graph has none" for name, total in zip(wanted, totals, strict=True) if not total
+            f"{name} were not balanced, because the graph has none"
+            for name, total in zip(wanted, totals, strict=True)
+            if not total
         ]
         kept = [c for c in range(len(wanted)) if totals[c]]
         if not kept:

@@ -97,7 +97,8 @@ class Method:
         if self.balances == "sum" and len(wanted) > 1:
             return (
                 wanted,
-                f"only the sum of {' and '.join(wanted)} was balanced, not each (kaminpar, metis, parmetis and ldg can)",
+                f"only the sum of {' and '.join(wanted)} was balanced, not each of them (kaminpar, metis, parmetis and ldg "
+                "balance each)",
             )
         return wanted, None
 
@@ -105,7 +106,7 @@ class Method:
 def _alone_obstacle(problem: Problem) -> str | None:
     if problem.world.size == 1:
         return None
-    return f"runs in one process, and these are {problem.world.size} ranks (start it without mpirun)"
+    return f"runs in one process, but this job has {problem.world.size} ranks (start it without mpirun)"
 
 
 def _kaminpar_obstacle(problem: Problem) -> str | None:
@@ -311,7 +312,7 @@ def _too_large(problem: Problem, index: np.dtype) -> str | None:
     largest = problem.largest_count()
     if largest <= np.iinfo(index).max:
         return None
-    return f"is a build with {8 * index.itemsize}-bit integers and would have to count to {largest:,}"
+    return f"is a build with {8 * index.itemsize}-bit integers, which cannot count to {largest:,}"
 
 
 @contextlib.contextmanager

@@ -65,8 +65,9 @@ class RowsResult:
     def note(self) -> str:
         """The result in one sentence."""
         share = 100 * (1 - self.rows_after / max(self.rows_before, 1))
-        text = f"the hybrid plan sends {self.rows_after:,} rows, {self.rows_before:,} before the refinement ({share:.1f} % fewer)"
-        return text if self.complete else f"{text}, which the time allowed cut short"
+        before = f"instead of {self.rows_before:,} before the refinement ({share:.1f} % fewer)"
+        text = f"the hybrid plan sends {self.rows_after:,} rows, {before}"
+        return text if self.complete else f"{text}; its time limit ended the refinement early"
 
 
 def _ignore(_: int) -> None:

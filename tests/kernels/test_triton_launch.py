@@ -23,7 +23,7 @@ def test_no_gpu_an_old_version_and_no_compiler_are_told(monkeypatch):
     with monkeypatch.context() as changed:
         changed.setattr(triton, "__version__", "3.2.0")
         launch.missing.cache_clear()
-        assert launch.missing() == "triton 3.2.0 is older than 3.3: torch 2.7 and later bring one that will do"
+        assert launch.missing() == "triton 3.2.0 is older than 3.3: torch 2.7 and later install a newer one"
     monkeypatch.setattr(launch, "interprets", lambda: False)
     if not torch.cuda.is_available():
         launch.missing.cache_clear()

@@ -235,7 +235,7 @@ def test_32_bit_libraries_refuse_what_they_cannot_count(world, cora, tmp_path, m
     require_method("parmetis")
     monkeypatch.setattr(methods.Problem, "largest_count", lambda problem: 1 << 31)
     if native_parmetis.load_parmetis().index == np.int32:
-        with pytest.raises(HpcgnnError, match="32-bit integers and would have to count to 2,147,483,648"):
+        with pytest.raises(HpcgnnError, match="32-bit integers, which cannot count to 2,147,483,648"):
             run(world, cora, tmp_path, 4, method="parmetis")
     widest = native_metis.load_metis(1 << 31)
     assert widest is not None

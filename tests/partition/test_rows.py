@@ -141,7 +141,7 @@ def test_an_allowance_that_has_run_out_changes_nothing():
     assert not result.complete
     assert result.rows_after == result.rows_before
     assert np.array_equal(result.parts, parts)
-    assert "cut short" in result.note
+    assert "ended the refinement early" in result.note
 
 
 def test_passes_are_as_many_as_there_is_time_for(monkeypatch):

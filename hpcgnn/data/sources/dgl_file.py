@@ -122,7 +122,7 @@ class DglReader:
         found = [self._matrix(bit) for bit in (_PAIRS, _BY_SOURCE, _BY_DESTINATION) if stored & bit]
         layout, rows, columns, *arrays = found[0]
         if rows != columns:
-            raise KindsError(f"its edges go from {rows} nodes to {columns} others")
+            raise KindsError(f"its edges go from {rows} nodes to {columns} other nodes")
         if layout == _PAIRS:
             return rows, _by_id(*arrays)
         expanded = _expanded(rows, *arrays[:2])

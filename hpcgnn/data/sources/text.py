@@ -90,7 +90,7 @@ def _complaint(columns: int, delimiter: str | None, lines: list[str], line_numbe
             continue
         where = f"{path}, line {number}: {line.strip()[:60]!r}"
         if len(fields) != columns:
-            return f"{where} has {len(fields)} columns, the lines before have {columns}"
+            return f"{where} has {len(fields)} columns, but the lines before have {columns}"
         for field in fields[:2]:
             if not field.strip().lstrip("+-").isdecimal() or not -(2**63) <= int(field) < 2**63:
                 return f"{where}: node id {field.strip()!r} is not a whole number of at most 64 bits"

@@ -38,7 +38,7 @@ def missing() -> str | None:
     import triton
 
     if tuple(map(int, triton.__version__.split(".")[:2])) < _LEAST_VERSION:
-        return f"triton {triton.__version__} is older than 3.3: torch 2.7 and later bring one that will do"
+        return f"triton {triton.__version__} is older than 3.3: torch 2.7 and later install a newer one"
     return None if interprets() else _problem_of_the_driver(triton)
 
 
