@@ -86,7 +86,7 @@ def measure(matrix: sp.csr_matrix, width: int) -> dict[str, object]:
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", help="as hpcgnn convert takes them")
+    parser.add_argument("sources", nargs="+", help="sources of graphs, as for hpcgnn convert")
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)
     arguments = parser.parse_args()

@@ -41,7 +41,7 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 create() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        fail "needs Python 3.11 or later, and $python is $("$python" --version 2>&1): give another with PYTHON="
+        fail "needs Python 3.11 or later, and $python is $("$python" --version 2>&1): name another one with PYTHON="
     "$python" -m venv "$venv" || fail "$python cannot build virtual environments (Debian: apt-get install python3-venv)"
 }
 
@@ -50,7 +50,7 @@ install_package() {
     torch=$(grep '^torch==' "$root/constraints.txt")
     echo "installing $torch"
     pip install -q "$torch"
-    echo "installing hpcgnn$extras and what it needs"
+    echo "installing hpcgnn$extras and its dependencies"
     pip install -q -c "$root/constraints.txt" setuptools wheel
     # Editable, so that edited files take effect; not isolated, so that the build needs no second download.
     pip install -q -c "$root/constraints.txt" --no-build-isolation -e "$root$extras"
@@ -67,7 +67,7 @@ install_mpi() {
     if [[ $mpi != mpich ]] && two_ranks_start >/dev/null 2>&1; then
         return
     fi
-    [[ $mpi != system ]] || fail "no system MPI that mpi4py loads and that starts two ranks"
+    [[ $mpi != system ]] || fail "found no system MPI that mpi4py can load and that starts two ranks"
     echo "installing PyPI's mpich"
     pip install -q -c "$root/constraints.txt" mpich
     two_ranks_start || fail "two ranks do not start with PyPI's mpich"

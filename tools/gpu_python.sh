@@ -53,7 +53,7 @@ pinned() {
 fetch_wheels() {
     local names=("$@") pins=() flags=() name
     [[ ${#names[@]} -gt 0 ]] || names=("${fetched[@]}")
-    [[ $fetch =~ ^3\.[0-9]+$ ]] || fail "-f wants a version of Python such as 3.12, not $fetch"
+    [[ $fetch =~ ^3\.[0-9]+$ ]] || fail "-f needs a version of Python such as 3.12, not $fetch"
     for name in "${names[@]}"; do pins+=("$(pinned "$name")"); done
     for name in "${platforms[@]}"; do flags+=(--platform "${name}_x86_64"); done
     mkdir -p "$wheels"
@@ -116,7 +116,7 @@ build_native() {
     command -v "${CXX:-c++}" >/dev/null || return 0
     if compgen -G "$root/hpcgnn/kernels/_native*.so" >/dev/null; then return 0; fi
     (cd "$root" && PYTHONPATH=$directory "$python" setup.py -q build_ext --inplace) >&2 ||
-        echo "gpu_python.sh: the native kernels do not compile here: numba's serve on the host" >&2
+        echo "gpu_python.sh: the native kernels do not compile here: numba's are used on the host" >&2
 }
 
 if [[ -n $fetch ]]; then
@@ -126,7 +126,7 @@ fi
 [[ $# -eq 0 ]] || { usage >&2; exit 2; }
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || fail "$python does not start"
 "$python" -c 'import sys, importlib.util; sys.exit(importlib.util.find_spec("torch") is None)' ||
-    fail "$python has no torch: give an interpreter that has it, built for CUDA, with PYTHON="
+    fail "$python has no torch: name an interpreter with a torch built for CUDA, with PYTHON="
 directory=$(realpath -m "${directory:-$root/build/gpu-packages/$version}")
 mkdir -p "$directory"
 install_missing

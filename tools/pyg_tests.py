@@ -149,7 +149,7 @@ def main() -> int:
     """Run pytest with the plugin."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--plain", action="store_true", help="without any of this")
+    parser.add_argument("--plain", action="store_true", help="run the tests with plain layers only")
     arguments, flags = parser.parse_known_args()
     plugins = [] if arguments.plain else [Report(Distributed())]
     run: Callable[..., int] = pytest.main

@@ -121,7 +121,7 @@ stop() {
 
 [[ ${1:-} == -h ]] && { usage; exit 0; }
 [[ $# -eq 2 && $1 =~ ^(up|down)$ ]] || [[ $# -eq 3 && $1 == up && $3 =~ ^[0-9]+$ ]] || { usage >&2; exit 2; }
-[[ $(id -u) -eq 0 ]] || fail "needs root"
+[[ $(id -u) -eq 0 ]] || fail "this needs root"
 for program in munged slurmctld slurmd sinfo; do
     command -v "$program" >/dev/null || fail "found no $program: make deps-debian"
 done
