@@ -33,7 +33,7 @@ def check_tensors(**named: Any) -> None:
 
 
 def check_given(**named: Any) -> None:
-    """As :func:`check_tensors`, but None is refused, too."""
+    """Like :func:`check_tensors`, but None is refused, too."""
     for name, value in named.items():
         if value is None:
             raise WrongTypeError(f"{name} must be a dense torch.Tensor, not None")

@@ -15,7 +15,7 @@ from hpcgnn.data import h5
 
 @contextlib.contextmanager
 def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
-    """As :func:`hpcgnn.whole_file.replacing`, for all ranks: every rank gets the temporary name that rank 0 chose. Collective."""
+    """Like :func:`hpcgnn.whole_file.replacing`, for all ranks: every rank gets the temporary name that rank 0 chose. Collective."""
     with contextlib.ExitStack() as stack:
         name = ""
         with together(world, f"write {path}"):
@@ -39,7 +39,7 @@ def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str
 
 @contextlib.contextmanager
 def continuing(world: World, path: Path, schema: h5.Schema) -> Iterator[h5.SlabWriter]:
-    """As :func:`writing`, for a file that a killed run has created with the same ``schema``. Collective."""
+    """Like :func:`writing`, for a file that a killed run has created with the same ``schema``. Collective."""
     offsets: dict[str, int] = {}
     with together(world, f"open {path}"):
         if world.rank == 0:

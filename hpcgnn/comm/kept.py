@@ -53,7 +53,7 @@ class Kept:
         return [box for slot, box in self.mailboxes.items() if slot.exchange == exchange]
 
     def in_flight(self) -> list[Pending]:
-        """The started collectives of messages that nobody has waited for."""
+        """The started collectives of messages that were not waited for yet."""
         messages = [box.in_flight for box in self.mailboxes.values()]
         return [message.pending for message in messages if message is not None and message.pending is not None]
 

@@ -131,7 +131,7 @@ class _Counts:
 
 
 def _span(bits: int) -> str:
-    """The range of degrees that have so many binary digits: ``_span(3) == '4-7'``."""
+    """The range of degrees with this many binary digits: ``_span(3) == '4-7'``."""
     low, high = (1 << bits) >> 1, (1 << bits) - 1
     return f"{low}" if low >= high else f"{low}-{high}"
 

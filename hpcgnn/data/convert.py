@@ -103,7 +103,7 @@ def write_graph(
     progress: Progress | None = None,
     inputs: Iterable[str] = (),
 ) -> ConvertSummary:
-    """As :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns.
+    """Like :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns.
 
     source: the graph's name in messages and in the file's provenance. inputs: files that must not be replaced.
     """

@@ -180,7 +180,7 @@ class SlabReader(ABC):
                     self.scan(name, slab)
 
     def scan(self, name: str, slab: int) -> None:
-        """As :meth:`verify`, for one array of one slab."""
+        """Like :meth:`verify`, for one array of one slab."""
         look(self.arrays[name], self.slab_rows(name, slab), None, self.rules[name], *self._seal(name, slab))
 
     def _seal(self, name: str, slab: int) -> tuple[str, int | None]:

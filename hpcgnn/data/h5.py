@@ -141,7 +141,7 @@ def telling_refusals(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str | Path, what: str) -> Iterator[None]:
-    """As :func:`reading`, for additions to a file. An OSError stays an OSError, because the disk may be full."""
+    """Like :func:`reading`, for additions to a file. An OSError stays an OSError, because the disk may be full."""
     try:
         with telling_refusals(path):
             yield

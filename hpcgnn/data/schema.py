@@ -176,7 +176,7 @@ def borders(count: int, total: int) -> Rule:
 
 
 def tiles(count: int, total: int) -> Rule:
-    """As :func:`borders`, for offsets (count + 1,) of things that are fewer than nodes, such as parts; not in slabs."""
+    """Like :func:`borders`, for offsets (count + 1,) of things that are fewer than nodes, such as parts; not in slabs."""
     return Rule((count + 1,), np.dtype(np.int64), WHOLE, high=total, step=0, ends=(0, total))
 
 

@@ -250,7 +250,7 @@ class Int8Kernels(Protocol):
         heads: int,
         out: torch.Tensor,
     ) -> None:
-        """As :meth:`EdgeKernels.sddmm` with op ``dot`` or ``add``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
+        """Like :meth:`EdgeKernels.sddmm` with op ``dot`` or ``add``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
         F); a_scale: (R,). b_scale: (C,). out: float32."""
         ...
 

@@ -62,7 +62,7 @@ def assign(
 def _divide_smaller(
     graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions, tolerance: float
 ) -> np.ndarray:
-    """As :func:`_divide`, but of a sample of the edges if there are very many, which needs half of the memory."""
+    """Like :func:`_divide`, but of a sample of the edges if there are very many, which needs half of the memory."""
     if graph.num_entries <= SAMPLED_ENTRIES:
         return _divide(graph, weights, options, tolerance)
     fewer = sampled(graph, weights, options.seed)
