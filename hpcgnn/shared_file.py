@@ -15,7 +15,9 @@ from hpcgnn.data import h5
 
 @contextlib.contextmanager
 def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
-    """Like :func:`hpcgnn.whole_file.replacing`, for all ranks: every rank gets the temporary name that rank 0 chose. Collective."""
+    """Like :func:`hpcgnn.whole_file.replacing`, for all ranks: every rank gets the temporary name that rank 0 chose.
+    Collective.
+    """
     with contextlib.ExitStack() as stack:
         name = ""
         with together(world, f"write {path}"):
