@@ -1,4 +1,4 @@
-"""The codec that sends rows in few bits."""
+"""The codec of quantized rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INT8_BITS = 8
 
 
 class PackedCodec:
-    """Rows of 1, 2, 4, 8, 16 or 32 bits a value; each row has its own bit-width. An item is a block of 64 bytes.
+    """Rows of values of 1, 2, 4, 8, 16 or 32 bits; each row has its own bit-width. An item is a block of 64 bytes.
 
     layouts: layouts of the wires to and from this rank. width: number of columns F.
     """
