@@ -1,4 +1,4 @@
-"""What an epoch costs: seconds by phase, bytes and memory of each rank, from a partition, settings and fitted constants.
+"""The cost of an epoch: seconds by phase, bytes and memory of each rank, from a partition, settings and fitted constants.
 
-Equations and where each term comes from: ``docs/cost-model.md``.
+``docs/cost-model.md`` has the equations and the origin of each term.
 """

@@ -1,4 +1,4 @@
-"""Runs of a study as a fit takes them: what was measured, and the workload that the equations predict it from."""
+"""The runs of a study as input of a fit: their measurements, and the workload from which the equations predict them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _FIRST_EPOCHS = 2  # that are not counted: memory is taken and links are opened 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One run. seconds: median of an epoch. phases: by name, the median of the mean over ranks. memory_bytes: the peak of the
-    rank with the most; 0 where it is not known. spread: between the quartiles of its epochs, over their median."""
+    """A run. seconds: median of an epoch. phases: by name, the median over epochs of the mean over ranks. memory_bytes:
+    largest peak of a rank; 0 if it is unknown. spread: interquartile range of the seconds of its epochs, divided by their
+    median."""
 
     name: str
     setup: Setup
@@ -38,14 +39,15 @@ class Case:
     spread: float = 0.0
 
     def predicted(self, values: Values) -> Epoch:
-        """By the equations."""
+        """The prediction of the equations."""
         how = self.setup.machine, self.times.messages(values)
         return epoch_of(self.workload, values, *how, is_pipelined=self.setup.is_pipelined)
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """machine: facts. left_out: a sentence for each run that the equations do not know, or that did not finish."""
+    """The cases of one machine. machine: facts about it. left_out: a sentence for each run that the equations do not cover,
+    or that did not finish."""
 
     machine: dict[str, Any]
     cases: list[Case]
@@ -62,16 +64,16 @@ def make_case(
     memory: float = 0.0,
     spread: float = 0.0,
 ) -> Case:
-    """Of a setup on its parts, and what was measured."""
+    """The case of a setup on its parts, with its measurements."""
     workload = setup.workload(parts)
     return Case(name, setup, workload, NetworkTimes(setup, workload), seconds, dict(phases), memory, spread)
 
 
 def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None) -> Cases:
-    """Of the finished runs of one machine. machine: its id, where there are several.
+    """The cases of the finished runs of one machine. machine: its identifier, needed if there are several machines.
 
     Raises:
-        HpcgnnError: where there are records of several machines and none was chosen, or no run that the equations know.
+        HpcgnnError: if there are records of several machines and none was chosen, or no run that the equations cover.
     """
     groups = by_machine(records)
     if machine is not None and machine not in groups:
@@ -95,7 +97,7 @@ def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None
 
 
 class _PartsReader:
-    """Parts files, each read once for a strategy and a placement."""
+    """Parts files, each of which is read once for each strategy and placement."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._read = folder, dict[tuple[str, str, int], Parts]()
@@ -165,7 +167,8 @@ KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "stalen
 
 
 def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
-    """Where a run lies, by the names of :data:`TERMS`; without what does not apply to it."""
+    """The sizes of a run by the names of :data:`TERMS`, which tell whether a prediction is an extrapolation. Sizes that do
+    not apply are left out."""
     parts, exchanges = workload.parts, workload.exchanges
     found = {
         "ranks": setup.ranks,
@@ -187,6 +190,6 @@ def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
 
 
 def kinds_of(setup: Setup) -> dict[str, str]:
-    """What of a run has no order, by the names of :data:`KIND_TERMS`."""
+    """The properties of a run that have no order, by the names of :data:`KIND_TERMS`."""
     policy = setup.run.policy
     return {"model": setup.model.model, "arithmetic": setup.arithmetic, "staleness": policy.staleness}

@@ -1,4 +1,4 @@
-"""What a model predicts of runs that were made, beside what was measured of them."""
+"""The comparison of predictions with measured runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hpcgnn.study.records import Record, in_words
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """One run. configuration: its record's. measured, predicted: seconds of an epoch. spread: between the quartiles of its
-    epochs, over their median. warnings: of the prediction."""
+    """A run. configuration: that of its record. measured, predicted: seconds of an epoch. spread: interquartile range of the
+    seconds of its epochs, divided by their median. warnings: those of the prediction."""
 
     key: str
     configuration: dict[str, Any]
@@ -30,13 +30,14 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured; above 0 where it is too long."""
+        """The error of the prediction, relative to the measurement; above 0 if the prediction is too long."""
         return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """left_out: a sentence for each run that the equations do not know, or that did not finish. notes: for a reader."""
+    """The comparison of a study. left_out: a sentence for each run that the equations do not cover, or that did not finish.
+    notes: sentences for a reader."""
 
     runs: tuple[Compared, ...]
     left_out: tuple[str, ...]
@@ -47,24 +48,24 @@ class Comparison:
 
     @property
     def median(self) -> float:
-        """Of the errors' sizes."""
+        """The median of the absolute relative errors."""
         return float(np.median(self._sizes()))
 
     @property
     def worst(self) -> float:
-        """The largest error's size."""
+        """The largest absolute relative error."""
         return float(self._sizes().max())
 
     def within(self, share: float) -> int:
-        """How many runs are predicted to within a share."""
+        """The number of runs with an absolute relative error of at most a share."""
         return int((self._sizes() <= share).sum())
 
     def warnings(self) -> dict[str, int]:
-        """Each sentence of an extrapolated term, with the number of runs that have it."""
+        """Each sentence about an extrapolated term, with the number of runs that have it."""
         return dict(Counter(sentence for run in self.runs for sentence in run.warnings))
 
     def in_words(self) -> str:
-        """One sentence."""
+        """The comparison in one sentence."""
         return (
             f"{len(self.runs)} runs: predicted epochs are off by {self.median:.1%} in the median and {self.worst:.1%} at worst; "
             f"{self.within(0.1)} are within 10 % and {self.within(0.2)} within 20 %"
@@ -95,12 +96,12 @@ class Comparison:
 
 
 def compare(model: Model, folder: Path, records: Iterable[Record], machine: str | None = None) -> Comparison:
-    """Predict the finished runs of a study in ``folder``, and hold them against its ``records``.
+    """Predict the finished runs of the study in ``folder``, and compare the predictions with its ``records``.
 
-    machine: whose records, where there are those of several.
+    machine: identifier of the machine whose records count, needed if there are several.
 
     Raises:
-        HpcgnnError: where there is no run that the equations know.
+        HpcgnnError: if there is no run that the equations cover.
     """
     records = list(records)
     found, values = cases_of(folder, records, machine), model.values()
@@ -128,7 +129,7 @@ def _of_machines(model: Model, machine: dict[str, Any]) -> list[str]:
 
 
 def error_by(runs: Iterable[Compared], axis: str) -> dict[str, tuple[int, float, float]]:
-    """Runs by their value of an axis: how many, and the median and worst size of their errors."""
+    """For each value of an axis, the number of runs, and the median and largest absolute relative error."""
     sizes: dict[str, list[float]] = {}
     for run in runs:
         sizes.setdefault(str(run.configuration.get(axis, "")), []).append(abs(run.error))

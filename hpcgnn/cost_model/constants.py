@@ -1,6 +1,6 @@
-"""What the cost model's equations multiply work with: every constant with its unit, and where a fit may look for it.
+"""The constants of the cost model's equations, each with its unit and the bounds of a fit.
 
-Work is counted by :mod:`hpcgnn.cost_model.workload` in these names; :mod:`hpcgnn.cost_model.equations` has the equations.
+:mod:`hpcgnn.cost_model.workload` counts work under these names, and :mod:`hpcgnn.cost_model.equations` has the equations.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ MACHINE = "machine"
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant. unit: of its value. start, low, high: where a fit begins, and its bounds. phase: whose seconds it is part
-    of. is_memory_bound: whether its work takes longer while other cores use the memory as well. what: in a few words."""
+    """A constant. unit: unit of its value. start, low, high: start and bounds of a fit. phase: the phase to whose seconds it
+    belongs. is_memory_bound: whether its work takes longer while other cores use the memory, too. what: a short description."""
 
     name: str
     unit: str
@@ -92,5 +92,5 @@ Values = Mapping[str, float]
 
 
 def defaults() -> dict[str, float]:
-    """Where a fit begins."""
+    """The start values of a fit, by name."""
     return {constant.name: constant.start for constant in ALL}

@@ -35,7 +35,8 @@ _RARELY = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """epoch: the mean one. workload: of an epoch that sends. bytes_sent, rows_sent: (P,) float64 of each rank in a mean epoch."""
+    """The mean epoch of a run. epoch: its seconds. workload: that of an epoch that sends messages. bytes_sent, rows_sent:
+    (P,) float64 of each rank in a mean epoch."""
 
     epoch: Epoch
     workload: Workload
@@ -46,7 +47,7 @@ class Outcome:
 def outcome_of(
     course: Course, setup: Setup, parts: Parts, values: Values, messages_of: Callable[[Workload], Messages]
 ) -> Outcome:
-    """Of a run on these parts. messages_of: their seconds."""
+    """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
     wire = Wire(course.shares, reads_codes=len(course.shares) == 1 and not (course.compares or course.is_delta))
     sending = _with_codecs(setup.workload(parts, wire), course)
     kinds: list[tuple[float, Epoch]] = []
@@ -71,7 +72,7 @@ def _stale_epochs(
     messages_of: Callable[[Workload], Messages],
     sending: Workload,
 ) -> list[tuple[float, Epoch]]:
-    """Stale epochs and those that reuse what has come, with their shares of all epochs."""
+    """The cycles of stale epochs and of epochs that reuse rows, with their shares of all epochs."""
     of_sending = course.stale + course.sent - 1
     if course.sent >= 1:
         return [(course.stale, _epochs(setup, values, messages_of, [(sending, STALE)])[0])]
@@ -96,7 +97,7 @@ def _epochs(
 
 
 def _with_codecs(workload: Workload, course: Course) -> Workload:
-    """With what comparisons and differences add to encoding and decoding."""
+    """The workload with the additional encoding and decoding of comparisons and of delta coding."""
     encode, decode, element = (COLUMN[name] for name in ("encode", "decode", "element"))
     if not (course.compares or course.is_delta):
         return workload
@@ -115,8 +116,8 @@ def _with_codecs(workload: Workload, course: Course) -> Workload:
 
 
 def _decision_seconds(course: Course, setup: Setup, workload: Workload, values: Values) -> float:
-    """Of an epoch, what assignments take that ranks make together: AdaQP's, whose prices are summed over all ranks in each round,
-    for all exchanges at once."""
+    """Seconds per epoch of the assignments that ranks compute together: those of AdaQP, whose prices are summed over all
+    ranks in each round, for all exchanges at once."""
     if not course.period or setup.ranks == 1:
         return 0.0
     exchanges = len(workload.exchanges)

@@ -35,7 +35,7 @@ _STEADY_EPOCHS, _STEADY_STALE_EPOCHS, _STEADY_CYCLES = 3, 6, 2
 
 @dataclass(frozen=True)
 class Machine:
-    """What ranks compute on. cores: of one machine. ranks: of one machine, which share them. threads: of each rank."""
+    """The machine of the ranks. cores: of one machine. ranks: of one machine, which share its cores. threads: of each rank."""
 
     cores: int
     ranks: int
@@ -43,20 +43,20 @@ class Machine:
 
     @property
     def busy_cores(self) -> int:
-        """While all ranks compute."""
+        """The number of busy cores while all ranks compute."""
         return min(self.cores, self.ranks * self.threads)
 
     @property
     def crowd(self) -> float:
-        """Threads for each core, at least 1."""
+        """Threads per core, at least 1."""
         return max(1.0, self.ranks * self.threads / self.cores)
 
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages on a network. exchange: (P,) seconds of one exchange that all ranks begin at once. reduction: seconds of an
-    all-reduce of so many bytes. network_bytes: (P,) bytes of an exchange that each rank sends to other nodes, and that come from
-    there. burst_seconds: how much of a link's time passes it at once after a pause."""
+    """The messages of a network. exchange: (P,) seconds of one exchange that all ranks begin at the same time. reduction:
+    seconds of an all-reduce of a number of bytes. network_bytes: (P,) bytes of an exchange that each rank sends to other
+    nodes and receives from them. burst_seconds: seconds of a link's time that pass at once after a pause."""
 
     exchange: Callable[[Exchange], np.ndarray]
     reduction: Callable[[int], float]
@@ -66,28 +66,29 @@ class Messages:
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """seconds: (P,) by phase of :data:`PHASES`, and ``seconds`` of the whole step. ``wire`` runs beside the others."""
+    """Seconds of a training step. seconds: (P,) by phase of :data:`PHASES`, and ``seconds`` of the whole step. ``wire``
+    overlaps the other phases."""
 
     seconds: dict[str, np.ndarray]
 
     @property
     def total(self) -> float:
-        """Of the slowest rank."""
+        """Seconds of the slowest rank."""
         return float(self.seconds["seconds"].max())
 
     def largest(self) -> dict[str, float]:
-        """Of the slowest rank in each phase."""
+        """Seconds of the slowest rank in each phase."""
         return {name: float(values.max()) for name, values in self.seconds.items()}
 
     def mean(self) -> dict[str, float]:
-        """Over ranks."""
+        """Mean seconds over ranks in each phase."""
         return {name: float(values.mean()) for name, values in self.seconds.items()}
 
 
 def prices(values: Values, machine: Machine) -> np.ndarray:
-    """(T,) core-seconds of each kind of work on a machine whose cores are as busy as they will be.
+    """(T,) core-seconds of each kind of work, on a machine whose cores are as busy as in training.
 
-    Memory-bound work takes ``contention`` times as long with all cores at work, in proportion with fewer.
+    Memory-bound work takes ``contention`` times as long with all cores busy, and proportionally less with fewer.
     """
     rates = np.array([values[constant.name] for constant in WORK])
     others = (machine.busy_cores - 1) / max(machine.cores - 1, 1)
@@ -96,15 +97,18 @@ def prices(values: Values, machine: Machine) -> np.ndarray:
 
 
 def lag_of(work: np.ndarray, values: Values, machine: Machine) -> float:
-    """Seconds until ranks that have met run again, where each shares its core with others, which have a turn of it before. A turn
-    is as long as ranks have worked since they met, (P,) core-seconds, and no longer than ``turn``; ``crowding`` of it is lost."""
+    """Seconds until ranks that have met continue, if each shares its core with others, which run first.
+
+    Another rank runs as long as ranks have worked since they met, (P,) core-seconds, and at most ``turn``; the share
+    ``crowding`` of this time is lost.
+    """
     return values["crowding"] * (machine.crowd - 1) * min(values["turn"], float(work.mean()) / machine.threads)
 
 
 def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
-    """(P,) seconds until each rank is done with its (P,) core-seconds, where the ranks of each machine begin together.
+    """(P,) seconds until each rank has done its (P,) core-seconds, if the ranks of a machine begin together.
 
-    Cores are shared evenly: while n ranks of a machine are at work, each has min(threads, cores / n) of them.
+    Cores are shared evenly: while n ranks of a machine work, each has min(threads, cores / n) of them.
     """
     ranks = max(machine.ranks, 1)
     if ranks * machine.threads <= machine.cores:
@@ -122,14 +126,14 @@ def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
 
 
 def last_start(starts: np.ndarray, exchange: Exchange) -> np.ndarray:
-    """(P,) when the last of a rank's senders, or the rank itself, has begun an exchange; ``starts`` (P,) seconds."""
+    """(P,) time at which the last of a rank's senders, or the rank itself, begins an exchange. starts: (P,) seconds."""
     last = starts.copy()
     np.maximum.at(last, exchange.sent.indices, starts[exchange.senders])
     return last
 
 
 def message_work(workload: Workload, exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
-    """(P,) core-seconds that a rank's messages take of its machine, whoever's processes spend them."""
+    """(P,) core-seconds that the messages of a rank take on its machine, in any process."""
     all_bytes = np.add(*exchange.bytes_of_ranks)
     network = np.add(*messages.network_bytes(exchange))
     of_bytes = values["byte"] * network + values["shared_byte"] * (all_bytes - network)
@@ -137,8 +141,8 @@ def message_work(workload: Workload, exchange: Exchange, messages: Messages, val
 
 
 class _Clocks:
-    """Of all ranks, in seconds since the epoch began. link_free: when each rank's link has moved what is queued there. credit:
-    how much of a link's time passes at once."""
+    """The clocks of all ranks, in seconds since the epoch began. link_free: time at which each rank's link has sent all
+    queued bytes. credit: seconds of a link's time that pass at once."""
 
     def __init__(self, ranks: int, burst: float) -> None:
         self.now = np.zeros(ranks)
@@ -147,19 +151,19 @@ class _Clocks:
         self.burst = burst
 
     def begin_epoch(self) -> None:
-        """All ranks meet between two epochs."""
+        """Let all ranks meet between two epochs."""
         end = float(self.now.max())
         self.link_free -= end
         self.now[:] = 0.0
         self.spent = {phase: np.zeros(self.now.size) for phase in PHASES}
 
     def take(self, until: np.ndarray, phase: str) -> None:
-        """Ranks go on to ``until`` in ``phase``."""
+        """Advance the clocks to ``until``, and count the time for ``phase``."""
         self.spent[phase] += until - self.now
         self.now = until
 
     def arrival(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
-        """(P,) when a rank's messages have come that may begin at ``begun`` and take ``wire`` of a link that passes no bursts."""
+        """(P,) arrival of messages that may begin at ``begun`` and take ``wire`` seconds of a link without bursts."""
         first = np.maximum(begun, self.link_free)
         credit = np.minimum(self.burst, self.credit + first - self.link_free)
         taken = np.minimum(credit, wire)
@@ -168,7 +172,7 @@ class _Clocks:
         return self.link_free
 
     def arrival_beside(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
-        """The same for messages that share the link with those that are queued there, each getting half of it."""
+        """As :meth:`arrival`, for messages that share the link with queued ones, so each gets half of it."""
         queued = np.maximum(self.link_free - begun, 0.0)
         if not queued.any():
             return self.arrival(begun, wire)
@@ -181,7 +185,7 @@ def epoch_of(
 ) -> Epoch:
     """Seconds of a training step in the middle of a run.
 
-    is_pipelined: whether rows that were sent in an epoch are used in the next one (``--staleness pipeline``).
+    is_pipelined: whether rows of an epoch are used in the next one (``--staleness pipeline``).
     """
     step = _Step(workload.num_ranks, values, machine, messages.burst_seconds)
     turn = Turn(workload, messages, STALE if is_pipelined else FRESH)
@@ -193,8 +197,7 @@ def epoch_of(
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """An epoch of a cycle. freshness: of all its exchanges, one of those of :mod:`hpcgnn.comm.mailbox`: rows are waited for in
-    their epoch, in the next one in which they are asked for, or none are sent."""
+    """An epoch of a cycle. freshness: that of all its exchanges, a value of :mod:`hpcgnn.comm.mailbox`."""
 
     workload: Workload
     messages: Messages
@@ -202,7 +205,7 @@ class Turn:
 
 
 def cycle_of(turns: Sequence[Turn], values: Values, machine: Machine) -> list[Epoch]:
-    """Seconds of each epoch of a cycle, in the middle of a run that goes round it."""
+    """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle."""
     first = turns[0]
     step = _Step(first.workload.num_ranks, values, machine, first.messages.burst_seconds)
     found: list[Epoch] = []
@@ -294,8 +297,11 @@ class _Step:
 
 
 def reduction_work(workload: Workload, messages: Messages, values: Values) -> np.ndarray:
-    """(P,) core-seconds of the all-reduce's messages: each rank's bytes pass it twice, in and out, in rounds of one message each
-    way. Few ranks and few bytes go up a tree and down again; more go round a ring, as in Open MPI."""
+    """(P,) core-seconds of the messages of the all-reduce: the bytes of each rank pass in and out, in rounds of one message
+    in each direction.
+
+    Few ranks and few bytes use a tree; more use a ring, as in Open MPI.
+    """
     ranks, num_bytes = workload.num_ranks, workload.reduced_bytes
     is_ring = ranks >= _LEAST_RING and num_bytes >= _LEAST_RING_BYTES
     rounds = 2 * (ranks - 1) if is_ring else 2 * np.log2(ranks)
@@ -307,8 +313,10 @@ def reduction_work(workload: Workload, messages: Messages, values: Values) -> np
 
 
 def memory_of(workload: Workload, factors: tuple[float, float, float, float]) -> np.ndarray:
-    """(P,) bytes of each rank: ``fixed + for each rank of the job + kept for gradients * factor + the rest``. factors: fixed
-    bytes, bytes a rank, and the factors of what is kept and of what travels."""
+    """(P,) bytes of each rank: ``fixed + per rank of the job + kept for gradients * factor + the rest``.
+
+    factors: fixed bytes, bytes per rank, and the factors of the memory kept for gradients and of messages.
+    """
     fixed, per_rank, kept, travelling = factors
     held, of_gradients, of_messages = workload.memory.T
     return fixed + per_rank * workload.num_ranks + held + kept * of_gradients + travelling * of_messages

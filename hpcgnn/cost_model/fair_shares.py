@@ -1,7 +1,7 @@
-"""When flows end that share links fairly: each gets as much as the fullest link on its way leaves to every one of its flows.
+"""The end times of flows that share links max-min fairly: each flow gets an equal share of the fullest link on its way.
 
-Flows with the same way are a group, of which each flow has the same rate, so that the state of a group is one number: the bytes
-that each of its flows has moved. Nothing here is larger than the number of groups, flows or links.
+Flows with the same way form a group, in which all flows have the same rate, so the state of a group is one number: the bytes
+that each of its flows has moved. No array is larger than the number of groups, flows or links.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TIE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Flows:
-    """groups: (flows,) int64 of each flow. sizes: (flows,) float64 bytes, above 0. counts: (flows,) float64, how many flows a row
-    stands for."""
+    """Flows. groups: (flows,) int64 group of each flow. sizes: (flows,) float64 bytes, above 0. counts: (flows,) float64
+    number of flows for which a row stands."""
 
     groups: np.ndarray
     sizes: np.ndarray
@@ -97,7 +97,7 @@ def ends(flows: Flows, ways: np.ndarray, bandwidths: np.ndarray) -> np.ndarray:
 
 
 def _renumbered(groups: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Groups that are left, numbered from 0, and their names before."""
+    """The remaining groups, numbered from 0, and their former numbers."""
     is_left = np.zeros(total, bool)
     is_left[groups] = True
     names = np.flatnonzero(is_left)
@@ -106,7 +106,7 @@ def _renumbered(groups: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _step(left: np.ndarray, moving: np.ndarray) -> float:
-    """Seconds until flows with a certain share of all that is ``moving`` have ended; at least the first one has."""
+    """Seconds until a certain share of the moving flows, and at least the first one, has ended."""
     order = np.argsort(left, kind="stable")
     gone = np.cumsum(moving[order])
     share = min(max(_LEAST_SHARE, _MOST_SHARE * len(left) / _FLOWS_OF_MOST), _MOST_SHARE)

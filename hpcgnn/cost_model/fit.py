@@ -33,14 +33,14 @@ _START_BYTES, _LEAST_FIXED = 3e8, 5e7
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """model: the result. predicted: an epoch of each case, in their order."""
+    """The result of a fit. model: the fitted model. predicted: a prediction for each case, in their order."""
 
     model: Model
     predicted: list[Epoch]
 
 
 def used_constants(cases: Sequence[Case]) -> list[Constant]:
-    """Those that some case has work for; the others stay where they are."""
+    """The constants for which some case has work; the others keep their values."""
     total = np.zeros(len(COLUMN))
     for case in cases:
         work = case.workload
@@ -66,7 +66,7 @@ def used_constants(cases: Sequence[Case]) -> list[Constant]:
 
 
 def residuals_of(epoch: Epoch, case: Case) -> np.ndarray:
-    """Of the epoch and of its phases, in units of what one run's epoch may differ by."""
+    """The errors of an epoch and of its phases, in units of the tolerance for one run's epoch."""
     found = [np.log(max(epoch.total, 1e-12) / case.seconds)]
     floor = _LEAST_SHARE * case.seconds
     means, weight = epoch.mean(), _PHASE_WEIGHT if case.setup.machine.crowd == 1 else _CROWDED_WEIGHT
@@ -78,7 +78,7 @@ def residuals_of(epoch: Epoch, case: Case) -> np.ndarray:
 def fit_constants(
     cases: Sequence[Case], advance: Callable[[int], object] = lambda _: None
 ) -> tuple[dict[str, Fitted], dict[str, float]]:
-    """The constants that ``cases`` use, with their 95 % intervals; and all values, fitted or not."""
+    """The constants that ``cases`` use, with 95 % intervals; and the values of all constants."""
     chosen = used_constants(cases)
     # logarithms from 1 on, as differences are taken in steps relative to them
     lowest = np.log([each.low for each in chosen]) - 1
@@ -107,7 +107,7 @@ def fit_constants(
 
 
 def _softened(residuals: np.ndarray) -> np.ndarray:
-    """Large ones count as their square roots do: a run that was disturbed does not pull the others."""
+    """The errors, of which large ones count only with their square root, so a disturbed run has little influence."""
     return np.sign(residuals) * np.sqrt(2 * (np.sqrt(1 + residuals**2) - 1))
 
 
@@ -123,7 +123,7 @@ def _fitted(constant: Constant, x: float, deviation: float) -> Fitted:
 
 
 def fit_memory(cases: Sequence[Case]) -> dict[str, float]:
-    """The factors of :func:`hpcgnn.cost_model.equations.memory_of`, from peaks of the ranks with the most memory."""
+    """The factors of :func:`hpcgnn.cost_model.equations.memory_of`, from the peaks of the ranks with the most memory."""
     known = [case for case in cases if case.memory_bytes > 0]
     if not known:
         return dict(zip(MEMORY, (_START_BYTES, 0.0, 1.0, 1.0), strict=True))
@@ -144,7 +144,7 @@ def fit_memory(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lambda _: None) -> Fit:
-    """The model of the machine on which ``runs`` were made. source: where they are, for the reader of the file."""
+    """The model of the machine of ``runs``. source: the folder of the runs, for a reader of the file."""
     fitted, values = fit_constants(runs.cases, advance)
     predicted = [case.predicted(values) for case in runs.cases]
     model = Model(
@@ -161,7 +161,7 @@ def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lamb
 
 
 def residuals_summary(cases: Sequence[Case], predicted: Sequence[Epoch]) -> Residuals:
-    """How far epochs are off, and phases in shares of their epochs."""
+    """The errors of epochs, and those of phases as shares of their epochs."""
     errors = np.array([abs(epoch.total / case.seconds - 1) for case, epoch in zip(cases, predicted, strict=True)])
     by_phase = {
         phase: float(
@@ -197,7 +197,7 @@ def _auto_compute(cases: Sequence[Case]) -> str:
 
 
 def in_words(name: str, fitted: Fitted) -> tuple[str, str, str, str]:
-    """Name, value, interval and meaning of a constant, for people."""
+    """Name, value, interval and meaning of a constant, as texts."""
     constant = BY_NAME[name]
     unit = f" {fitted.unit}" if fitted.unit else ""
     interval = f"{fitted.low:.3g} to {fitted.high:.3g}"

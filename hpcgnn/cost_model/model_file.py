@@ -1,4 +1,4 @@
-"""``MODEL.toml``: fitted constants with their intervals, the machine they are of, and the ranges of what they were fitted on."""
+"""``MODEL.toml``: fitted constants with their intervals, the machine of the runs, and the ranges of the fitted runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MEMORY = ("fixed_bytes", "bytes_a_rank", "kept", "travelling")
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """value: of a constant, in its unit. low, high: 95 % interval. is_determined: whether the records say more of it than where
-    the fit began."""
+    """A fitted constant. value: in its unit. low, high: 95 % interval. is_determined: whether the records determine it better
+    than the start values of the fit."""
 
     value: NotNegative
     low: NotNegative
@@ -31,7 +31,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 class Residuals(msgspec.Struct, frozen=True):
-    """How far epochs of the records are from the equations, relative to what was measured."""
+    """The relative errors of the equations for the epochs of the records."""
 
     runs: int
     median: Finite
@@ -40,9 +40,9 @@ class Residuals(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """constants: by name. memory: factors of :func:`hpcgnn.cost_model.equations.memory_of`, by :data:`MEMORY`. ranges: smallest
-    and largest of what the records had, by name. kinds: values that have no order (``model``, ``arithmetic``, ``staleness``).
-    auto_compute: what ``--compute auto`` became in the records."""
+    """A cost model. constants: by name. memory: factors of :func:`hpcgnn.cost_model.equations.memory_of`, by :data:`MEMORY`.
+    ranges: smallest and largest value in the records, by name. kinds: values without an order (``model``, ``arithmetic``,
+    ``staleness``). auto_compute: the arithmetic that ``--compute auto`` chose in the records."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -56,25 +56,25 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
     def values(self) -> dict[str, float]:
-        """By name, for the equations; of a constant that a fit of before did not know, where fits begin."""
+        """Values by name, for the equations. Constants that an older fit does not have get their start values."""
         return defaults() | {name: fitted.value for name, fitted in self.constants.items() if name in BY_NAME}
 
     def memory_factors(self) -> tuple[float, float, float, float]:
-        """In the order of :data:`MEMORY`."""
+        """The factors in the order of :data:`MEMORY`."""
         fixed, per_rank, kept, travelling = (self.memory[name] for name in MEMORY)
         return fixed, per_rank, kept, travelling
 
     @property
     def cores(self) -> int:
-        """That its ranks shared."""
+        """The number of cores that the ranks shared."""
         return int(self.machine.get("usable_cores") or self.machine.get("cores") or 1)
 
 
 def write(model: Model, path: Path) -> None:
-    """The file appears whole.
+    """Write the model to a file, completely or not at all.
 
     Raises:
-        HpcgnnError: where it cannot be written.
+        HpcgnnError: if the file cannot be written.
     """
     content = {name: value for name, value in msgspec.to_builtins(model).items() if value is not None}
     content["machine"] = {name: value for name, value in model.machine.items() if value is not None}
@@ -86,10 +86,10 @@ def write(model: Model, path: Path) -> None:
 
 
 def read(path: Path) -> Model:
-    """A file of :func:`write`.
+    """The model in a file of :func:`write`.
 
     Raises:
-        HpcgnnError: where it is none.
+        HpcgnnError: if the file holds no cost model.
     """
     try:
         content = tomllib.loads(typed.text_of(path))

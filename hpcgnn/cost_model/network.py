@@ -28,16 +28,16 @@ UNLIMITED = "unlimited"
 
 @dataclass(frozen=True)
 class Network:
-    """What moves messages. A fat tree with one level of switches above those of the nodes, or one switch for all.
+    """A network: a fat tree with one level of switches above those of the nodes, or one switch for all nodes.
 
-    latency_seconds: of a message between nodes of one switch. switch_latency_seconds: more of it, between two switches.
-    node_bandwidth_bytes_per_second: of a node's link, each way. memory_latency_seconds: of a message within a node.
-    memory_bandwidth_bytes_per_second: of all that one rank sends, and of all that it receives.
-    message_seconds: of a rank, for each message that it sends or receives. peer_seconds: of a rank, for each rank of the job, as
-    ``Ialltoallv`` looks at all counts; it posts no empty message.
-    nodes_per_switch: 0 for one switch of all nodes. uplinks_per_switch: as fast as a node's link each.
-    is_adaptive: messages take any uplink; else the one that belongs to their receiver's node (d-mod-k).
-    burst_bytes: pass a node's link at once after a pause, as through a token bucket.
+    latency_seconds: of a message between nodes of one switch. switch_latency_seconds: additional latency between two
+    switches. node_bandwidth_bytes_per_second: of a node's link, in each direction. memory_latency_seconds: of a message
+    within a node. memory_bandwidth_bytes_per_second: of all messages that one rank sends, and of all that it receives.
+    message_seconds: time of a rank for each message that it sends or receives. peer_seconds: time of a rank for each rank of
+    the job, because ``Ialltoallv`` reads all counts; it posts no empty messages. nodes_per_switch: 0 for one switch.
+    uplinks_per_switch: number of uplinks, each as fast as a node's link. is_adaptive: whether messages may take any uplink;
+    otherwise they take the one of their receiver's node (d-mod-k). burst_bytes: bytes that pass a node's link at once after a
+    pause, as through a token bucket.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Network:
 
     @property
     def oversubscription(self) -> float:
-        """What nodes of a switch could send, over what its uplinks take; 0 for one switch."""
+        """The bandwidth of the nodes of a switch, divided by that of its uplinks; 0 if there is one switch."""
         return self.nodes_per_switch / self.uplinks_per_switch if self.nodes_per_switch else 0.0
 
 
@@ -68,10 +68,10 @@ _VIRTUAL_MESSAGE_SECONDS, _BUCKET_BYTES = 5e-6, float(512 * 1000)
 
 
 def by_rate(rate: str) -> Network:
-    """The network of a virtual cluster whose links have the given speed: ``100mbit``, ``1gbit``, ``unlimited``.
+    """The network of a virtual cluster with links of the given speed: ``100mbit``, ``1gbit``, ``unlimited``.
 
     Raises:
-        HpcgnnError: where it is no speed.
+        HpcgnnError: if it is not a speed.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if rate != UNLIMITED and (found is None or float(found[1]) <= 0):
@@ -95,11 +95,12 @@ def exchange_seconds(
     idle_seconds: float = 0.0,
     most_messages: int = MOST_MESSAGES,
 ) -> np.ndarray:
-    """(P,) float64 seconds until each rank has sent and received all of an ``Ialltoallv`` that all ranks begin at once.
+    """(P,) float64 seconds until each rank has sent and received all of an ``Ialltoallv`` that all ranks begin at the same
+    time.
 
-    sent: (P, P) bytes from rank to rank; what a rank has for itself does not count. Ranks 0 to K - 1 are on node 0, and so on.
-    idle_seconds: how long the links have been without messages, during which buckets filled. most_messages: with more than that,
-    those between the same nodes are told apart by size alone, and memory and wires do not hold each other up.
+    sent: (P, P) bytes from rank to rank; the diagonal does not count. Ranks 0 to K - 1 are on node 0, and so on.
+    idle_seconds: seconds without messages on the links before, in which token buckets filled. most_messages: above this
+    number, messages between the same nodes are merged by size, and memory and links do not delay each other.
     """
     num_ranks = sent.shape[0]
     senders, receivers, sizes = _messages(sent)
@@ -118,7 +119,7 @@ def exchange_seconds(
 
 
 def _messages(sent: sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sender, receiver and bytes of each message that is not empty, nor to oneself."""
+    """Sender, receiver and bytes of each message that is not empty and not to the sender itself."""
     senders = np.repeat(np.arange(sent.shape[0], dtype=np.int32), np.diff(sent.indptr))
     is_sent = (sent.data > 0) & (senders != sent.indices)
     if is_sent.all():
@@ -134,7 +135,7 @@ def _one_by_one(
     network: Network,
     saved: float,
 ) -> np.ndarray:
-    """(messages,) seconds until each is there, through the memory of ranks and the links between nodes at once."""
+    """(messages,) seconds until each message has arrived, through the memory of ranks and the links between nodes."""
     num_ranks = int(max(senders.max(), receivers.max())) + 1
     wires, wire_bandwidths = _links(*nodes, int(max(nodes[0].max(), nodes[1].max())) + 1, network)
     wires[nodes[0] == nodes[1]] = len(wire_bandwidths) - 1
@@ -147,7 +148,7 @@ def _one_by_one(
 
 
 def _latencies(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> np.ndarray:
-    """Of messages between nodes, or within one."""
+    """The latency of each message, within a node or between nodes."""
     latencies = np.where(from_node == to_node, network.memory_latency_seconds, network.latency_seconds)
     if network.nodes_per_switch:
         is_far = from_node // network.nodes_per_switch != to_node // network.nodes_per_switch
@@ -158,7 +159,7 @@ def _latencies(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> 
 def _of_ranks(
     senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray, ended: np.ndarray, num_ranks: int, network: Network
 ) -> np.ndarray:
-    """(P,) seconds, from those of messages: a rank posts messages one by one, and all of its bytes pass its memory."""
+    """(P,) seconds, from those of messages: a rank posts its messages one by one, and all its bytes pass its memory."""
     posted, taken = (np.bincount(ranks, minlength=num_ranks) for ranks in (senders, receivers))
     looked = network.peer_seconds * num_ranks
     posting = looked + posted * network.message_seconds
@@ -174,7 +175,7 @@ def _of_ranks(
 def _within_nodes(
     senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray, num_ranks: int, network: Network
 ) -> np.ndarray:
-    """(messages,) seconds until each is there, through the memory of nodes."""
+    """(messages,) seconds until each message within a node has arrived through its memory."""
     ways = np.stack([senders, receivers + num_ranks], axis=1).astype(np.int64)
     bandwidths = np.full(2 * num_ranks, network.memory_bandwidth_bytes_per_second)
     flows = fair_shares.Flows(np.arange(len(sizes)), sizes, np.ones(len(sizes)))
@@ -184,7 +185,7 @@ def _within_nodes(
 def _between_nodes(
     from_node: np.ndarray, to_node: np.ndarray, sizes: np.ndarray, network: Network, saved: float
 ) -> np.ndarray:
-    """(messages,) seconds until each is there, through the links of nodes and switches."""
+    """(messages,) seconds until each message between nodes has arrived through the links of nodes and switches."""
     if not len(sizes):
         return sizes
     num_nodes = int(max(from_node.max(), to_node.max())) + 1
@@ -196,7 +197,7 @@ def _between_nodes(
 
 
 def _grouped(keys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The place of each key among the sorted keys that there are, and these. keys: int64 below ``most``."""
+    """For each key its place among the sorted distinct keys, and these keys. keys: int64 below ``most``."""
     if most > max(len(keys), _MOST_CELLS):
         found, groups = np.unique(keys, return_inverse=True)
         return groups, found
@@ -206,7 +207,7 @@ def _grouped(keys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _merged(groups: np.ndarray, sizes: np.ndarray, num_groups: int) -> tuple[np.ndarray, fair_shares.Flows]:
-    """Messages of about the same size between the same nodes as one row of flows of their mean size; and the row of each."""
+    """Messages of similar size between the same nodes, merged into flows of their mean size; and the row of each message."""
     largest = np.zeros(num_groups)
     np.maximum.at(largest, groups, sizes)
     classes = int(np.clip(_MOST_FLOWS // num_groups, _LEAST_SIZES, _MOST_SIZES))
@@ -219,8 +220,8 @@ def _merged(groups: np.ndarray, sizes: np.ndarray, num_groups: int) -> tuple[np.
 def _links(
     from_node: np.ndarray, to_node: np.ndarray, num_nodes: int, network: Network
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ways of pairs of nodes, and the bandwidths of links: out of and into nodes, up from and down to switches, and a last
-    one without a limit."""
+    """The ways of pairs of nodes, and the bandwidths of links: out of and into nodes, up from and down to switches, and a
+    last link without a limit."""
     speed = network.node_bandwidth_bytes_per_second
     ends = np.stack([from_node.astype(np.int64), to_node + num_nodes])
     if not network.nodes_per_switch:
@@ -239,10 +240,12 @@ def _links(
 
 
 def allreduce_seconds(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:
-    """Seconds of a sum of ``num_bytes`` over all ranks, by the fastest of three algorithms, as libraries choose one by size.
+    """Seconds of a sum of ``num_bytes`` over all ranks, by the fastest of three algorithms, among which libraries choose by
+    size.
 
-    Recursive doubling moves all bytes in each of log2(P) rounds, Rabenseifner's halves them in each of as many rounds and doubles
-    them again, a ring moves a P-th of them to the next rank 2 (P - 1) times. Additions themselves are not counted.
+    Recursive doubling sends all bytes in each of log2(P) rounds. Rabenseifner's algorithm halves the bytes in each of as many
+    rounds, and then doubles them again. A ring sends 1/P of the bytes to the next rank 2 (P - 1) times. The time of additions
+    is not counted.
     """
     if ranks <= 1:
         return 0.0
@@ -254,7 +257,7 @@ def allreduce_seconds(num_bytes: int, ranks: int, ranks_per_node: int, network: 
 
 
 def _round(num_bytes: float, distance: int, ranks_per_node: int, network: Network) -> float:
-    """One message of each rank to one ``distance`` away, on the node or all ranks of the node to others."""
+    """Seconds of a round in which each rank sends one message to a rank ``distance`` away, within a node or to another node."""
     overhead = 2 * network.message_seconds
     memory = num_bytes / network.memory_bandwidth_bytes_per_second
     if distance < ranks_per_node:

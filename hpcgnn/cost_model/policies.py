@@ -1,7 +1,7 @@
-"""What policies that decide while training are taken to decide: the mean epoch is a mixture of epochs (docs/cost-model.md).
+"""The assumed decisions of policies: the mean epoch is a mixture of different epochs (docs/cost-model.md).
 
-Nobody knows before a run what its rows and its loss will look like. So each policy is given what its own code makes of a stated
-assumption, or what it decided in a run that was made; either is told with the prediction.
+The rows and the loss of a run are unknown before the run. So each policy gets the decisions that its own code makes under a
+stated assumption, or the decisions of an earlier run; either is named with the prediction.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Facts = Callable[[], RowFacts]
 
 @dataclass(frozen=True)
 class Course:
-    """How a run goes on. shares: (bits, share of the rows sent) each. stale: share of epochs that use rows of an epoch before.
-    sent: share of epochs in which messages are sent. compares: whether rows that come are compared with those before. is_delta:
-    whether differences travel. period: epochs from one assignment of bits to the next that ranks make together; 0 for none.
-    assumes: sentences."""
+    """The course of a run. shares: (bits, share of the rows sent) pairs. stale: share of epochs that use stale rows. sent:
+    share of epochs in which messages are sent. compares: whether received rows are compared with earlier ones. is_delta:
+    whether messages hold differences. period: epochs between two assignments of bit-widths that ranks compute together; 0 for
+    none. assumes: sentences about assumptions."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0
@@ -49,8 +49,8 @@ class Course:
 
 @dataclass(frozen=True)
 class Decided:
-    """What is known of a run's decisions; None where nothing is. of: the policies of bits and of staleness that decided, None for
-    any. source: where that is from, in words."""
+    """The known decisions of a run; None if they are unknown. of: the policies of bit-widths and staleness that decided, or
+    None for any. source: the origin of the decisions, in words."""
 
     shares: Mapping[int, float] | None = None
     stale: float | None = None
@@ -60,7 +60,7 @@ class Decided:
     source: str = "as given"
 
     def check(self) -> None:
-        """Raise HpcgnnError for shares that cannot be."""
+        """Raise HpcgnnError for shares that are not allowed."""
         told = {} if self.shares is None else self.shares
         if self.shares is not None and (not abs(sum(told.values()) - 1) <= 1e-3 or min(told.values()) < 0):
             raise HpcgnnError(
@@ -72,10 +72,10 @@ class Decided:
 
 
 def decided_by(path: Path) -> Decided:
-    """What the run in the folder ``path`` decided, by its records.
+    """The decisions in the records of the run in the folder ``path``.
 
     Raises:
-        HpcgnnError: where there are none.
+        HpcgnnError: if there are none.
     """
     try:
         settings = tomllib.loads(typed.text_of(path / CONFIG))
@@ -101,7 +101,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _sent(records: Sequence[Mapping[str, Any]]) -> float:
-    """The share of exchanges that sent anything: of those with bits of their own, or by bytes where all have the same."""
+    """The share of exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same."""
     started = [len(each["bits"]) for each in records if isinstance(each["bits"], dict)]
     if started:
         return _mean(each / max(started) for each in started) if max(started) else 0.0
@@ -120,15 +120,15 @@ _SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than befor
 
 
 def is_plain(run: RunConfig) -> bool:
-    """Return whether nothing is decided while training that the equations do not know themselves."""
+    """Return whether the equations cover all decisions of the run, without assumptions."""
     return run.policy.bits == FIXED and run.policy.staleness in (OFF, PIPELINE) and run.messages.message_coding == PLAIN
 
 
 def course_of(run: RunConfig, facts: Facts, decided: Decided) -> Course:
-    """How a run with these settings is taken to go on. facts: reads the rows, where a policy goes by them.
+    """The course of a run with these settings. facts: a function that reads facts about rows, which some policies use.
 
     Raises:
-        HpcgnnError: for a policy that is not known here.
+        HpcgnnError: for a policy that is not covered.
     """
     decided.check()
     policy = run.policy
@@ -193,7 +193,8 @@ def _slower(decided: Decided) -> float:
 
 
 def _sylvie(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    """The base doubles in epochs in which the loss falls more slowly, and halves in others: a walk with that chance."""
+    """The shares of bit-widths if the base bits double in epochs in which the loss falls more slowly and halve in others: a
+    random walk with this probability."""
     slower, found = min(max(_slower(decided), 1e-9), 1 - 1e-9), facts()
     odds = [(slower / (1 - slower)) ** step for step in range(len(sylvie.CHOICES))]
     shares: Shares = {}

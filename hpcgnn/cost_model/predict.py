@@ -1,4 +1,4 @@
-"""Predictions: seconds, bytes and memory of a run that was not made, with a warning for each term that is extrapolated."""
+"""Predictions of seconds, bytes and memory of runs that were not made, with a warning for each extrapolated term."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ MOST_ONE_BY_ONE = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Of one run. policies: of bits (a number where they are fixed), of staleness, and how messages are coded. bytes_sent,
-    rows_sent, memory_bytes: (P,) of each rank; int64 but for the mean over epochs that differ. course: what is assumed of
-    policies that decide while training. is_grouped: whether messages were timed together and not one by one. warnings:
-    sentences."""
+    """The prediction of a run. policies: of bit-widths (a number if it is fixed), of staleness, and the message coding.
+    bytes_sent, rows_sent, memory_bytes: (P,) of each rank, int64 except for a mean over different epochs. course: the assumed
+    decisions of policies. is_grouped: whether messages were timed in groups. warnings: sentences."""
 
     parts: str
     ranks: int
@@ -55,11 +54,11 @@ class Prediction:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Sentences."""
+        """The sentences about assumptions."""
         return () if self.course is None else self.course.assumes
 
     def as_dict(self, *, by_rank: bool = True) -> dict[str, Any]:
-        """Plain values, as ``--json`` prints them. by_rank: with a list of bytes, rows and memory of each rank."""
+        """Plain values, as ``--json`` prints them. by_rank: whether to include the bytes, rows and memory of each rank."""
         largest, mean = self.epoch.largest(), self.epoch.mean()
         phases = [each for each in (*PHASES, DECISIONS) if each in largest]
         sent, rows, memory = (
@@ -95,8 +94,8 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """What was read of a parts file for a strategy and a placement, for several predictions. facts: None before they are asked
-    for."""
+    """The data of a parts file for a strategy and a placement, which several predictions share. facts: None until they are
+    needed."""
 
     parts: Parts
     facts: list[RowFacts]
@@ -112,12 +111,14 @@ def predict(
     most_messages: int = MOST_ONE_BY_ONE,
     read: dict[Any, Read] | None = None,
 ) -> Prediction:
-    """Of a run with these settings on an open parts file. profile: whose network is between nodes; None: the virtual hosts or the
-    one machine of ``model``. decided: what policies are taken to decide. most_messages: that are gone through one by one. read:
-    what was read of the file before, to which more is added.
+    """Predict a run with these settings on an open parts file.
+
+    profile: the profile whose network connects nodes; None: the virtual hosts, or the single machine, of ``model``. decided:
+    the assumed decisions of policies. most_messages: largest number of messages that are timed one by one. read: data that
+    were read from the file before, to which more are added.
 
     Raises:
-        HpcgnnError: for settings that cannot be, or that the equations do not know.
+        HpcgnnError: for settings that are not allowed, or that the equations do not cover.
     """
     configuration = {"ranks": file.num_parts, **configuration}
     if profile is not None and not configuration.get("ranks_per_node"):
@@ -161,7 +162,7 @@ def predict(
 
 
 def _outcome(course: Course | None, setup: Setup, parts: Parts, values: Values, most_messages: int) -> Outcome:
-    """Of epochs that are all alike, or of a course."""
+    """The outcome of equal epochs, or of a course."""
 
     @cache  # an epoch that sends is gone through fresh and stale
     def messages_of(workload: Workload) -> Messages:
@@ -183,18 +184,18 @@ def _read(file: PartsFile, setup: Setup, known: dict[Any, Read]) -> Read:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The settings of a run with its policies, which the equations do not know."""
+    """The settings of a run whose policies the equations do not cover."""
 
     run: RunConfig
 
     @property
     def names(self) -> tuple[int | str, str, str]:
-        """Of bits, staleness and coding."""
+        """The names of the policies of bit-widths and staleness, and of the coding."""
         policy, messages = self.run.policy, self.run.messages
         return (messages.bits if policy.bits == FIXED else policy.bits), policy.staleness, messages.message_coding
 
     def plain(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
-        """The same settings with what the equations know in place of policies."""
+        """The same settings, with values that the equations cover in place of policies."""
         if is_plain(self.run):
             return dict(configuration)
         bits = self.run.messages.bits
@@ -202,8 +203,8 @@ class _Asked:
 
 
 def _decided(configuration: Mapping[str, Any], decided: Sequence[Decided]) -> tuple[_Asked, Decided]:
-    """What is asked for, and what is known of its policies' decisions: of a run with these policies, else of what is given for
-    any."""
+    """The settings that are asked for, and the known decisions of their policies: from a run with these policies, else those
+    given for any policy."""
     known = settings_by_name()
     given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
     run = RunConfig.from_settings(given, lenient=given.keys())
@@ -214,7 +215,7 @@ def _decided(configuration: Mapping[str, Any], decided: Sequence[Decided]) -> tu
 
 
 def _of_policies(model: Model, asked: _Asked, course: Course | None) -> list[str]:
-    """What is counted and was not fitted, where a model was fitted."""
+    """Costs of policies that were counted and not fitted, if the model was fitted."""
     if course is None or not model.kinds:
         return []
     bits, staleness, coding = asked.names
@@ -225,7 +226,7 @@ def _of_policies(model: Model, asked: _Asked, course: Course | None) -> list[str
 
 
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
-    """A sentence for each term that is extrapolated, or of which the model knows nothing."""
+    """A sentence for each term that is extrapolated or unknown to the model."""
     found = []
     for name, value in extent_of(setup, workload).items():
         if name not in model.ranges:
@@ -247,7 +248,7 @@ def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
 
 
 def _undetermined(model: Model, workload: Workload) -> list[str]:
-    """Kinds of work that take part here and that the records did not tell of."""
+    """The kinds of work in this run that the records did not determine."""
     if not model.constants:
         return []
     total = workload.optimiser.sum(axis=0) + sum(each.sum(axis=0) for each in (*workload.before, *workload.beside))
@@ -264,7 +265,7 @@ def _terms(names: tuple[str, ...]) -> str:
 
 
 def profile_warnings(model: Model, profile: Profile | None) -> list[str]:
-    """Sentences that say that seconds are estimates, and which numbers are not from a specification."""
+    """Sentences that mark seconds as estimates, and name the numbers that are not from a specification."""
     found = []
     if model.source == SPECIFICATIONS:
         found.append(

@@ -1,4 +1,4 @@
-"""Models of machines that nobody has measured, from their specifications alone: estimates."""
+"""Models of machines that were not measured, from their specifications alone. Their seconds are estimates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTES = {"entry_missed": 4.0, "row": 8.0, "code": 1.5, "encode": 5.0, "decode":
 
 
 def model_of_profile(profile: Profile) -> Model:
-    """A model from specifications alone: bytes over bandwidth and multiplications over peak, at the shares above.
+    """A model from specifications alone: bytes divided by bandwidth and multiplications divided by peak, at the shares above.
 
     Work is that of one unit, and a rank has all units of its share of the node.
     """

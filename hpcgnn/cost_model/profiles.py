@@ -1,4 +1,4 @@
-"""Profiles: what a node is and the network between nodes, those of ``profiles.toml`` or of a user's file."""
+"""Profiles of machines, each with a node and a network: those of ``profiles.toml``, or of a user's file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _Several = Annotated[int, Meta(ge=1, le=typed.MOST_INT)]
 class Profile:
     """A node and its network.
 
-    units: what computes, ``units_per_node`` of them. memory_bytes, memory_bandwidth_bytes_per_second: of a node.
-    peak_flops_per_second: of a unit, by precision. ranks_per_node: as is usual. sources: documents. numbers: by name, where each
-    number is from, in words; ``estimate: ...`` where no document gives it.
+    units_per_node: number of computing units of a node. memory_bytes, memory_bandwidth_bytes_per_second: of a node.
+    peak_flops_per_second: of a unit, by precision. ranks_per_node: the usual number. sources: documents. numbers: by name,
+    the origin of each number in words; ``estimate: ...`` if no document has it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Profile:
 
     @property
     def estimates(self) -> list[str]:
-        """Names of the numbers that are in no specification."""
+        """Names of the numbers that no specification has."""
         return [name for name, source in self.numbers.items() if source.startswith(ESTIMATE)]
 
 
@@ -76,15 +76,15 @@ class _ProfileInFile(msgspec.Struct):
 
 
 def profiles() -> dict[str, Profile]:
-    """Those that come with this package, by name."""
+    """The profiles that ship with this package, by name."""
     return read(OWN)
 
 
 def find(name: str) -> Profile:
-    """The profile called ``name``, or the one in the file of that name, which ends in ``.toml``.
+    """The profile called ``name``, or the profile in the file of this name, which ends in ``.toml``.
 
     Raises:
-        HpcgnnError: where there is none, the file holds several, or something in it cannot be.
+        HpcgnnError: if there is none, the file holds several, or a value is not allowed.
     """
     if not name.endswith(".toml"):
         known = profiles()
@@ -101,7 +101,7 @@ def read(path: Path) -> dict[str, Profile]:
     """The profiles in a TOML file, by name.
 
     Raises:
-        HpcgnnError: naming the file, the profile and what in it cannot be.
+        HpcgnnError: for a value that is not allowed; it names the file and the profile.
     """
     try:
         tables = tomllib.loads(typed.text_of(path))
@@ -148,7 +148,7 @@ def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
 
 
 def _check_names(table: Any, kind: type[msgspec.Struct], where: str) -> None:
-    """Raise HpcgnnError for a name that nothing reads."""
+    """Raise HpcgnnError for an unknown key."""
     known = kind.__struct_fields__
     unknown = [name for name in table if name not in known] if isinstance(table, dict) else []
     if unknown:

@@ -1,4 +1,4 @@
-"""Projections: a graph in more and more parts (strong scaling), or graphs that grow with them (weak), by what a run sends."""
+"""Projections of a graph in more and more parts (strong scaling), or of graphs that grow with their parts (weak scaling)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ STRONG, WEAK = "strong", "weak"
 
 @dataclass(frozen=True)
 class Way:
-    """What a run sends. bits: a number, or a policy's name. node_aware: as the setting; None: as the others of a projection."""
+    """A way of sending. bits: a number, or the name of a policy. node_aware: as the setting; None: as the others of a
+    projection."""
 
     strategy: str
     bits: str
@@ -29,14 +30,14 @@ class Way:
     node_aware: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """By the names of flags."""
+        """The settings by the names of flags."""
         found = {"strategy": self.strategy, "bits": self.bits, "staleness": self.staleness}
         found |= {"message_coding": self.message_coding}
         return found if self.node_aware is None else found | {"node_aware": self.node_aware}
 
     @property
     def in_words(self) -> str:
-        """In a legend."""
+        """The text in a legend."""
         bits = f"{self.bits} bits" if self.bits.isdigit() else f"bits {self.bits}"
         words = [self.strategy, bits]
         words += [f"stale {self.staleness}"] if self.staleness != OFF else []
@@ -66,10 +67,10 @@ SETS = {
 
 
 def ways_of(text: str) -> dict[str, Way]:
-    """Of names with commas between them: of ways, or of sets of them.
+    """The ways that a comma-separated list names: ways, or sets of them.
 
     Raises:
-        HpcgnnError: for a name that there is not.
+        HpcgnnError: for an unknown name.
     """
     names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
     unknown = [name for name in names if name not in WAYS]
@@ -81,7 +82,7 @@ def ways_of(text: str) -> dict[str, Way]:
 
 
 def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Way]:
-    """Each strategy with the most bits, and the last strategy with the others."""
+    """Each strategy with the largest bit-width, and the last strategy with the other bit-widths."""
     most = max(bits)
     chosen = [Way(strategy, str(most)) for strategy in strategies]
     chosen += [Way(strategies[-1], str(each)) for each in sorted(bits, reverse=True) if each != most]
@@ -90,7 +91,7 @@ def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Wa
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A prediction, of which ``way`` and for strong or weak scaling."""
+    """A prediction, its way, and whether it belongs to strong or weak scaling."""
 
     scaling: str
     way: str
@@ -103,8 +104,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be predicted. files: of strong scaling; growing: of weak scaling. configuration: what all ways have in common.
-    decided, most_messages: as :func:`hpcgnn.cost_model.predict.predict` takes them."""
+    """The predictions to make. files: parts files of strong scaling; growing: of weak scaling. configuration: the common
+    settings of all ways. decided, most_messages: arguments of :func:`hpcgnn.cost_model.predict.predict`."""
 
     files: Sequence[Path]
     growing: Sequence[Path]
@@ -115,7 +116,7 @@ class Task:
 
     @property
     def size(self) -> int:
-        """How many predictions these are."""
+        """The number of predictions."""
         return (len(self.files) + len(self.growing)) * len(self.ways)
 
 
@@ -126,8 +127,8 @@ def project(
     profile: Profile | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> list[Point]:
-    """A prediction for each parts file and each way, by scaling and ranks. What is read of a file is held for as long as it is
-    looked at."""
+    """A prediction for each parts file and each way, sorted by scaling and ranks. Data of a file are kept only while it is
+    used."""
     found = []
     for scaling, files in ((STRONG, task.files), (WEAK, task.growing)):
         for path in files:

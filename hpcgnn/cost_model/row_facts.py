@@ -1,6 +1,6 @@
-"""What policies go by, of the rows of a plan: in-degrees (Sylvie's importance) and weights (AdaQP's assignment).
+"""Facts about the rows of a plan that policies use: in-degrees (Sylvie's importance) and weights (AdaQP's assignment).
 
-Read from the parts of some ranks, spread evenly, where there are many: what is said of rows is then an estimate of that sample.
+If there are many ranks, the parts of an evenly spread sample are read, so the facts are estimates.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class RowFacts:
 
     @property
     def in_words(self) -> str:
-        """Whose rows these are."""
+        """The sample of ranks, in words."""
         return "all rows" if self.looked_at == self.ranks else f"the rows of {self.looked_at} of {self.ranks:,} ranks"
 
     def by_importance(self, base: int) -> Shares:
-        """The share of rows to which Sylvie gives so many bits, with a base."""
+        """The share of rows with each bit-width that Sylvie chooses for given base bits."""
         bits = sylvie.class_bits(sylvie.importance(self.degrees, np.unique(self.degrees)), base)
         return _shares(sylvie.CHOICES, bits, np.ones(bits.size))
 
     def by_variance(self, weight: float, group_rows_of: int) -> Shares:
-        """The share of rows to which AdaQP gives so many bits where the ranges of all rows are alike, and no rank is later than
-        others. weight: of variance against time."""
+        """The share of rows with each bit-width that AdaQP chooses if the ranges of all rows are alike and no rank is a
+        straggler. weight: of variance against time."""
         rows, bits = zip(*(_assigned(each, weight, group_rows_of, self.ranks) for each in self.weights), strict=True)
         return _shares(CHOICES, np.concatenate(bits), np.concatenate(rows))
 
@@ -53,7 +53,7 @@ class RowFacts:
 def _assigned(
     weights: Sequence[tuple[np.ndarray, np.ndarray]], weight: float, size: int, ranks: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and bits of each group of one direction: Eq. 12 without the maximum over ranks falls apart into groups."""
+    """Rows and bit-widths of each group of one direction. Without the maximum over ranks, Eq. 12 separates into groups."""
     grouped = [group_rows(beta, peer, np.ones(ranks), size) for peer, beta in weights]
     beta, rows = (
         np.concatenate(list(each)) if grouped else np.zeros(0)
@@ -76,7 +76,7 @@ def _shares(choices: Sequence[int], bits: np.ndarray, rows: np.ndarray) -> Share
 
 
 def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
-    """Of an open parts file with the plan of ``strategy``. aggregation: ``mean``, ``gcn`` or ``sum``."""
+    """The facts of an open parts file with the plan of ``strategy``. aggregation: ``mean``, ``gcn`` or ``sum``."""
     plan, ranks = StoredPlan(file, strategy), file.num_parts
     chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_RANKS)).astype(int)).tolist()
     degrees: list[np.ndarray] = []
@@ -91,7 +91,7 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
 
 
 def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.ndarray]:
-    """In-degrees of the sources of *post* rows that a rank sends, and of the destinations of *pre* rows that come to it."""
+    """In-degrees of the sources of *post* rows that a rank sends, and of the destinations of *pre* rows that it receives."""
     send, receive = part.send, part.receive
     yield of_nodes[send.indices[send.indptr[:-1]]][part.send_to.is_post()]
     destination = np.zeros(receive.num_cols, np.int64)
@@ -102,7 +102,7 @@ def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.nd
 def _weights(
     part: AggregationPlan[Any], of_nodes: np.ndarray, aggregation: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Peers and squared weights of the rows that come to a rank, forward and going back."""
+    """Peers and squared weights of the rows that a rank receives, in the forward and in the backward direction."""
     left, right = _diagonals(of_nodes, aggregation)
     send, receive = part.send, part.receive
     of_entries = np.repeat(left**2, np.diff(receive.indptr))
@@ -113,7 +113,7 @@ def _weights(
 
 
 def _diagonals(degrees: np.ndarray, aggregation: str) -> tuple[np.ndarray, np.ndarray]:
-    """What rows of nodes are multiplied with after and before they are added, as ``make_aggregator`` has them."""
+    """The factors of nodes' rows after and before the sum, as ``make_aggregator`` has them."""
     ones = np.ones(degrees.size)
     if aggregation == "mean":
         return 1 / np.maximum(degrees, 1), ones

@@ -1,7 +1,7 @@
-"""What a parts file says of each rank: its nodes, the entries of its matrices, and the rows that it sends to whom, exactly.
+"""The exact contents of a parts file for each rank: nodes, entries of matrices, and rows between ranks.
 
-Tables of pairs are sparse: memory is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share rows,
-also O(edges of a node). Shapes: P ranks.
+Tables of pairs are sparse: memory is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share
+rows, also O(edges of a node). Shapes: P ranks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FLOAT_BITS = 32
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Rows that travel in one aggregation, forward: (pairs,) int64 each, of ranks that have any for each other. Going back, the
-    same rows travel the other way."""
+    """Rows between ranks in one forward aggregation: (pairs,) int64 each, for pairs of ranks that exchange rows. Backward,
+    the same rows are sent in the opposite direction."""
 
     sender: np.ndarray
     receiver: np.ndarray
@@ -40,22 +40,22 @@ class Pairs:
         return self._summed(self.sender)
 
     def received(self) -> np.ndarray:
-        """(P,) int64 rows that come to each rank."""
+        """(P,) int64 rows that each rank receives."""
         return self._summed(self.receiver)
 
     def _summed(self, ranks: np.ndarray) -> np.ndarray:
         return np.bincount(ranks, self.rows, self.num_ranks).astype(np.int64)
 
     def bytes(self, width: int, bits: int, *, is_backward: bool = False) -> sparse.csr_array:
-        """(P, P) int64 bytes from rank to rank of one exchange, as they travel."""
+        """(P, P) int64 bytes from rank to rank in one exchange."""
         ends = (self.receiver, self.sender) if is_backward else (self.sender, self.receiver)
         shape = self.num_ranks, self.num_ranks
         return sparse.csr_array((segment_bytes(self.rows, width, bits), ends), shape, dtype=np.int64)
 
 
 def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
-    """Bytes of one rank's rows for another, as :func:`hpcgnn.comm.layout.make_layout` lays them out; at 32 bits rows travel as
-    they are. rows: int64 of any shape."""
+    """Bytes of one rank's rows for another, as :func:`hpcgnn.comm.layout.make_layout` lays them out; float32 rows at 32 bits.
+    rows: int64 of any shape."""
     if bits == FLOAT_BITS:
         return rows * width * 4
     payload = padded(rows * payload_bytes(width, bits), PARAMS_BYTES)
@@ -94,7 +94,7 @@ class Parts:
 
     @property
     def num_ranks(self) -> int:
-        """P."""
+        """The number of ranks P."""
         return self.pairs.num_ranks
 
 

@@ -1,4 +1,4 @@
-"""A run as the equations need it: its settings, the machine that its ranks share, and the network between them."""
+"""A run as the equations need it: its settings, the machine that its ranks share, and the network between machines."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _ARITHMETICS = {"bf16": "bf16", "bf16-emulated": "bf16", "int8": "int8", "int8-a
 
 @dataclass(frozen=True)
 class Setup:
-    """Of one run. ranks_per_node: of those that share memory. rate: of a virtual cluster's links, or of none. network: a real
-    one, where ranks of a node are alone on their machine; None: all ranks share one machine. arithmetic: of products."""
+    """The setup of a run. ranks_per_node: number of ranks that share memory. rate: speed of a virtual cluster's links, or
+    none. network: a real network, whose nodes are machines of their own; None: all ranks share one machine. arithmetic: that
+    of dense products."""
 
     run: RunConfig
     ranks: int
@@ -49,27 +50,27 @@ class Setup:
 
     @property
     def strategy(self) -> str:
-        """Of the plan that the run follows: models whose neighbours' rows travel as they are have one of their own."""
+        """The strategy of the plan that the run uses; attention over the halo uses a plan of its own."""
         return self.run.strategy if MODELS[self.model.model].uses_strategy(self.model) else "post"
 
     @property
     def machine(self) -> Machine:
-        """What ranks share."""
+        """The machine that ranks share."""
         return Machine(self.cores, self.ranks if self.network is None else self.ranks_per_node, self.threads)
 
     @property
     def is_pipelined(self) -> bool:
-        """Return whether rows of an epoch before are used."""
+        """Return whether rows of the previous epoch are used."""
         return self.run.policy.staleness == PIPELINE
 
     @property
     def placement(self) -> Placement | None:
-        """Of ranks that share what they send to other nodes."""
+        """The placement of ranks that share the rows for other nodes."""
         placement = Placement.in_blocks(self.ranks, self.ranks_per_node)
         return placement if placement.is_shared and self.run.messages.node_aware != "off" else None
 
     def check(self) -> None:
-        """Raise HpcgnnError for what the equations do not know."""
+        """Raise HpcgnnError for settings that the equations do not cover."""
         policy = self.run.policy
         if policy.bits != FIXED:
             raise HpcgnnError(
@@ -82,8 +83,8 @@ class Setup:
             raise HpcgnnError("the cost model covers only --task node with --message-coding plain")
 
     def workload(self, parts: Parts, wire: Wire | None = None) -> Workload:
-        """On these parts, which are those of :attr:`strategy` and :attr:`placement`. wire: what travels, where it is not all in
-        the run's bits."""
+        """The workload on these parts, which belong to :attr:`strategy` and :attr:`placement`. wire: the messages, if not all
+        rows have the run's bit-width."""
         if parts.num_ranks != self.ranks:
             raise HpcgnnError(
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
@@ -104,10 +105,11 @@ class Setup:
 def setup_of(
     configuration: Mapping[str, Any], *, cores: int, compute: str = "", network: Network | None = None
 ) -> Setup:
-    """Of names and values as records and flags have them; others have the defaults of training. compute: what ``auto`` became.
+    """The setup from names and values as records and flags have them; other settings have the defaults of training. compute:
+    the arithmetic that ``auto`` chose.
 
     Raises:
-        HpcgnnError: for a value that cannot be, or that the equations do not know.
+        HpcgnnError: for a value that is not allowed, or that the equations do not cover.
     """
     known = settings_by_name()
     given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
@@ -131,10 +133,10 @@ def setup_of(
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a virtual cluster's links; infinite without a limit.
+    """The speed of a virtual cluster's links; infinite without a limit.
 
     Raises:
-        HpcgnnError: where it is no speed.
+        HpcgnnError: if it is not a speed.
     """
     by_rate(rate or UNLIMITED)  # refuses what is no speed
     if rate in ("", UNLIMITED):
@@ -144,7 +146,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def network_of(setup: Setup, values: Values) -> Network:
-    """The setup's own, or that of virtual links, whose CPU costs are work of ranks and not of the network."""
+    """The network of the setup, or that of virtual links, whose CPU costs are work of ranks."""
     if setup.network is not None:
         return setup.network
     virtual = by_rate(setup.rate or UNLIMITED)
@@ -160,7 +162,8 @@ def network_of(setup: Setup, values: Values) -> Network:
 
 
 class NetworkTimes:
-    """Seconds of a workload's messages, which are found once for each network: a fit changes other constants more often."""
+    """Seconds of a workload's messages, which are computed once for each network, because a fit changes other constants more
+    often."""
 
     def __init__(self, setup: Setup, workload: Workload, most_messages: int = MOST_MESSAGES) -> None:
         self.setup, self.workload, self.most_messages = setup, workload, most_messages
@@ -169,7 +172,7 @@ class NetworkTimes:
         self._peers: dict[int, int] = {}
 
     def messages(self, values: Values) -> Messages:
-        """With these constants."""
+        """The messages with these constants."""
         setup, network = self.setup, network_of(self.setup, values)
         is_virtual = setup.network is None and setup.rate not in ("", UNLIMITED)
         burst = values["burst_bytes"] if is_virtual else network.burst_bytes
@@ -192,7 +195,7 @@ class NetworkTimes:
         return Messages(exchange, reduction, self.network_bytes, seconds)
 
     def peers(self, exchange: Exchange) -> int:
-        """The most other nodes that one node gets messages from; at least 1."""
+        """The largest number of other nodes from which one node receives messages; at least 1."""
         if exchange.number not in self._peers:
             self._peers[exchange.number] = most_peers(exchange.sent, self.setup.ranks_per_node)
         return self._peers[exchange.number]
@@ -216,7 +219,7 @@ def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarr
 
 
 def most_peers(sent: sparse.csr_array, ranks_per_node: int) -> int:
-    """The most other nodes from which ranks of one node get messages; at least 1."""
+    """The largest number of other nodes from which the ranks of one node receive messages; at least 1."""
     senders = np.repeat(np.arange(sent.shape[0]), np.diff(sent.indptr)) // ranks_per_node
     receivers = sent.indices // ranks_per_node
     nodes = -(-sent.shape[0] // ranks_per_node)

@@ -1,7 +1,8 @@
-"""What a training step of a model does, layer by layer: a list of pieces of work, with the exchanges among them.
+"""The training step of a model, layer by layer: a list of pieces of work with the exchanges between them.
 
-Derived from the model's settings and widths alone, the same for every rank; :mod:`hpcgnn.cost_model.workload` turns each piece
-into what a rank has to do. Forward work notes its backward work on a tape, which is gone through from its end, as by autograd.
+The steps follow from the model's settings and widths alone and are the same for every rank; :mod:`hpcgnn.cost_model.workload`
+computes the work of each rank. Forward work records its backward work on a tape, which is read from its end, as autograd
+does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hpcgnn.nn.layers import linear_first
 
 @dataclass(frozen=True)
 class Spmm:
-    """Rows of ``width`` columns aggregated along L, S or R; ``X``: sparse features times a weight. transposed: going back."""
+    """Rows of ``width`` columns, aggregated with L, S or R; ``X``: sparse features times a weight. transposed: backward."""
 
     matrix: str
     width: int
@@ -26,7 +27,7 @@ class Spmm:
 
 @dataclass(frozen=True)
 class Product:
-    """(rows, in) times (in, out), or one of its gradients; of owned nodes, or of those and the halo."""
+    """A product (rows, in) times (in, out), or one of its gradients, for owned nodes, or for owned and halo nodes."""
 
     in_width: int
     out_width: int
@@ -35,7 +36,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Elements:
-    """``passes`` times reading and writing of (nodes, width) values. aggregates: in the aggregation's time."""
+    """``passes`` times reading and writing (nodes, width) values. aggregates: whether it counts as aggregation."""
 
     width: int
     passes: float = 1.0
@@ -44,21 +45,21 @@ class Elements:
 
 @dataclass(frozen=True)
 class Attention:
-    """Scores and their softmax of every edge, for so many heads."""
+    """Scores and their softmax for every edge and each of the heads."""
 
     heads: int
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What is called whatever the sizes: of a ``layer``, an ``aggregation``."""
+    """Calls whose number does not depend on sizes: of a ``layer`` or an ``aggregation``."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Start:
-    """An exchange begins: rows of ``width`` columns, encoded. number: of the exchange in the step."""
+    """The start of an exchange: rows of ``width`` columns, encoded. number: number of the exchange in the step."""
 
     number: int
     width: int
@@ -67,7 +68,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """It is waited for; what has come is added along R (S going back)."""
+    """The wait for an exchange, whose rows are then added with R (backward with S)."""
 
     number: int
     width: int
@@ -76,7 +77,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The gradients' reduction and the optimiser's step."""
+    """The reduction of gradients, and the optimiser's step."""
 
     count: int
 
@@ -86,9 +87,9 @@ Piece = Spmm | Product | Elements | Attention | Calls | Start | Wait | Parameter
 
 @dataclass(frozen=True)
 class Shape:
-    """What a graph gives a model. in_width: features. out_width: classes. is_sparse: whether features are stored sparse.
-    learns_input: whether features need a gradient, as where labels are embedded in them. keeps_input: whether their aggregation
-    is made once."""
+    """The properties of a graph that a model needs. in_width: number of features. out_width: number of classes. is_sparse:
+    whether features are stored as sparse rows. learns_input: whether features need a gradient, as with embedded labels.
+    keeps_input: whether their aggregation is computed once."""
 
     in_width: int
     out_width: int
@@ -99,8 +100,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Steps:
-    """Of one training step. parameters: of the model. kept_width: columns of a node that are kept for gradients. is_halo: whether
-    rows of neighbours travel as they are, whatever the strategy."""
+    """The pieces of a training step. parameters: number of the model's parameters. kept_width: columns for each node that are
+    kept for gradients. is_halo: whether the rows of neighbours are sent unaggregated, whatever the strategy is."""
 
     pieces: tuple[Piece, ...]
     parameters: int
@@ -108,7 +109,7 @@ class Steps:
     is_halo: bool
 
     def exchanges(self) -> list[Start]:
-        """All messages of a step, in their order."""
+        """All exchanges of a step, in their order."""
         return [piece for piece in self.pieces if isinstance(piece, Start)]
 
 
@@ -116,7 +117,7 @@ def steps_of(config: ModelConfig, shape: Shape) -> Steps:
     """The pieces of a step.
 
     Raises:
-        HpcgnnError: for a model whose steps are not known here.
+        HpcgnnError: for a model that the cost model does not cover.
     """
     maker = _MAKERS.get(config.model)
     if maker is None or (config.model == "gat" and config.attention == "partial"):
@@ -129,7 +130,7 @@ def steps_of(config: ModelConfig, shape: Shape) -> Steps:
 
 
 class _Tape:
-    """Pieces of the forward pass, and what each adds to the backward one."""
+    """Pieces of the forward pass, and the backward pieces that each of them adds."""
 
     def __init__(self, config: ModelConfig, shape: Shape) -> None:
         self.config, self.shape = config, shape
@@ -141,11 +142,11 @@ class _Tape:
         self.pieces += pieces
 
     def back(self, *pieces: Piece) -> None:
-        """What is done where autograd comes to this place."""
+        """Record the backward work for this place."""
         self._back.append(lambda: self.add(*pieces))
 
     def dense(self, in_width: int, out_width: int, *, is_input: bool = False, gradient_of_x: bool = True) -> None:
-        """A product with a weight, and its gradients: of the weight, and of x but for an input."""
+        """A product with a weight, and its gradients: of the weight, and of x unless it is an input."""
         self.parameters += in_width * out_width
         if is_input and self.shape.is_sparse:
             self.add(Spmm("X", out_width))
@@ -157,7 +158,7 @@ class _Tape:
         self.back(*(product,) * (2 if needs else 1))
 
     def elements(self, width: int, passes: float = 1.0) -> None:
-        """Element by element, in both directions; what goes in is kept."""
+        """Elementwise work in both directions; its input is kept."""
         self.kept += width
         self.add(Elements(width, passes))
         self.back(Elements(width, passes))
@@ -166,7 +167,7 @@ class _Tape:
         self, width: int, beside: tuple[Piece, ...] = (), beside_back: tuple[Piece, ...] = (), *, gradient: bool = True,
         is_kept: bool = False,
     ) -> None:  # fmt: skip
-        """An aggregation, with ``beside`` done while rows travel, and ``beside_back`` while gradients do."""
+        """An aggregation, with ``beside`` during its forward exchange and ``beside_back`` during its backward one."""
         if is_kept:
             self.add(*beside)
             self.back(*beside_back)

@@ -1,4 +1,4 @@
-"""Messages whose rows do not all have the same bits, and epochs in which none travel."""
+"""Messages whose rows have different bit-widths, and epochs without messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _PAIRS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Wire:
-    """What travels in the exchanges of an epoch.
+    """The messages of an epoch's exchanges.
 
-    shares: (bits, share of the rows) each; they add up to 1. sends: whether anything travels; False: rows of an epoch before are
-    used, and nothing is computed for others. reads_codes: whether receivers may add up codes as they came; not where rows have
-    several bits, or are compared or added up before they are used. seed: of the draw of each row's bits.
+    shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages are sent; False: rows of an earlier
+    epoch are used again, and nothing is computed for other ranks. reads_codes: whether receivers may add up codes without
+    decoding; not if rows have several bit-widths, or are compared or changed before. seed: seed of the draw of each row's
+    bit-width.
     """
 
     shares: tuple[tuple[int, float], ...]
@@ -30,10 +31,10 @@ class Wire:
     seed: int = 0
 
     def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
-        """(P, P) int64 bytes from rank to rank of one exchange, as :meth:`Pairs.bytes` has them.
+        """(P, P) int64 bytes from rank to rank of one exchange, as in :meth:`Pairs.bytes`.
 
-        The bits of each row are drawn, so that messages of few rows are as uneven as those of a policy that draws them; which row
-        a policy gives which bits is not known here. Where all rows have the same bits nothing is drawn.
+        The bit-width of each row is drawn, so messages of few rows are as uneven as those of a policy. If all rows have the
+        same bit-width, nothing is drawn.
         """
         shape = pairs.num_ranks, pairs.num_ranks
         if not self.sends:

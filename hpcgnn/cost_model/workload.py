@@ -1,7 +1,8 @@
-"""What each rank does and sends in a training step: columns of :data:`hpcgnn.cost_model.constants.WORK`, between exchanges.
+"""The work and the messages of each rank in a training step: columns of :data:`hpcgnn.cost_model.constants.WORK`, between
+exchanges.
 
-A step is cut into stretches: what a rank does before exchange k begins, what it does while exchange k is under way, and what
-comes behind the last one. Shapes: P ranks, T kinds of work.
+A step is divided into stretches: the work before exchange k begins, the work during exchange k, and the work after the last
+one. Shapes: P ranks, T kinds of work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SCALARS_BYTES = 64  # the loss, counts and stop requests beside the gradients
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One exchange of a step. sent: (P, P) bytes. width, bits: of a row. number: its place among the exchanges."""
+    """An exchange of a step. sent: (P, P) bytes. width, bits: of a row. number: its place among the exchanges."""
 
     number: int
     width: int
@@ -37,7 +38,7 @@ class Exchange:
 
     @cached_property
     def bytes_of_ranks(self) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) bytes that each rank sends, and that come to it."""
+        """(P,) bytes that each rank sends, and that it receives."""
         return np.asarray(self.sent.sum(axis=1)), np.asarray(self.sent.sum(axis=0))
 
     @cached_property
@@ -53,9 +54,10 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Of a training step. before: a (P, T) array for each exchange, and one for what is behind the last. beside: one for each
-    exchange, of what is done while it is under way. optimiser: (P, T), behind the reduction. reduced_bytes: of gradients and
-    scalars. memory: (P, 3) bytes of features and matrices, of what is kept for gradients, and of rows and messages."""
+    """The workload of a training step. before: a (P, T) array for each exchange, and one for the work after the last. beside:
+    one for each exchange, with the work during it. optimiser: (P, T) work after the reduction. reduced_bytes: bytes of
+    gradients and scalars. memory: (P, 3) bytes of features and matrices, of the memory kept for gradients, and of rows and
+    messages."""
 
     parts: Parts
     before: tuple[np.ndarray, ...]
@@ -67,7 +69,7 @@ class Workload:
 
     @property
     def num_ranks(self) -> int:
-        """P."""
+        """The number of ranks P."""
         return self.parts.num_ranks
 
     def bytes_sent(self) -> np.ndarray:
@@ -110,8 +112,9 @@ def workload_of(
     self_loops: bool = False,
     wire: Wire | None = None,
 ) -> Workload:
-    """What ``step`` is on these parts. bits: of a value that travels. compute: arithmetic of products, one of float32, bf16 and
-    int8. self_loops: whether each node gets an entry of L, as in GCN. wire: what travels, where it is not all in ``bits``."""
+    """The workload of ``step`` on these parts. bits: bit-width of values in messages. compute: arithmetic of products, one of
+    float32, bf16 and int8. self_loops: whether each node has an entry of L, as in GCN. wire: the messages, if not all rows
+    have ``bits``."""
     return _Maker(parts, step, bits, compute, self_loops, wire).made()
 
 
@@ -207,7 +210,8 @@ class _Maker:
         self.ledger.add("row", rows * float(piece.width))
 
     def _is_fused(self, entries: np.ndarray, columns: np.ndarray, width: int) -> bool:
-        """Whether codes are added without being decoded, as :func:`hpcgnn.comm.codecs.packed.fuses` decides for most ranks."""
+        """Return whether codes are added without being decoded, as :func:`hpcgnn.comm.codecs.packed.fuses` decides for most
+        ranks."""
         if not self.is_encoded or (self.wire is not None and not self.wire.reads_codes):
             return False
         total, rows = int(entries.sum()), max(int(columns.sum()), 1)
@@ -226,7 +230,7 @@ class _Maker:
             self.ledger.add("row", rows * float(piece.width))  # looked at for NaN and infinity
 
     def _decode(self, piece: steps.Wait) -> None:
-        """What is not added straight from its codes."""
+        """The decoding of rows that are not added directly from their codes."""
         pairs = self.parts.pairs
         rows = pairs.sent() if piece.is_backward else pairs.received()
         matrix = "S" if piece.is_backward else "R"
@@ -249,10 +253,10 @@ class _Maker:
 
 
 def _missed(rows: np.ndarray, width: int) -> np.ndarray:
-    """(P,) share of matrices of (P,) rows that is not in a core's cache when it is needed again."""
+    """(P,) share of a matrix of (P,) rows that is not in a core's cache when it is used again."""
     return np.maximum(0.0, 1.0 - _CACHE_BYTES / np.maximum(rows * (width * float(_VALUE_BYTES)), 1.0))
 
 
 def largest_bytes(exchanges: Iterable[Exchange]) -> int:
-    """The most bytes that a rank sends or receives in one of these exchanges."""
+    """The largest number of bytes that a rank sends or receives in one of these exchanges."""
     return max((int(np.max(np.maximum(*exchange.bytes_of_ranks))) for exchange in exchanges), default=0)

@@ -62,8 +62,11 @@ class GradientBucket:
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
-        """Return whether all gradients that :meth:`reduce` made last are finite. Ranks are to ask each other: MPI does not promise that a
-        sum has the same last bit on all of them, so that it may be infinite on some."""
+        """Return whether all gradients of the last :meth:`reduce` are finite.
+
+        Ranks must compare their answers: MPI does not guarantee that a sum has the same last bit on all ranks, so it may be
+        infinite on some of them only.
+        """
         return self._sums.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(self._sums))
 
     def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
