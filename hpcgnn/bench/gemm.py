@@ -55,7 +55,7 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
 
 
 def _training_takes_int8(threads: int) -> bool:
-    """Whether ``--compute int8`` multiplies large matrices as integers on this CPU, which training decides by a measurement."""
+    """Return whether ``--compute int8`` multiplies large matrices as integers on this CPU; training measures it."""
     usual = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
