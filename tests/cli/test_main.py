@@ -91,10 +91,10 @@ def test_a_name_that_no_file_can_have_is_a_sentence(arguments: tuple[str, ...]) 
         (("bench", "pyg", "g.h5", "--layers", "9" * 400), "--layers"),
         (("model", "predict", "m.toml", "p.h5", "--threads", "9" * 400), "--threads"),
         (("bench", "quantize", "--threads", "100000"), "--threads"),
-        (("cluster", "heal", "node-1", "--name", "a\nb"), r"'a\\nb' is no name"),
+        (("cluster", "heal", "node-1", "--name", "a\nb"), r"'a\\nb' is not a name"),
         (("bench", "quantize", "--width", "9" * 40), "--width"),
-        (("launch", "-n", "2", "--shared-memory", "", "true"), "--shared-memory: '' is no size"),
-        (("launch", "-n", "2", "--subnet", "x", "true"), "--subnet: 'x' is no network"),
+        (("launch", "-n", "2", "--shared-memory", "", "true"), "--shared-memory: '' is not a size"),
+        (("launch", "-n", "2", "--subnet", "x", "true"), "--subnet: 'x' is not a network"),
     ],
 )
 def test_numbers_that_are_none_and_names_that_are_none_are_one_sentence(words, sentence):
