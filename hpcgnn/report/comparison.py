@@ -50,10 +50,10 @@ def _figures(runs: Sequence[Run]) -> Section:
         "run",
         "state",
         "best validation",
-        "test there",
+        "test in that epoch",
         "epochs",
         "epoch",
-        "bytes an epoch",
+        "bytes per epoch",
         "waiting",
         "peak memory",
         "ranks",
@@ -66,7 +66,7 @@ def _figures(runs: Sequence[Run]) -> Section:
         rows.append(
             (
                 run.name,
-                "finished" if run.is_finished else "not at its end",
+                "finished" if run.is_finished else "not finished",
                 *(_metric(run, base, best and best.get(name), name) for name in ("val_metric", "test_metric")),
                 words.count(len(run.records)),
                 _compared(words.seconds, run.median("seconds"), base.median("seconds"), run is base),
@@ -77,7 +77,7 @@ def _figures(runs: Sequence[Run]) -> Section:
             )
         )
     notes = (
-        f"In brackets: times the figure of {base.name}; metrics: the difference in points. "
+        f"Brackets contain the ratio to {base.name}; for metrics, the difference in percentage points. "
         "Seconds and bytes: medians over epochs. "
         "Waiting: mean over ranks, for messages and in reductions.",
     )
@@ -125,7 +125,7 @@ def _curves(runs: Sequence[Run]) -> list[Section]:
     )
     scale, unit = phases.unit(max((run.median("seconds") or 0.0 for run in runs), default=0.0))
     seconds = [Series(run.name, x, tuple(scale * y for y in ys)) for run in runs for x, ys in [run.values("seconds")]]
-    pictures += overlaid("Seconds of an epoch, slowest rank", "epoch", f"{unit} an epoch", seconds)
+    pictures += overlaid("Seconds per epoch, slowest rank", "epoch", f"{unit} per epoch", seconds)
     return [Section("Curves", pictures=tuple(pictures))] if pictures else []
 
 
@@ -149,7 +149,7 @@ def _time(runs: Sequence[Run]) -> Section | None:
     parts = phases.parts(lambda name: [run.median(f"{name}_mean") or 0.0 for run in timed], scale)
     if not parts:
         return None
-    draw = partial(drawing.stacked_bars, [run.name for run in timed], parts, f"{unit} an epoch", "run")
+    draw = partial(drawing.stacked_bars, [run.name for run in timed], parts, f"{unit} per epoch", "run")
     alt = "; ".join(f"{run.name} {words.seconds(run.median('seconds_mean'))}" for run in timed[: drawing.MOST_LINES])
     shown = list(phases.NAMES)
     rows = tuple(
@@ -162,8 +162,8 @@ def _time(runs: Sequence[Run]) -> Section | None:
         )
         for run in timed
     )
-    notes = ("Medians over epochs of the mean over ranks. Wire time runs beside the other phases.",)
+    notes = ("Medians over epochs of the mean over ranks. Wire time overlaps the other phases.",)
     table = Table("An epoch by phase", ("run", *(phases.NAMES[name] for name in shown)), rows, notes)
     return Section(
-        "Where the time goes", (), (Picture("An epoch by phase and run, mean over ranks", draw, f"{alt}."),), (table,)
+        "Time by phase", (), (Picture("An epoch by phase and run, mean over ranks", draw, f"{alt}."),), (table,)
     )

@@ -28,18 +28,18 @@ def curves(run: Run) -> Section:
         _series("slowest rank", *run.values("seconds"), scale),
         _series("mean over ranks", *run.values("seconds_mean"), scale),
     ]
-    pictures += _picture("Seconds of an epoch", f"{name} an epoch", seconds, lambda value: f"{value:.3g} {name}")
+    pictures += _picture("Seconds per epoch", f"{name} per epoch", seconds, lambda value: f"{value:.3g} {name}")
     bits = _by_exchange(run, lambda record: mean_bits(record.get("bits", {})), without="all rows")
     if is_constant := len({value for series in bits for value in series.y}) <= 1:
         told = {value for series in bits for value in series.y}
-        text += [f"All rows travel with {each:g} bits a value." for each in told]
+        text += [f"All rows have {each:g} bits per value." for each in told]
     if bits and not is_constant:
-        pictures += _picture("Bits of a value that travels, mean over rows", "bits", bits, lambda value: f"{value:.3g}")
+        pictures += _picture("Mean bit-width over rows", "bits", bits, lambda value: f"{value:.3g}")
     ages = _by_exchange(run, lambda record: record.get("stale_epochs", {}))
     if any(value for series in ages for value in series.y):
-        pictures += _picture("Ages of the rows that are used", "epochs", ages, lambda value: f"{value:g}")
+        pictures += _picture("Age of the rows that are used", "epochs", ages, lambda value: f"{value:g}")
     if any(len(run.records) > len(series.x) for series in (loss,)) and len(run.records) > 400:
-        text.append(f"Of {len(run.records)} epochs, about every {-(-len(run.records) // 400)}th is drawn.")
+        text.append(f"Of {len(run.records)} epochs, about every {-(-len(run.records) // 400)}th one is drawn.")
     return Section("Curves", tuple(text), tuple(pictures))
 
 

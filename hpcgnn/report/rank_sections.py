@@ -21,9 +21,7 @@ from hpcgnn.report.run_files import Run
 from hpcgnn.study.summary import Figure, Series, Table
 from hpcgnn.train.rank_report import Ranks
 
-_MISSING = (
-    "by rank: the run has no ranks.json, which is written at the end of a run, and not by versions before this one"
-)
+_MISSING = "by rank: the run has no ranks.json, which is written when a run ends (not by older versions)"
 _MOST_ROWS = 16
 _COUNTED = {"nodes": "nodes", "edges": "edges", "cut_edges": "edges from other ranks", "rows_sent": "rows sent"}
 
@@ -75,7 +73,7 @@ class Blocks:
 def rank_sections(run: Run) -> list[Section]:
     """The sections about ranks of a run with ``ranks.json``; without it, those that follow from the parts file alone."""
     if run.ranks is None:
-        said = Section("By rank", (f"Nothing is known {_MISSING}.",))
+        said = Section("By rank", (f"No data {_MISSING}.",))
         partition = _partition(run, None)
         return [said, partition] if partition.tables else [said]
     blocks = Blocks.of(run.ranks)
@@ -94,22 +92,22 @@ def _waiting(blocks: Blocks) -> Section:
     works = blocks.sum_of([name for name in phases.ADDING if name not in phases.WAITING])
     scale, unit = phases.unit(float(blocks.mean("seconds").max()))
     parts = phases.parts(lambda name: blocks.mean(name).tolist(), scale)
-    draw = partial(drawing.stacked_bars, names, parts, f"{unit} an epoch", blocks.axis)
+    draw = partial(drawing.stacked_bars, names, parts, f"{unit} per epoch", blocks.axis)
     busiest, idlest = int(np.argmax(works)), int(np.argmax(waits))
     what, s = ("Rank", "s") if blocks.are_ranks else ("Ranks", "")
     text = [f"Seconds of each phase are medians over {_epochs(ranks)}."]
     if len(names) > 1:
         mean = float(works @ blocks.sizes / blocks.sizes.sum())
         text.append(
-            f"{what} {names[busiest]} work{s} longest: {words.seconds(works[busiest])} an epoch beside waiting, "
+            f"{what} {names[busiest]} work{s} longest: {words.seconds(works[busiest])} per epoch without waiting, "
             f"{works[busiest] / mean if mean > 0 else 1:.2f} times the mean. {what} {names[idlest]} wait{s} longest: "
-            f"{words.seconds(waits[idlest])}, of {words.seconds(blocks.mean('seconds')[idlest])} an epoch."
+            f"{words.seconds(waits[idlest])}, of {words.seconds(blocks.mean('seconds')[idlest])} per epoch."
         )
     told = list(zip(names, works, waits, strict=True))[:_MOST_ROWS]
     alt = f"Stacked bars: {'; '.join(_told(*each) for each in told)}."
     tables = (_time_table(blocks, works, waits),) if len(names) <= _MOST_ROWS else ()
     folded = () if tables else (_time_table(blocks, works, waits),)
-    return Section("Who waits for whom", tuple(text), (Picture("An epoch by rank", draw, alt),), tables, folded)
+    return Section("Waiting by rank", tuple(text), (Picture("An epoch by rank", draw, alt),), tables, folded)
 
 
 def _told(name: str, work: float, wait: float) -> str:
@@ -130,7 +128,7 @@ def _time_table(blocks: Blocks, works: np.ndarray, waits: np.ndarray) -> Table:
     rows = tuple(
         (name, *(words.seconds(float(column[i])) for column in columns)) for i, name in enumerate(blocks.names)
     )
-    return Table("An epoch by rank", header, rows, ("Wire time runs beside the others.",))
+    return Table("An epoch by rank", header, rows, ("Wire time overlaps the other phases.",))
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -143,17 +141,17 @@ def _traffic(blocks: Blocks) -> Section:
     scale, unit = next(
         (s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if most >= s or s == 1
     )
-    draw = partial(drawing.heat_map, sent / scale, blocks.names, f"{unit} an epoch")
+    draw = partial(drawing.heat_map, sent / scale, blocks.names, f"{unit} per epoch")
     i, j = np.unravel_index(int(sent.argmax()), sent.shape)
     out, into = sent.sum(axis=1), sent.sum(axis=0)
     what = "ranks" if blocks.are_ranks else f"{len(blocks.names)} blocks of ranks"
     text = (
-        f"Bytes of messages in training, parameters of quantized rows included, mean over {_epochs(ranks)}: "
-        f"{words.size(float(sent.sum()))} an epoch between {what}. "
-        "Rows that ranks of a node read in shared memory are no messages.",
-        f"Most goes from {blocks.names[i]} to {blocks.names[j]}: {words.size(most)}.",
+        f"Bytes of messages in training, including zero-points and scales, mean over {_epochs(ranks)}: "
+        f"{words.size(float(sent.sum()))} per epoch between {what}. "
+        "Rows that ranks read from the shared memory of their node are not counted.",
+        f"The largest share goes from {blocks.names[i]} to {blocks.names[j]}: {words.size(most)}.",
     )
-    alt = f"Heat map: from {blocks.names[i]} to {blocks.names[j]} most, {words.size(most)} an epoch."
+    alt = f"Heat map: from {blocks.names[i]} to {blocks.names[j]} most, {words.size(most)} per epoch."
     header = (blocks.axis.replace(" (mean of each block)", ""), "sends", "receives", "sends to", "most of it to")
     rows = tuple(
         (
@@ -194,7 +192,7 @@ def _partition(run: Run, blocks: Blocks | None) -> Section:
         if edges:
             text.append(f"{words.percent(cut / edges)} of the edges are cut: they come from nodes of other ranks.")
         header = ("", "total", "mean of a rank", "largest", "balance (largest / mean)")
-        notes = ("Rows sent are those of the model's first exchange, as the plan of its strategy has them.",)
+        notes = ("Rows sent are those of the model's first exchange, from the plan of its strategy.",)
         tables.append(Table("Parts", header, tuple(rows), notes))
         if len(blocks.names) > 1:
             pictures.append(_balance(blocks))
@@ -229,23 +227,23 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
     try:
         with PartsFile(path) as parts:
             if run.ranks is not None and parts.uuid != run.ranks.parts_uuid:
-                text.append(f"{path} was made anew since this run: rows by strategy are not known.")
+                text.append(f"{path} was written again after this run, so rows by strategy are unknown.")
                 return []
             told = {
                 name: describe(PairRows(*plan_store.read_all_pairs(parts, name)), parts.num_parts, 1)
                 for name in plan_store.stored_strategies(parts)
             }
     except (HpcgnnError, OSError) as error:
-        text.append(f"Rows by strategy are not known: {error}.")
+        text.append(f"Rows by strategy are unknown: {error}.")
         return []
     names = ("rows", "post_rows", "pre_rows", "max_rows_sent", "max_rows_received", "pairs")
     rows = tuple((strategy, *(words.count(facts[name]) for name in names)) for strategy, facts in told.items())
-    header = ("strategy", "rows", "of them post", "pre", "most sent by a rank", "most received", "pairs of ranks")
+    header = ("strategy", "rows", "of these post", "pre", "most sent by a rank", "most received", "pairs of ranks")
     missing = [name for name in STRATEGIES if name not in told]
     notes = (
         (f"Not in the file: {', '.join(missing)}; `hpcgnn plan {path} --strategy all` adds them.",) if missing else ()
     )
-    return [Table("Rows of one aggregation by strategy, as the plans in the parts file have them", header, rows, notes)]
+    return [Table("Rows of one aggregation by strategy, from the plans in the parts file", header, rows, notes)]
 
 
 def _parts_of(run: Run) -> Path | None:
@@ -275,6 +273,6 @@ def _memory(blocks: Blocks) -> Section:
         "rank" if blocks.are_ranks else "ranks (largest of each block)",
     )
     above = largest / mean if mean else 1
-    text = f"At its peak a rank holds {words.size(largest)}, {above:.2f} times the mean: program, libraries and all."
+    text = f"At its peak a rank holds {words.size(largest)}, {above:.2f} times the mean, including the program and its libraries."
     alt = f"Bars from {words.size(float(peaks.min()))} to {words.size(float(peaks.max()))}."
     return Section("Memory by rank", (text,), (Picture("Peak memory by rank", draw, alt),))

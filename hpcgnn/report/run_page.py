@@ -44,17 +44,17 @@ def _result(run: Run) -> Section:
     rows: list[tuple[str, str]] = [("state", run.state)]
     if best is not None:
         rows.append((f"best validation {metric}", f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"))
-        rows.append((f"test {metric} there", words.percent(best.get("test_metric"))))
+        rows.append((f"test {metric} in that epoch", words.percent(best.get("test_metric"))))
     if losses:
         rows.append(("loss of the last epoch", f"{losses[-1]:.4g}"))
     rows += [
-        ("seconds of an epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
-        ("bytes sent in an epoch, all ranks (median)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
+        ("seconds per epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
+        ("bytes sent per epoch, all ranks (median)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
     ]
     between, shared = run.median("bytes_between_nodes"), run.median("bytes_shared_on_nodes")
     if between or shared:
-        rows.append(("of them between nodes", words.size(between)))
-        rows.append(("bytes read in memory that nodes share", words.size(shared)))
+        rows.append(("  between nodes", words.size(between)))
+        rows.append(("bytes read in shared memory per epoch", words.size(shared)))
     rows += _machine(run)
     return Section("Result", tables=(Table("In short", ("", ""), tuple(rows), label_columns=2),))
 
@@ -65,8 +65,8 @@ def _machine(run: Run) -> list[tuple[str, str]]:
         threads = run.number("threads_per_rank")
         rows.append(("ranks x threads", f"{run.num_ranks} x {threads:.0f}" if threads else str(run.num_ranks)))
     for name, told in (
-        ("peak_memory_bytes_per_rank", "peak memory of a rank"),
-        ("peak_device_memory_bytes_per_rank", "on its device"),
+        ("peak_memory_bytes_per_rank", "peak memory per rank, largest"),
+        ("peak_device_memory_bytes_per_rank", "peak GPU memory per rank, largest"),
     ):
         if run.number(name):
             rows.append((told, words.size(run.number(name))))
@@ -80,15 +80,13 @@ def _machine(run: Run) -> list[tuple[str, str]]:
 def _settings(run: Run) -> Section:
     changed, usual = run.changed_settings(), run.usual_settings()
     if not run.settings:
-        return Section("Settings", ("No settings are known.",))
-    text = () if changed else ("All settings have their defaults.",)
+        return Section("Settings", ("The settings are unknown.",))
+    text = () if changed else ("All settings have their default values.",)
     tables = (
-        Table("What differs from the defaults", ("setting", "value", "default"), tuple(changed), label_columns=3),
-    )
-    rows = tuple((name, value) for name, value, _ in usual)
-    folded = (
         Table(
-            f"The other {len(rows)} settings, which have their defaults", ("setting", "value"), rows, label_columns=2
+            "Settings that differ from the defaults", ("setting", "value", "default"), tuple(changed), label_columns=3
         ),
     )
+    rows = tuple((name, value) for name, value, _ in usual)
+    folded = (Table(f"{len(rows)} settings with their defaults", ("setting", "value"), rows, label_columns=2),)
     return Section("Settings", text, tables=tables if changed else (), folded=folded if rows else ())

@@ -33,7 +33,9 @@ def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comp
     summary = summarise(folder) if summary is None else summary
     groups = summary.groups
     notes = summary.notes if groups.all else ("No run has finished yet.", *summary.notes)
-    sections = [Section("Study", tables=(Table("What was run", ("", ""), summary.facts, label_columns=2),))]
+    sections = [
+        Section("Study", tables=(Table("Configurations and machine", ("", ""), summary.facts, label_columns=2),))
+    ]
     if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):
         sections.append(Section("Figures", pictures=pictures))
     sections += _breakdown(groups)
@@ -89,11 +91,11 @@ def _breakdown(groups: Groups) -> list[Section]:
         names = [", ".join(group.label(axes)) or "all runs" for group in timed[:_MOST_BARS]]
         pictures.append(_stacked(groups, timed[:_MOST_BARS], names, "An epoch by phase", ", ".join(axes)))
     text = [
-        "Mean over ranks, median over epochs, median over seeds and repeats. Wire time runs beside the phases that are shown."
+        "Mean over ranks, median over epochs, median over seeds and repeats. Wire time overlaps them and is not shown."
     ]
     if len(pictures) > _MOST_PICTURES or (not varies and len(timed) > _MOST_BARS):
-        text.append("Not all configurations are drawn: the tables have all.")
-    return [Section("Where the time goes", tuple(text), tuple(pictures[:_MOST_PICTURES]))]
+        text.append("Not all configurations are drawn; the tables have all of them.")
+    return [Section("Time by phase", tuple(text), tuple(pictures[:_MOST_PICTURES]))]
 
 
 def _phase(groups: Groups, group: Group, names: Sequence[str]) -> float:
@@ -105,7 +107,7 @@ def _stacked(groups: Groups, chosen: Sequence[Group], names: Sequence[str], titl
     wholes = [_phase(groups, group, phases.ADDING) for group in chosen]
     scale, unit = phases.unit(max(wholes))
     parts = phases.parts(lambda name: [_phase(groups, group, [name]) for group in chosen], scale)
-    draw = partial(drawing.stacked_bars, names, parts, f"{unit} an epoch", x_label)
+    draw = partial(drawing.stacked_bars, names, parts, f"{unit} per epoch", x_label)
     told = "; ".join(
         f"{name}: {words.seconds(whole)}, of which waiting {words.seconds(_phase(groups, group, phases.WAITING))}"
         for name, whole, group in zip(names, wholes, chosen, strict=True)

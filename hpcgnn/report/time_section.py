@@ -18,7 +18,7 @@ def time_section(run: Run) -> Section:
     whole = run.median("seconds_mean") or run.median("seconds") or 0.0
     rows = [
         (
-            NAMES[name] + (", beside the others" if name == WIRE else ""),
+            NAMES[name] + (", overlapping the others" if name == WIRE else ""),
             words.seconds(largest),
             words.seconds(mean),
             words.percent(mean / whole) if whole and name != WIRE else "",
@@ -36,18 +36,18 @@ def time_section(run: Run) -> Section:
         )
     )
     header = ("phase", "slowest rank", "mean over ranks", "share of the mean epoch", "slowest / mean")
-    notes = ("Medians over epochs. The slowest rank may be another one in each phase, so that column does not add up.",)
+    notes = ("Medians over epochs. The slowest rank may differ between phases, so the column does not add up.",)
     table = Table("An epoch by phase", header, tuple(rows), notes)
     shown = [name for name, values in medians.items() if any(values)]
     if not shown:
-        return Section("Where the time goes", tables=(table,))
+        return Section("Time by phase", tables=(table,))
     scale, name = unit(max(max(values) for values in medians.values()))
     parts = [
         Part("slowest rank", [scale * medians[each][0] for each in shown], drawing.COLOURS[1], "//"),
         Part("mean over ranks", [scale * medians[each][1] for each in shown], drawing.COLOURS[0]),
     ]
     draw = partial(
-        drawing.bars_beside, [NAMES[each] for each in shown], parts, f"{name} an epoch", lambda value: f"{value:.3g}"
+        drawing.bars_beside, [NAMES[each] for each in shown], parts, f"{name} per epoch", lambda value: f"{value:.3g}"
     )
     alt = "; ".join(f"{NAMES[each]} {words.seconds(medians[each][0])} on the slowest rank" for each in shown)
-    return Section("Where the time goes", (), (Picture("An epoch by phase", draw, f"{alt}."),), (table,))
+    return Section("Time by phase", (), (Picture("An epoch by phase", draw, f"{alt}."),), (table,))

@@ -65,12 +65,12 @@ class TestRun:
         found = tables(page)
         result = dict(found["In short"])
         assert result["best validation accuracy"] == "51.00 % in epoch 11"
-        assert result["test accuracy there"] == "41.00 %"
-        assert result["bytes sent in an epoch, all ranks (median)"] == "120.6 KiB (123,456)"
-        assert result["seconds of an epoch, slowest rank (median)"] == "12.5 ms"
+        assert result["test accuracy in that epoch"] == "41.00 %"
+        assert result["bytes sent per epoch, all ranks (median)"] == "120.6 KiB (123,456)"
+        assert result["seconds per epoch, slowest rank (median)"] == "12.5 ms"
         assert result["ranks x threads"] == "4 x 3"
-        assert result["peak memory of a rank"] == "77.0 MiB"
-        assert ("hidden", "17", "256") in found["What differs from the defaults"]
+        assert result["peak memory per rank, largest"] == "77.0 MiB"
+        assert ("hidden", "17", "256") in found["Settings that differ from the defaults"]
         assert ("aggregation", "4.00 ms", "2.00 ms", "32.00 %", "2.00") in found["An epoch by phase"]
         assert ("0", "5.9 KiB", "2.9 KiB", "3", "1") in found["Bytes by rank"]
         assert ("nodes", "800", "200", "600", "3.00") in found["Parts"]
@@ -105,8 +105,8 @@ class TestRun:
         ]
         page = run_page(made_up.run_folder(tmp_path / "run", lines=lines))
         pictures = {picture.title: picture for section in page.sections for picture in section.pictures}
-        assert f"{name} from 2 to 7" in pictures["Bits of a value that travels, mean over rows"].alt
-        assert f"{name} from 0 to 2" in pictures["Ages of the rows that are used"].alt
+        assert f"{name} from 2 to 7" in pictures["Mean bit-width over rows"].alt
+        assert f"{name} from 0 to 2" in pictures["Age of the rows that are used"].alt
         assert not any("Bits" in title for title in _titles(run_page(made_up.run_folder(tmp_path / "other"))))
 
     def test_text_of_files_stays_text(self, tmp_path):
@@ -131,7 +131,7 @@ class TestRun:
     def test_a_run_without_a_file_by_rank(self, tmp_path):
         folder = made_up.run_folder(tmp_path / "run")
         (folder / "ranks.json").unlink()
-        assert "Nothing is known by rank" in Reader(as_html(run_page(folder))).text
+        assert "No data by rank" in Reader(as_html(run_page(folder))).text
 
     def test_thousands_of_epochs_make_no_large_page(self, tmp_path):
         lines = [made_up.record(epoch) for epoch in range(5000)]
