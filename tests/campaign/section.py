@@ -15,12 +15,12 @@ RIGHT = "right"
 REFUSED = "refused"
 FAILED = "failed"
 LEFT_OUT = "left out"
-"""How a case ended:
+"""The end of a case:
 
-right: with the result that it should have.
-refused: with one sentence and exit code 1 or 2, where that is what should happen.
+right: with the expected result.
+refused: with one sentence and exit code 1 or 2, as expected.
 failed: in any other way. This is a defect.
-left out: it was not run, for a reason that ``said`` has: the machine lacks something.
+left out: it was not run; ``said`` names the thing that the machine lacks.
 """
 ENDS = (RIGHT, REFUSED, FAILED, LEFT_OUT)
 

@@ -29,14 +29,14 @@ CHECKS = ["launcher", "ranks", "versions", "MPI", "binding", "threads", "kernels
 
 
 def job(nodes: list[int], *, by_doctor: bool = False, folder: Path = Path()) -> Job:
-    """Ranks on these nodes, of which only the facts are judged."""
+    """A job of ranks on these nodes, only whose facts are judged."""
     found = Job(one_rank(), folder, by_doctor)
-    found.__dict__["nodes"] = nodes  # in place of a collective
+    found.__dict__["nodes"] = nodes  # replaces a collective
     return found
 
 
 def rank(*cpus: int, asked: str = "", node: str = "n1", of_node: int = 8, quota: float | None = None) -> Fact:
-    """A rank that may use these CPUs, each a core of its own."""
+    """A rank that may use these CPUs, each of which is a core."""
     return {
         "host": node,
         "cpus": list(cpus),
@@ -74,7 +74,7 @@ def test_ranks_that_are_bound_to_one_core_are_found() -> None:
     is_worth(cores.judge_binding(crowd, job([0, 0, 0])), "2 cores for 3 ranks: start at most 2 ranks there")
     assert cores.judge_binding([rank(0), rank(1)], job([0, 0])).state == OK
     assert cores.judge_binding([rank(*range(8))] * 4, job([0] * 4)).state == OK
-    # on two nodes, the same number is another core
+    # On two nodes, the same number stands for different cores.
     assert cores.judge_binding([rank(0), rank(0, node="n2")], job([0, 1])).state == OK
 
 
@@ -161,7 +161,7 @@ def test_a_shell_within_a_step_is_no_rank() -> None:
 
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """``launcher(commands)``: MPIEXEC is one that runs these, whatever it is given."""
+    """``launcher(commands)``: MPIEXEC is a launcher that runs these commands, whatever its arguments are."""
 
     def make(commands: str) -> None:
         path = tmp_path / "mpiexec"
@@ -267,7 +267,7 @@ def test_a_slow_link_is_found() -> None:
     assert links.judge("link between nodes", fast, between_nodes=True).state == OK
     is_worth(links.judge("link between nodes", slow, between_nodes=True), "80 MB/s", "management network")
     is_worth(links.judge("link within a node", replace(slow, large_seconds=0.01), between_nodes=False), "shared memory")
-    # a gigabit a second is little between nodes, and none too little
+    # A gigabit per second is slow between nodes, but not too slow.
     assert links.judge("", replace(slow, large_seconds=links.LARGE_BYTES / 118e6), between_nodes=True).state == OK
     is_worth(links.judge("", replace(fast, small_seconds=0.02), between_nodes=False), "20.0 ms for 8 bytes")
     assert links.judge("", slow, between_nodes=False, crowded=True).state == OK
@@ -328,7 +328,7 @@ def test_a_folder_that_cannot_be_written_is_found_on_all_ranks(tmp_path: Path) -
 
 
 def test_other_bytes_than_were_written_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that loses bytes that another node writes into the same block."""
+    """This simulates a file system that loses bytes which another node writes into the same block."""
     from hpcgnn.data.h5 import SlabWriter
 
     write = SlabWriter.write
@@ -419,7 +419,7 @@ def loses_the_others(world: ThreadWorld) -> Report | str:
 
 def test_what_was_found_is_told_where_ranks_wait_in_vain() -> None:
     report, said = ThreadPool(2).run(loses_the_others)
-    assert report.mpi == "StalledError"  # so that the job ends as with any wait
+    assert report.mpi == "StalledError"  # so that the job ends as after any wait that is too long
     assert report.findings == (Finding("good", ""), Finding("waits", "", BROKEN, "rank 0 waited for 30 s"))
     assert said == "rank 0 waited for 30 s"
 

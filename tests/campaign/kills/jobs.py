@@ -12,10 +12,10 @@ import torch
 from campaign.mutations.digests import digest, of_hdf5
 
 INPUTS = "../inputs"
-"""Where commands find what they read, from a case's folder."""
+"""The folder of the commands' inputs, relative to a case's folder."""
 EPOCHS = 30
 OF_TRAINED_EPOCHS = {"run/ranks.json"}
-"""What a command writes only if it has trained: one that is started after the last epoch has measured nothing to tell."""
+"""The files that a command writes only if it has trained; a run that resumes after its last epoch has no measurements."""
 _GRAPH, _PARTS, _MORE_PARTS = f"{INPUTS}/graph.h5", f"{INPUTS}/parts-2.h5", f"{INPUTS}/parts-4.h5"
 _TRAINING = ("--epochs", str(EPOCHS), "--hidden", "32", "--eval-every", "5")
 POLICIES = {

@@ -29,7 +29,7 @@ from campaign.mutations.readers import RESULTS
 # Memory that a reader may take beside its initial memory: enough to be noticed, but not enough to affect the machine.
 _ADDRESSES = 4 << 30
 CODE_RAN = "code-ran"
-"""The file that code in a damaged file makes where it runs."""
+"""The file that code in a damaged file creates if it runs."""
 _HARNESS = 99  # exit code of a child that could not run its task
 _POLL_SECONDS = 0.002
 

@@ -11,10 +11,10 @@ import numpy as np
 REFUSE = "refuse"
 SAME = "same"
 FREE = "free"
-"""What has to become of a mutated file:
+"""The expected outcome for a mutated file:
 
 refuse: the schema forbids it. Any exit but an error is a defect.
-same: it may be refused. If it is accepted, what is made of it has to be what is made of the file as it was.
+same: it may be refused. If it is accepted, the result must be that of the original file.
 free: it is, or may be, a valid other file. It may be accepted with any result.
 any other text: the digest of what a valid other file holds, by :mod:`oracles`. It may be refused, or accepted with that result.
 """

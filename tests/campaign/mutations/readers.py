@@ -26,7 +26,7 @@ from hpcgnn.train import TrainConfig, Trainer
 from hpcgnn.train.run_folder import RunFolder
 
 RESULTS = ("out.h5", "p.h5")
-"""Files that commands write as a whole: none is there after a refusal."""
+"""Files that commands write as a whole, so that none exists after a refusal."""
 SMALL = ("--epochs", "2", "--hidden", "8", "--layers", "2", "--model", "gcn")  # gcn uses edge weights
 
 

@@ -137,4 +137,4 @@ def _line(content: bytes, rng: np.random.Generator) -> tuple[bytes, str]:
 
 
 CHANGES = (_word, _word, _line, _junk, _cut)
-"""Give what a text is then, and what was done; a text that is not UTF-8 is a ValueError."""
+"""Return the changed text and a description of the change; for a text that is not UTF-8, raise ValueError."""

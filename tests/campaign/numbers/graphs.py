@@ -45,7 +45,7 @@ EDGES: dict[str, Callable[[np.random.Generator], tuple[int, np.ndarray]]] = {
     "2 nodes and an edge": lambda rng: (2, np.array([[0], [1]])),
     "ring": lambda rng: (_NODES, np.stack((np.arange(_NODES), (np.arange(_NODES) + 1) % _NODES))),
 }
-"""Number of nodes and (2, E) edges, source row first. The small ones leave ranks without a node."""
+"""Number of nodes and (2, E) edges, sources first. With the small ones, some ranks have no node."""
 # Graphs without links to be learned.
 WITHOUT_LINKS = ("isolated nodes only", "1 node", "1 node with a loop", "2 nodes and an edge")
 
@@ -78,7 +78,7 @@ FEATURES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "the largest numbers": lambda x: np.sign(x) * LARGEST,
     "1e38": lambda x: np.sign(x) * 1e38,
 }
-"""Features (N, F), made of standard normal ones."""
+"""Features (N, F), made from standard normal ones."""
 # Whether float32 sums of these are finite depends on the order of summation.
 SUMS_OVERFLOW = ("the largest numbers", "1e38")
 
@@ -102,7 +102,7 @@ LABELS: dict[str, Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndar
     "all of them training nodes": lambda rng, nodes: (rng.integers(0, _CLASSES, nodes), np.zeros(nodes, np.int64)),
     "many labels a node": lambda rng, nodes: (rng.integers(0, 2, (nodes, _CLASSES)), rng.integers(0, 3, nodes)),
 }
-"""Labels, and which of the masks each node is in."""
+"""Labels, and the mask to which each node belongs."""
 
 
 def make(edges: str, features: str, labels: str, rng: np.random.Generator) -> Arrays:

@@ -26,7 +26,7 @@ EXACT = {
     "eval_precision": ("float32",),
     "staleness": ("off",),
 }
-"""Settings with which any number of ranks computes what one process does, but for rounding."""
+"""Settings with which any number of ranks gives the results of one process, except for rounding."""
 
 
 def all_axes() -> Axes:

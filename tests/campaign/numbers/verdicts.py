@@ -11,7 +11,7 @@ from campaign.numbers.ranks import Outcome
 
 TOLERANCE = {"float32": 2e-4, "jit": 2e-4, "reference": 2e-4, "float64": 1e-9, "bf16-emulated": 0.05}
 MOST_SPREADS = 20.0
-"""Times how far one process' own results move where its inputs move by their last bits."""
+"""The factor for the change of one process's own results when its inputs change in their last bits."""
 
 
 def difference(found: np.ndarray, wanted: np.ndarray, floor: float = 0.0) -> float:

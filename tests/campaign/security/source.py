@@ -73,7 +73,7 @@ ALLOWED = {
     ("launch/virtual_jobs.py", "/run"): "root's own, in which a folder with mode 0700 is made",
     ("launch/virtual_network.py", "/run/netns"): "where iproute2 keeps network namespaces",
 }
-"""What may stand in a file, by the reason why. One that stands nowhere any more is a failure as well."""
+"""The expressions that are allowed in a file, by reason. One that no file contains any more is a failure as well."""
 
 
 def cases(session: Session) -> Iterator[Case]:

@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 
 WARM_UP = 0.2
-"""Share of the samples that are not looked at: memory is taken where it is needed first."""
+"""Share of the samples that are ignored, because memory is allocated when it is first needed."""
 SCALE = 1000
-"""Epochs over which memory may not grow by more than a share of it."""
+"""Number of epochs over which memory may grow by at most a share of it."""
 _FEWEST = 4
 
 

@@ -16,7 +16,7 @@ from campaign.section import FAILED, LEFT_OUT, RIGHT
 from campaign.soak import counts, growth, watch
 
 Verdict = tuple[str, str, str]
-"""What was looked at, how it ended, what was said."""
+"""The quantity, the end of the case, and its sentence."""
 _MPI = ("under_way", "communicators", "types", "windows", "groups")
 
 
