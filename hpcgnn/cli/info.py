@@ -48,5 +48,8 @@ def info(as_json: bool) -> None:
     if world.rank == 0 and as_json:
         print(json.dumps(facts))
     elif world.rank == 0:
-        shown = {name: ", ".join(value) if isinstance(value, list) else value for name, value in facts.items()}
+        shown = {
+            name.replace("_", " "): ", ".join(value) if isinstance(value, list) else value
+            for name, value in facts.items()
+        }
         console.table("hpcgnn", shown.items())

@@ -123,7 +123,7 @@ def _as_lists(rows: PairRows) -> list[list[int]]:
 
 
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
-    shown = Table(title=f"one aggregation of width {report['width']} in float32, one way", title_justify="left",
+    shown = Table(title=f"one aggregation in one direction, {report['width']} float32 columns", title_justify="left",
                   box=box.SIMPLE)  # fmt: skip
     columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
                "max_rows_sent": "max sent", "max_rows_received": "max received"}  # fmt: skip
@@ -155,7 +155,7 @@ def _show_nodes(report: dict[str, Any]) -> None:
 
 def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | None) -> None:
     order = (-rows.rows).argsort(kind="stable")[:limit]
-    title = f"{strategy}: {'all' if limit is None else 'largest'} pairs"
+    title = f"{strategy}: {'all pairs' if limit is None else 'pairs with the most rows'}"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE)
     for name in ("from", "to", "post rows", "pre rows", "bytes"):
         shown.add_column(name, justify="right")

@@ -104,4 +104,4 @@ def predict(
     if world.rank == 0 and as_json:
         print(json.dumps(facts))
     elif world.rank == 0 and not quiet:
-        console.table("predictions written", facts.items())
+        console.table("predictions written", ((name.replace("_", " "), value) for name, value in facts.items()))

@@ -111,7 +111,7 @@ def judge_threads(facts: list[Fact], job: Job) -> Finding:
         threads |= threads_of(facts, ranks)
     asked = facts[0]["asked"]
     said = f"OMP_NUM_THREADS={asked}" if asked else "OMP_NUM_THREADS is not set"
-    found = f"{counted(_range(threads.values()), 'thread')} a rank ({said})"
+    found = f"{counted(_range(threads.values()), 'thread')} per rank ({said})"
     return of_problems("threads", found, _about_threads(facts, threads, job))
 
 
