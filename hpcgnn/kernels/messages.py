@@ -4,8 +4,8 @@ A wire buffer is one contiguous run of bytes. The payload of row i begins at byt
 quantized row (zero-point and scale, two bfloat16 numbers) begin at byte ``params_at[i]``. Both may lie anywhere, so that a buffer
 can hold the rows of each receiver grouped by bit-width. ``bits`` is the bit-width of a row:
 
-- 1, 2, 4, 8: codes of this many bits, and parameters. This is the stochastic quantization of AdaQP (§2.3) and SuperGCN (§2.4), see
-  below. Without a key, the form is the same, but values are rounded to the centres of cells: see :func:`encode_rows`.
+- 1, 2, 4, 8: codes of this many bits, and parameters. This is the stochastic quantization of AdaQP (§2.3) and SuperGCN (§2.4),
+  see below. Without a key, the form is the same, but values are rounded to the centres of cells: see :func:`encode_rows`.
 - 16: bfloat16, rounded to the nearest, ties to even, as by :func:`hpcgnn.kernels.pack_bf16`; no parameters.
 - 32: float32, unchanged; no parameters.
 
@@ -16,8 +16,8 @@ can hold the rows of each receiver grouped by bit-width. ``bits`` is the bit-wid
 
 *The noise.* Decoding is unbiased: E[decoded] = x, to within S / 2**17, because u has 2**16 values, and float32 rounding. The
 variance of an element is ``S**2 * f * (1 - f)``, where f in [0, 1) is the position of x between two steps. That is at most
-S**2 / 4, and S**2 / 6 on average over uniform f, so a row of D elements has ``D * S**2 / 6`` (AdaQP Theorem 1; SuperGCN §2.4). Rows
-and columns round independently of each other. Two messages with one key would use the same u: give each message its own key.
+S**2 / 4, and S**2 / 6 on average over uniform f, so a row of D elements has ``D * S**2 / 6`` (AdaQP Theorem 1; SuperGCN §2.4).
+Rows and columns round independently of each other. Two messages with one key would use the same u: give each message its own key.
 
 *Special rows.*
 
