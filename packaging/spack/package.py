@@ -1,6 +1,6 @@
-"""Spack recipe: place it in packages/py_hpcgnn/ of a repository of one's own, then `spack install py-hpcgnn`."""
+"""Spack recipe: copy it to packages/py_hpcgnn/ of a Spack repository, then run `spack install py-hpcgnn`."""
 
-from spack.package import depends_on, license, variant, version
+from spack.package import EnvironmentModifications, depends_on, license, variant, version
 from spack_repo.builtin.build_systems.python import PythonPackage
 
 
@@ -15,7 +15,6 @@ class PyHpcgnn(PythonPackage):
     version("0.2.0")
 
     variant("parmetis", default=True, description="Partition on several ranks with ParMETIS")
-    variant("ptscotch", default=False, description="Partition on several ranks with PT-Scotch")
 
     depends_on("cxx", type="build")
     depends_on("python@3.11:", type=("build", "run"))
@@ -37,7 +36,13 @@ class PyHpcgnn(PythonPackage):
     depends_on("py-torch@2.4:", type=("build", "run"))
     depends_on("py-xxhash@3.4:", type=("build", "run"))
 
-    # In place of the wheels of pymetis and kaminpar, which Spack does not have: libraries that hpcgnn loads by name.
+    # Spack has no recipes for pymetis and kaminpar. These libraries take their place; hpcgnn loads them by name. Spack's PT-Scotch
+    # is not among them: its ParMETIS interface (scotch+metis) conflicts with the package metis.
     depends_on("metis+int64", type="run")
     depends_on("parmetis+int64", type="run", when="+parmetis")
-    depends_on("scotch+mpi", type="run", when="+ptscotch")
+
+    def setup_run_environment(self, env: EnvironmentModifications) -> None:
+        """Let the dynamic linker find the libraries that are loaded by name."""
+        for name in ("metis", "parmetis"):
+            if self.spec.satisfies(f"^{name}"):
+                env.prepend_path("LD_LIBRARY_PATH", self.spec[name].prefix.lib)
