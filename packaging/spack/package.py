@@ -36,8 +36,8 @@ class PyHpcgnn(PythonPackage):
     depends_on("py-torch@2.4:", type=("build", "run"))
     depends_on("py-xxhash@3.4:", type=("build", "run"))
 
-    # Spack has no recipes for pymetis and kaminpar. These libraries take their place; hpcgnn loads them by name. Spack's PT-Scotch
-    # is not among them: its ParMETIS interface (scotch+metis) conflicts with the package metis.
+    # Spack has no recipes for pymetis and kaminpar. These libraries take their place; hpcgnn loads them by name. PT-Scotch is not
+    # among them, because its ParMETIS interface (scotch+metis) conflicts with the package metis.
     depends_on("metis+int64", type="run")
     depends_on("parmetis+int64", type="run", when="+parmetis")
 
