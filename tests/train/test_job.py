@@ -418,7 +418,8 @@ def test_names_of_files_may_be_any_bytes(tmp_path):
         ["train", "--out", run, "--resume", "--epochs", 2],
         ["predict", parts, run, "--out", folder / "scores.h5"],
     ):
-        result = subprocess.run([sys.executable, *HPCGNN, *map(str, words)], capture_output=True, check=False)
+        wide = os.environ | {"COLUMNS": "300"}  # no path is broken into lines
+        result = subprocess.run([sys.executable, *HPCGNN, *map(str, words)], env=wide, capture_output=True, check=False)
         assert result.returncode == 0, result.stderr
         assert b"[/x]" in result.stdout
     assert (folder / "scores.h5").exists()
