@@ -63,7 +63,7 @@ def tables(comparison: Comparison) -> tuple[Table, ...]:
     found = [by_run, Table("Errors of predictions", ("", "runs", "median", "worst"), by_axis)]
     if warnings := comparison.warnings():
         terms = tuple((sentence, str(count)) for sentence, count in warnings.items())
-        found.append(Table("What is extrapolated", ("term", "runs"), terms))
+        found.append(Table("Extrapolated terms", ("term", "runs"), terms))
     return tuple(found)
 
 
@@ -98,7 +98,7 @@ def _picture(runs: Sequence[Compared]) -> Picture:
         Series(name or "runs", tuple(run.measured for run in each), tuple(run.predicted for run in each))
         for name, each in points.items()
     ]
-    draw = partial(drawing.agreement, series, "seconds of an epoch, measured", "seconds of an epoch, predicted")
+    draw = partial(drawing.agreement, series, "measured seconds per epoch", "predicted seconds per epoch")
     told = "; ".join(f"{words.seconds(run.measured)} {run.error:+.0%}" for run in runs)
-    notes = ("On the line both agree; dashes are 10 % and dots 20 % beside it.",)
+    notes = ("Points on the line agree; dashed lines mark a relative error of 10 %, and dotted lines one of 20 %.",)
     return Picture(_TITLE, draw, f"Predicted over measured epochs: {told}.", notes)

@@ -157,7 +157,7 @@ def test_the_command_shows_tables(study: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "+25.0%" in found.stdout
     assert "off by 2.4% in the median and 25.0% at worst; 4 are within 10 % and 5 within 20 %" in found.stdout
-    assert "What is extrapolated" in found.stdout
+    assert "Extrapolated terms" in found.stdout
 
 
 def test_a_study_without_such_runs_is_refused(tmp_path: Path) -> None:
