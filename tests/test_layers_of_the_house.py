@@ -104,10 +104,21 @@ def test_one_module_imports_mpi4py():
     assert importers == {"mpi_world.py"}
 
 
+def lines_of_docstring(node: ast.AST) -> int:
+    """Public docstrings list arguments, results and errors for the reference pages: they do not make code long."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or ast.get_docstring(node) is None:
+        return 0
+    return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+
+
 def test_functions_and_modules_stay_readable():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
-        for node in ast.walk(ast.parse(text)):
+        nodes = list(ast.walk(ast.parse(text)))
+        lines = len(text.splitlines())
+        assert lines <= 450, path
+        assert lines - sum(map(lines_of_docstring, nodes)) <= 400, path
+        for node in nodes:
             if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+                length = node.end_lineno - node.lineno + 1 - lines_of_docstring(node)
+                assert length <= 60, f"{path}: {node.name}"

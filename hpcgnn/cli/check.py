@@ -77,8 +77,8 @@ def _texts(path: Path) -> Iterator[str]:
     """Verify the text files that exist, and yield their names."""
     from hpcgnn.policy.clock import Decision
     from hpcgnn.train import file_names, run_folder
+    from hpcgnn.train.config_file import check_file, read_file
     from hpcgnn.train.rank_report import Ranks
-    from hpcgnn.train.run_config import check_file, read_file
 
     def lines(file: Path, kind: type) -> None:
         typed.check_epochs(typed.read_lines(file, kind), file)

@@ -12,8 +12,8 @@ from hpcgnn import typed
 from hpcgnn.cli import train_options
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.lazy import importing
+from hpcgnn.train.config_file import check_file, read_file
 from hpcgnn.train.file_names import CONFIG
-from hpcgnn.train.run_config import check_file, read_file
 
 _PRESETS = Path(__file__).parent.parent / "presets"
 _MAY_BE_UNUSED = "hpcgnn.settings that may be unused"

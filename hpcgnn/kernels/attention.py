@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_given, check_number, check_type
 from hpcgnn.kernels import edges as plain_edges
-from hpcgnn.kernels.autograd import end_sums
+from hpcgnn.kernels.autograd_functions import end_sums
 from hpcgnn.kernels.csr import Csr
 
 

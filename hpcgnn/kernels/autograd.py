@@ -6,21 +6,28 @@ matrix. torch refuses gradients of gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_given, check_tensors, check_type, check_whole
 from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import activate, activate_backward
+from hpcgnn.kernels.activation import activate
+from hpcgnn.kernels.autograd_functions import (
+    Activation,
+    Dense,
+    EdgeSoftmax,
+    EdgeSum,
+    GatherRows,
+    ScatterRows,
+    Sddmm,
+    Spmm,
+    reused,
+    tracked,
+)
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
-from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
 _DIFFERENTIABLE = (torch.float32, torch.float64)
@@ -74,7 +81,7 @@ def spmm(
         if value is not None:
             raise WrongValueError(f"{name} must not be given where a gradient is needed")
     _check_differentiable("x", x)
-    return _Spmm.apply(x, weight, csr, reduce, backend)
+    return Spmm.apply(x, weight, csr, reduce, backend)
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -95,7 +102,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> 
     if not tracked(x):
         return plain_rows.gather_rows(x, index, backend)
     _check_differentiable("x", x)
-    return _GatherRows.apply(x, index, backend)
+    return GatherRows.apply(x, index, backend)
 
 
 def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
@@ -118,7 +125,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     check_whole("num_rows", num_rows)
     if not tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
-    return _ScatterRows.apply(src, index, num_rows, backend)
+    return ScatterRows.apply(src, index, num_rows, backend)
 
 
 def sddmm(
@@ -145,7 +152,7 @@ def sddmm(
     check_given(a=a, b=b)
     if not tracked(a, b):
         return plain_edges.sddmm(csr, a, b, op, heads, backend)
-    return _Sddmm.apply(a, b, csr, op, heads, backend)
+    return Sddmm.apply(a, b, csr, op, heads, backend)
 
 
 def dense(
@@ -181,7 +188,7 @@ def dense(
         raise WrongValueError(f"plus must be {x.dtype} of shape {shape}, not {plus.dtype} of {tuple(plus.shape)}")
     if not tracked(x, weight, bias, plus):
         return plain_dense.product(x, weight, bias, reused(plus, x.dtype), backend, compute)
-    return _Dense.apply(x, weight, bias, plus, backend, compute)
+    return Dense.apply(x, weight, bias, plus, backend, compute)
 
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -205,7 +212,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
     check_given(scores=scores)
     if not tracked(scores):
         return plain_edges.edge_softmax(csr, scores, backend)
-    return _EdgeSoftmax.apply(scores, csr, backend)
+    return EdgeSoftmax.apply(scores, csr, backend)
 
 
 def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -226,7 +233,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     check_given(values=values)
     if not tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
-    return _EdgeSum.apply(values, csr, backend)
+    return EdgeSum.apply(values, csr, backend)
 
 
 def activation(
@@ -254,223 +261,9 @@ def activation(
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
         return activate(x, norm, mask, backend)[0]
-    return _Activation.apply(x, weight, bias, eps, mask, backend)
-
-
-def tracked(*tensors: torch.Tensor | None) -> bool:
-    """Return whether autograd records operations on these tensors."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return Activation.apply(x, weight, bias, eps, mask, backend)
 
 
 def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in _DIFFERENTIABLE:
         raise WrongValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")
-
-
-def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
-    """The transpose of ``csr``, and the weights of its entries: ``weight`` in the transpose's order if given, else the stored
-    ones."""
-    if weight is None:
-        transpose = csr.transpose()
-        return transpose, transpose.weight
-    return csr.structure.transpose(), _to_transpose(csr, weight, backend)
-
-
-def _to_transpose(csr: Csr, values: torch.Tensor, backend: str) -> torch.Tensor:
-    """``values`` (entries, ...) in the order of the transpose's entries."""
-    return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
-
-
-def end_sums(
-    csr: Csr, values: torch.Tensor, wanted: Sequence[bool], backend: str
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The sums of ``values`` (entries, H) over each row of ``csr``, (R, H), and over each column, (C, H); None where not
-    wanted."""
-    of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
-    if not wanted[1]:
-        return of_rows, None
-    return of_rows, plain_edges.edge_sum(csr.structure.transpose(), _to_transpose(csr, values, backend), backend)
-
-
-class _Spmm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, reduce: str, backend: str
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        ctx.csr, ctx.reduce, ctx.backend = csr, reduce, backend
-        return plain_spmm(csr, x, weight, reduce, backend=backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        csr, dz = ctx.csr, dz.contiguous()
-        if ctx.reduce == "mean":
-            dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
-        dx = dweight = None
-        if ctx.needs_input_grad[0]:
-            transpose, transposed = transposed_with(csr, weight, ctx.backend)
-            dx = plain_spmm(transpose, dz, transposed, backend=ctx.backend)
-        if ctx.needs_input_grad[1]:
-            heads = None if weight.dim() == 1 else weight.shape[1]
-            dweight = plain_edges.sddmm(csr, dz, x, "dot", heads, ctx.backend)
-        return dx, dweight, None, None, None
-
-
-class _ScatterRows(torch.autograd.Function):
-    """``z[index] = src``; the gradient of row k of ``src`` is row ``index[k]`` of ``dz``."""
-
-    @staticmethod
-    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.backend = backend
-        return plain_rows.scatter_rows(index, src, num_rows, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
-
-
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, backend: str) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.shape, ctx.backend = x.shape, backend
-        return plain_rows.gather_rows(x, index, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
-        dx = add_rows(index, rows, ctx.shape[0], ctx.backend)
-        return dx.view(ctx.shape), None, None
-
-
-class _Sddmm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, a: torch.Tensor, b: torch.Tensor, csr: Csr, op: str, heads: int | None, backend: str
-    ) -> torch.Tensor:
-        if op == "dot":
-            ctx.save_for_backward(a, b)
-        ctx.csr, ctx.op, ctx.backend = csr, op, backend
-        return plain_edges.sddmm(csr, a, b, op, heads, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        csr, backend, gradient = ctx.csr, ctx.backend, gradient.contiguous()
-        da = db = None
-        if ctx.op == "dot":
-            a, b = ctx.saved_tensors
-            if ctx.needs_input_grad[0]:
-                da = plain_spmm(csr, b, gradient, backend=backend)
-            if ctx.needs_input_grad[1]:
-                transpose, weight = transposed_with(csr, gradient, backend)
-                db = plain_spmm(transpose, a, weight, backend=backend)
-        else:
-            da, db = end_sums(csr, gradient, ctx.needs_input_grad[:2], backend)
-        return da, db, None, None, None, None
-
-
-class _Dense(torch.autograd.Function):
-    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, ``dp = dy``."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        plus: torch.Tensor | None,
-        backend: str,
-        compute: str,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.arithmetic = {"backend": backend, "compute": compute}
-        return plain_dense.product(x, weight, bias, reused(plus, x.dtype), **ctx.arithmetic)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
-        dy = dy.contiguous()
-        dx = plain_dense.product(dy, weight.T, **ctx.arithmetic) if needs_x else None
-        dweight = dbias = None
-        if needs_weight:
-            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, **ctx.arithmetic)
-        elif needs_bias:
-            dbias = dy.sum(0)
-        return dx, dweight, dbias, dy if needs_plus else None, None, None
-
-
-def reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A writable tensor over the memory of ``plus``; a copy if ``plus`` is a leaf that needs a gradient, or not contiguous."""
-    if plus is None or plus.dtype != dtype:
-        return plus
-    if not plus.is_contiguous() or (plus.is_leaf and plus.requires_grad):
-        return plus.detach().clone(memory_format=torch.contiguous_format)
-    torch.autograd.graph.increment_version(plus)
-    return plus.detach()
-
-
-class _EdgeSoftmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
-        alpha = plain_edges.edge_softmax(csr, scores, backend)
-        ctx.save_for_backward(alpha)
-        ctx.csr, ctx.backend = csr, backend
-        return alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (alpha,) = ctx.saved_tensors
-        return plain_edges.edge_softmax_backward(ctx.csr, alpha, gradient, ctx.backend), None, None
-
-
-class _EdgeSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
-        ctx.csr, ctx.backend = csr, backend
-        return plain_edges.edge_sum(csr, values, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None
-
-
-class _Activation(torch.autograd.Function):
-    """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        eps: float,
-        mask: DropoutMask | None,
-        backend: str,
-    ) -> torch.Tensor:
-        y, kept = activate(x, _norm(weight, bias, eps), mask, backend)
-        ctx.save_for_backward(x, weight, bias, kept)
-        ctx.eps, ctx.mask, ctx.backend = eps, mask, backend
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, bias, kept = ctx.saved_tensors
-        gradients = activate_backward(dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask, ctx.backend)
-        return (*gradients, None, None, None)
-
-
-def _norm(weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> Norm | None:
-    return None if weight is None or bias is None else Norm(weight, bias, eps)

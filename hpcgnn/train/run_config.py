@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed
 from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.device_names import HOST, check_device
 from hpcgnn.comm.message_config import MessageConfig
-from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.errors import WrongTypeError, WrongValueError
 from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config
 from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
 from hpcgnn.node_order.methods import METHODS
@@ -416,24 +414,6 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
         messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else SAFE_BITS),
         **of_run,
     )
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The unchecked content of a TOML file of settings. Raises HpcgnnError if the file cannot be read."""
-    text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Not a usage error, which rank 0 alone reports: the file may be missing or damaged on one node only.
-        raise HpcgnnError(f"cannot read {path}: {error}") from error
-
-
-def check_file(values: Mapping[str, Any], where: str) -> None:
-    """Raise HpcgnnError for a value that its setting does not allow. ``where`` begins the sentence."""
-    known = settings_by_name()
-    for name, value in values.items():
-        if name in known:
-            check_value(known[name].setting, as_typed(known[name].setting, value), where)
 
 
 def as_typed(setting: Setting, value: Any) -> Any:

@@ -82,12 +82,8 @@ class Trainer:
         graph = graph.train if isinstance(graph, LinkSplit) else graph
         with together(graph.world, "make a trainer"):
             check_type("model", model, torch.nn.Module)
-            for name, value, kind in (
-                ("config", config, TrainConfig),
-                ("run", run, RunFolder),
-                ("stop", stop, StopRequest),
-                ("clock", clock, Clock),
-            ):
+            given = {"config": (config, TrainConfig), "run": (run, RunFolder), "stop": (stop, StopRequest)}
+            for name, (value, kind) in (given | {"clock": (clock, Clock)}).items():
                 check_type(name, value, kind, type(None))
             check_callable("on_epoch", on_epoch)
             check_callable("measure_costs", min if measure_costs is None else measure_costs)

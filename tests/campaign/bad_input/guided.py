@@ -33,10 +33,10 @@ from hpcgnn.data.sources import lines, matrix_market, metis, slabs, text
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy import clock, link_costs
 from hpcgnn.study import axes, layout, specification, toml_lines
-from hpcgnn.train import run_config
+from hpcgnn.train import config_file, run_config
 
 _GUIDES: tuple[ModuleType, ...] = (
-    *(lines, matrix_market, metis, slabs, text, typed, settings, clock, link_costs, run_config),
+    *(lines, matrix_market, metis, slabs, text, typed, settings, clock, link_costs, config_file, run_config),
     *(axes, layout, specification, toml_lines),
 )
 _MOST_FAILURES, _MOST_BYTES = 20, 8192
@@ -91,7 +91,7 @@ FORMATS = {
     "METIS": Format(("plain.graph", "weights.graph"), _graph("metis"), oracles.metis),
     "MatrixMarket": Format(("real.mtx", "pattern.mtx"), _graph("mtx"), oracles.matrix_market),
     "settings": Format(
-        ("config.toml",), _said_nothing(lambda path: run_config.check_file(run_config.read_file(path), str(path)))
+        ("config.toml",), _said_nothing(lambda path: config_file.check_file(config_file.read_file(path), str(path)))
     ),
     "link costs": Format(("run2/link_costs.json",), _said_nothing(link_costs.LinkCosts.load)),
     "decisions": Format(("run2/decisions.jsonl",), _said_nothing(lambda path: clock.read_log(one_rank(), path))),
