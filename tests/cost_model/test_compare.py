@@ -170,7 +170,7 @@ def test_the_report_has_the_figure_and_the_tables(study: Path) -> None:
     assert found.exit_code == 0, found.output
     page, text = (study / "report.html").read_text(), (study / "report.md").read_text()
     assert page.count("Predicted against measured") >= 2
-    assert "seconds of an epoch, predicted" in page
+    assert "predicted seconds per epoch" in page
     assert "| +25.0% |" in text
     titles = [section.title for section in study_of(study).sections]
     assert "Predicted against measured" not in titles
