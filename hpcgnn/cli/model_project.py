@@ -6,9 +6,9 @@ import json
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich import box
@@ -16,14 +16,12 @@ from rich.table import Table
 
 from hpcgnn import whole_file
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import COUNT
+from hpcgnn.cli.model_options import with_settings
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _NAMES = ("hidden", "layers", "heads", "hops", "staleness", "message_coding", "compute", "node_aware", "threads",
           "ranks_per_node", "rate")  # fmt: skip
@@ -36,80 +34,6 @@ _PHASES = {
 }
 _EVERY_MESSAGE = 1 << 62
 _LEAST_WIDTH = 110  # columns of the table: its figures must not be cut
-
-
-def _settings(command: F) -> F:
-    """Add the flags of ``hpcgnn train`` that the equations cover, those of the machine, and assumptions about policies."""
-    options = [
-        click.option(
-            "--hidden",
-            type=click.IntRange(1),
-            help="Number of columns of the hidden layers. This and the settings below are those of `hpcgnn train`, with the "
-            "same defaults.",
-        ),
-        click.option("--layers", type=click.IntRange(1), help="Number of layers."),
-        click.option("--model", "kind", metavar="sage|gcn|gin|gat|...", help="Model: see `hpcgnn train --help`."),
-        click.option("--heads", type=COUNT, help="Number of attention heads."),
-        click.option("--hops", type=COUNT, help="Number of propagation steps."),
-        click.option("--compute", metavar="auto|float32|bf16|int8", help="Arithmetic of dense products."),
-        click.option("--node-aware", type=click.Choice(["auto", "on", "off"]), help="Aggregation by node."),
-        click.option("--cache-input-aggregation", is_flag=True, help="Aggregate the input features once."),
-        click.option(
-            "--set",
-            "others",
-            metavar="NAME=VALUE",
-            multiple=True,
-            help="Another setting of `hpcgnn train`, such as one of a policy; may be given several times.",
-        ),
-        click.option(
-            "--threads",
-            type=COUNT,
-            help="Number of threads of each rank.  [default: 1; with a profile, its units for each rank]",
-        ),
-        click.option(
-            "--ranks-per-node",
-            metavar="K",
-            type=COUNT,
-            help="Number of ranks of a node.  [default: 1; with a profile, its own]",
-        ),
-        click.option(
-            "--rate",
-            metavar="RATE",
-            help="Speed of the links, such as 100mbit or 1gbit, of virtual hosts on the machine of MODEL.toml.",
-        ),
-        click.option("--network", metavar="NAME", help="Profile, or file NAME.toml, whose network connects the nodes."),
-        click.option(
-            "--like",
-            metavar="RUN",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="Run folder whose policies' decisions are assumed; may be given several times, for several policies.",
-        ),
-        click.option(
-            "--shares",
-            metavar="BITS:SHARE,...",
-            help="Assumed share of rows with each bit-width, such as 2:0.7,4:0.2,8:0.1, for policies that choose bit-widths.",
-        ),
-        click.option("--stale-share", type=float, help="Assumed share of epochs that use stale rows, 0 to 1."),
-        click.option("--sent-share", type=float, help="Assumed share of epochs that send messages, 0 to 1."),
-        click.option(
-            "--every-message",
-            is_flag=True,
-            help="Compute the time of every single message, even if there are very many.",
-        ),
-        click.option(
-            "--jobs",
-            type=click.IntRange(0),
-            default=0,
-            help="Number of processes that compute missing plans; 0 starts one for each core that this process may use.  "
-            "[default: 0]",
-        ),
-        click.option("--quiet", is_flag=True, help="Print nothing but errors."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.command(epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2")
@@ -138,7 +62,7 @@ def _settings(command: F) -> F:
     metavar="plain|delta",
     help="Content of messages: rows, or differences from the last rows.  [default: plain]",
 )
-@_settings
+@with_settings
 def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, **given: Any) -> None:
     """Predict seconds, bytes and memory of an epoch, without training.
 
@@ -210,7 +134,7 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     type=click.Path(path_type=Path),
     help="Parts file of a graph that grows with the number of parts, for weak scaling; may be given several times.",
 )
-@_settings
+@with_settings
 def project(
     fitted: str,
     parts: Sequence[Path],
