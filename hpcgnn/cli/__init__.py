@@ -1,1 +1,1 @@
-"""The ``hpcgnn`` command: parse, delegate, show."""
+"""The ``hpcgnn`` command: its modules parse arguments, call the package, and print results."""

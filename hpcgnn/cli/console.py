@@ -1,4 +1,4 @@
-"""The output of commands at a terminal: one progress bar on stderr, one table on stdout."""
+"""The output of commands in a terminal: progress and notes on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydr
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Return whether what this process prints on ``descriptor`` ends on a terminal.
+    """Return whether the output of this process on ``descriptor`` is shown by a terminal.
 
-    Under a launcher the process's own descriptors do not tell (Open MPI gives ranks a pseudo-terminal for stdout and a pipe
-    for stderr, wherever its own output goes), so the launcher's are looked at, where it runs on this host.
+    Under a launcher, the descriptors of the launcher are examined, if it runs on this host. Those of the process do not tell:
+    Open MPI gives ranks a pseudo-terminal for stdout and a pipe for stderr in any case.
     """
     launcher = _outermost_launcher()
     if launcher is None:
@@ -41,9 +41,9 @@ def is_terminal(descriptor: int) -> bool:
 
 
 def _outermost_launcher() -> int | None:
-    """The pid of the highest launcher right above this process, or None."""
+    """The process id of the topmost launcher among the direct ancestors of this process, or None."""
     found, pid = None, os.getppid()
-    with contextlib.suppress(OSError):  # no /proc: then nobody is found
+    with contextlib.suppress(OSError):  # without /proc no launcher is found
         while Path(f"/proc/{pid}/comm").read_text().startswith(_LAUNCHERS):
             found = pid
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -51,10 +51,10 @@ def _outermost_launcher() -> int | None:
 
 
 class _Console(Console):
-    """One that gives no orders to the terminal but its own."""
+    """A console that prints control characters in texts as escapes."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich's, of which everything that is printed and every cell of a table is made."""
+        """Rich's method, through which every printed text and every cell of a table passes."""
         return super().render_str(printable(text, keep="\n"), **options)
 
 
@@ -64,15 +64,15 @@ class _Formatter(logging.Formatter):
 
 
 def stdout() -> Console:
-    """For results: plain text where stdout does not end on a terminal. Names of files are no markup, whatever is in them."""
+    """The console for results: plain text unless stdout is a terminal. Brackets in names of files are not markup."""
     return _Console(force_terminal=is_terminal(STDOUT), markup=False, emoji=False)
 
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield ``advance(n)``; it draws a bar on stderr with the time left, or nothing if ``quiet``.
+    """Yield ``advance(n)``, which draws a progress bar with the remaining time on stderr; with ``quiet``, it draws nothing.
 
-    Where stderr is not a terminal, as in a batch job, it prints a line every ``_LINE_SECONDS``.
+    If stderr is not a terminal, as in a batch job, it prints a line every ``_LINE_SECONDS``.
     """
     if quiet:
         yield lambda count: None
@@ -87,14 +87,14 @@ def progress(description: str, total: int | None, quiet: bool = False) -> Iterat
 
 
 class _Lines:
-    """Progress for a file that somebody looks into now and then."""
+    """Progress as lines, for the log file of a batch job."""
 
     def __init__(self, description: str, total: int | None) -> None:
         self._description, self._total, self._done = description, total, 0
         self._started = self._said = time.monotonic()
 
     def advance(self, count: int) -> None:
-        """Count, and say how far it is if that was not said lately."""
+        """Count, and print the progress if the last line is old enough."""
         self._done += count
         now = time.monotonic()
         if not self._total or not self._done or now - self._said < _LINE_SECONDS:
@@ -106,7 +106,7 @@ class _Lines:
 
 
 def _span(seconds: float) -> str:
-    """``_span(3700) == '1 h 2 min'``."""
+    """A duration in words: ``_span(3700) == '1 h 2 min'``."""
     minutes = round(seconds / 60)
     if minutes < 1:
         return f"{seconds:.0f} s"
@@ -125,17 +125,17 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
 
 
 def line(text: str) -> None:
-    """Print a result that is no table, on stdout; control characters in names are shown."""
+    """Print a result in one line on stdout; control characters in names are printed as escapes."""
     print(printable(text, keep="\n"))
 
 
 def note(text: str) -> None:
-    """Print something the user should know, on stderr, so that it never mixes with results."""
+    """Print a note for the user on stderr, where it does not mix with results."""
     print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def size(count: int) -> str:
-    """Bytes for people: ``size(3 << 20) == '3.0 MiB'``."""
+    """Bytes with a unit that fits: ``size(3 << 20) == '3.0 MiB'``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -145,7 +145,7 @@ def size(count: int) -> str:
 
 
 def set_up_logging(level: str, rank: int, *, quiet: bool = False) -> None:
-    """Log messages of rank 0 go to stderr from ``level`` on; other ranks only report errors."""
+    """Send log messages of rank 0 from ``level`` on to stderr; other ranks log errors only."""
     logger = logging.getLogger("hpcgnn")
     handler = RichHandler(console=Console(stderr=True), show_path=False)
     handler.setFormatter(_Formatter())

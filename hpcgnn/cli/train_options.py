@@ -24,7 +24,7 @@ class RunCommand(click.Command):
     behind = 4
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """As click's."""
+        """The command's own parameters and the settings of a run."""
         own = super().get_params(ctx)
         first = len(self.params) - self.behind
         return [*own[:first], *map(option, settings_by_name().values()), *own[first:]]

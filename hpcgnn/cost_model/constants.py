@@ -34,33 +34,33 @@ def _work(name: str, start: float, phase: str, what: str, *, bound: bool = False
 # Work of one core, in core-seconds per unit of what is counted: one column of a workload each, in this order.
 WORK = (
     _work("entry", 6.5e-11, AGGREGATION, "adding one value of a row for one entry of L, S or R", bound=True),
-    _work("entry_missed", 1.2e-10, AGGREGATION, "the same, where the row is not in a core's cache", bound=True),
+    _work("entry_missed", 1.2e-10, AGGREGATION, "the same if the row is not in a core's cache", bound=True),
     _work("row", 3e-10, AGGREGATION, "writing one value of an aggregated row", bound=True),
-    _work("code", 1e-10, AGGREGATION, "adding one value of a row straight from its codes", bound=True),
-    _work("aggregation", 8e-5, AGGREGATION, "the calls of one aggregation, one way"),
-    _work("encode", 4e-10, QUANTIZATION, "rounding one value that is sent", bound=True),
-    _work("decode", 2e-10, QUANTIZATION, "one value that has come", bound=True),
-    _work("quantization", 8e-5, QUANTIZATION, "the calls for one rounded message, one way"),
+    _work("code", 1e-10, AGGREGATION, "adding one value of a row directly from its codes", bound=True),
+    _work("aggregation", 8e-5, AGGREGATION, "the calls of one aggregation in one direction"),
+    _work("encode", 4e-10, QUANTIZATION, "encoding one value that is sent", bound=True),
+    _work("decode", 2e-10, QUANTIZATION, "decoding one received value", bound=True),
+    _work("quantization", 8e-5, QUANTIZATION, "the calls for one quantized exchange in one direction"),
     _work("product_float32", 1.4e-11, OTHER, "one multiplication and addition of a dense product in float32"),
     _work("product_bf16", 7e-12, OTHER, "the same in bf16"),
     _work("product_int8", 7e-12, OTHER, "the same in 8-bit integers"),
-    _work("element", 4e-10, OTHER, "one value of what is done element by element", bound=True),
-    _work("element_missed", 6e-10, OTHER, "the same, where its matrix is not in a core's cache", bound=True),
+    _work("element", 4e-10, OTHER, "one value of an elementwise operation", bound=True),
+    _work("element_missed", 6e-10, OTHER, "the same if the matrix is not in a core's cache", bound=True),
     _work("feature", 1e-10, OTHER, "one stored sparse feature times one column of a weight", bound=True),
     _work("attention", 3e-9, OTHER, "one edge's score for one head", bound=True),
     _work("weighted", 3e-10, OTHER, "adding one value of a neighbour's row times its attention", bound=True),
     _work("parameter", 4e-09, OTHER, "one parameter in the gradient bucket and the optimiser", bound=True),
-    _work("layer", 3e-4, OTHER, "the calls of one layer, one way"),
-    _work("epoch", 2e-3, OTHER, "the calls of one epoch beside its layers"),
-    _work("byte", 4e-10, MESSAGES, "one byte sent to, or come from, another node: copies and the network's protocol"),
-    _work("shared_byte", 2e-10, MESSAGES, "one byte sent to, or come from, a rank of the same node"),
-    _work("message", 2e-5, MESSAGES, "one message to, or from, another rank, and the calls that look for it"),
+    _work("layer", 3e-4, OTHER, "the calls of one layer in one direction"),
+    _work("epoch", 2e-3, OTHER, "the calls of one epoch outside its layers"),
+    _work("byte", 4e-10, MESSAGES, "one byte sent to or received from another node: copies and the network's protocol"),
+    _work("shared_byte", 2e-10, MESSAGES, "one byte sent to or received from a rank of the same node"),
+    _work("message", 2e-5, MESSAGES, "one message to or from another rank, with the calls that wait for it"),
 )
 COLUMN = {constant.name: column for column, constant in enumerate(WORK)}
 
 # Of the machine and its virtual links; none multiplies work.
 FACTORS = (
-    Constant("contention", "", 1.2, 1.0, 3.0, MACHINE, "longer memory-bound work while all cores compute"),
+    Constant("contention", "", 1.2, 1.0, 3.0, MACHINE, "factor of memory-bound work while all cores compute"),
     Constant(
         "crowding",
         "",
@@ -68,9 +68,9 @@ FACTORS = (
         0.05,
         2.0,
         MACHINE,
-        "of the turns of others on its core, what a rank loses that was waited for",
+        "share of other ranks' time on the same core that delays a rank for which others wait",
     ),
-    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "of a link's rate, what messages get"),
+    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "share of a link's rate that messages reach"),
     Constant(
         "unevenness",
         "",
@@ -78,13 +78,13 @@ FACTORS = (
         0.005,
         1.0,
         MACHINE,
-        "longer exchanges of many nodes, whose messages share links unevenly",
+        "relative delay of exchanges among many nodes, whose messages share links unevenly",
     ),
-    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "of a message between nodes"),
-    Constant("turn", "s", 3e-3, 3e-4, 3e-2, MACHINE, "that a rank has a core at most while others of the core wait"),
+    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "latency of a message between nodes"),
     Constant(
-        "burst_bytes", "B", 512 * 1024, 1e3, 4e6, MACHINE, "what a virtual link lets through at once after a pause"
+        "turn", "s", 3e-3, 3e-4, 3e-2, MACHINE, "longest time that a rank keeps a core for which other ranks wait"
     ),
+    Constant("burst_bytes", "B", 512 * 1024, 1e3, 4e6, MACHINE, "bytes that pass a virtual link at once after a pause"),
 )
 ALL = WORK + FACTORS
 BY_NAME = {constant.name: constant for constant in ALL}

@@ -220,8 +220,8 @@ def _of_policies(model: Model, asked: _Asked, course: Course | None) -> list[str
         return []
     bits, staleness, coding = asked.names
     return [
-        f"no run of the fit had bits {bits}, staleness {staleness} and {coding} messages together: what its epochs have beside "
-        "those of the fit is counted and not fitted"
+        f"no run of the fit had bits {bits}, staleness {staleness} and {coding} messages together: the additional work "
+        "of its epochs is counted and not fitted"
     ]
 
 
@@ -253,7 +253,7 @@ def _undetermined(model: Model, workload: Workload) -> list[str]:
         return []
     total = workload.optimiser.sum(axis=0) + sum(each.sum(axis=0) for each in (*workload.before, *workload.beside))
     unknown = [each.name for each in WORK if total[COLUMN[each.name]] > 0 and each.name not in model.constants]
-    return [f"no run of the fit had work of {name}: the term is where fits begin" for name in unknown]
+    return [f"no run of the fit had work of {name}: the term has its start value" for name in unknown]
 
 
 def _said(name: str) -> str:
