@@ -22,6 +22,7 @@ from hpcgnn.errors import printable
 
 STDOUT, STDERR = 1, 2
 _LINE_SECONDS = 60.0
+_WIDTH_OF_FILES = 160  # characters of a line
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydra_", "srun", "slurmstepd")
 
 
@@ -64,8 +65,13 @@ class _Formatter(logging.Formatter):
 
 
 def stdout() -> Console:
-    """The console for results: plain text unless stdout is a terminal. Brackets in names of files are not markup."""
-    return _Console(force_terminal=is_terminal(STDOUT), markup=False, emoji=False)
+    """The console for results: plain text unless stdout is a terminal. Brackets in names of files are not markup.
+
+    A file or a pipe has no width: it gets wide lines, so that no number of a table is cut.
+    """
+    is_shown = is_terminal(STDOUT)
+    width = None if is_shown or "COLUMNS" in os.environ else _WIDTH_OF_FILES
+    return _Console(force_terminal=is_shown, width=width, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

@@ -245,8 +245,12 @@ def list_(specification: str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({each.name: {"kind": each.kind, "runs": each.runs, "about": each.about} for each in found}))
     else:
-        rows = [(each.name, each.kind, str(each.runs), each.about) for each in found]
+        rows = [(each.name, each.kind, str(each.runs), _first_sentence(each.about)) for each in found]
         _show("specifications", ("name", "kind", "runs", "about"), rows, 4)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
 
 
 def _read(specification: str) -> Specification:

@@ -44,6 +44,25 @@ ORDERS = "a\x1b]0;title\x07b\x9b2J\r\u202ec"
 HARMLESS = r"a\x1b]0;title\x07b\x9b2J\r\u202ec"
 
 
+TABLE = """
+from rich.table import Table
+from hpcgnn.cli import console
+table = Table()
+for name in range(12):
+    table.add_column(f"column {name}")
+table.add_row(*["1,234,567"] * 12)
+console.stdout().print(table)
+"""
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(None, 12), ("60", 0)])
+def test_numbers_in_a_file_are_not_cut_unless_a_width_is_given(columns, whole):
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment |= {} if columns is None else {"COLUMNS": columns}
+    output = subprocess.run([sys.executable, "-c", TABLE], env=environment, stdout=subprocess.PIPE, check=True).stdout
+    assert output.decode().count("1,234,567") == whole
+
+
 def test_names_give_no_orders_to_a_terminal(capsys):
     """Names and texts in files may come from other people, so control characters are shown and not obeyed."""
     console.table(f"title {ORDERS}", [(f"name {ORDERS}", f"[bold]value[/bold] {ORDERS}")])
