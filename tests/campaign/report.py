@@ -18,10 +18,11 @@ FOUND = Path(__file__).with_name("found")
 _INTRODUCTION = """\
 # Reliability
 
-This page shows what hpcgnn does when something goes wrong: damaged or malicious files, wrong arguments, kills at any moment,
-full and failing disks, cut and slow links, extreme numbers, nodes that differ from each other, and long runs. The program
-`tests/campaign` breaks things on purpose and checks how every command ends. Each section below says what was tested, gives the
-result, and lists the defects that were found.
+This page shows what hpcgnn does when something goes wrong. It covers damaged or malicious files, wrong arguments, kills at any
+moment, full and failing disks, cut and slow links, extreme numbers, nodes that differ from each other, and long runs. Read it to
+judge whether you can trust hpcgnn with long jobs and with files from others. The program `tests/campaign` breaks things on
+purpose and checks how every command ends. Each section below describes its cases and their result, and lists the defects that
+were found.
 """
 _HOW_TO_READ = """\
 ## How to read the results
@@ -35,12 +36,14 @@ Each case ends in one of these ways:
 | failed | anything else: a traceback, a signal, a hang, a wrong result, or an incomplete file under its final name |
 | skipped | the case was not run, for the reason given |
 
-A defect counts once, however many cases met it. Every fixed defect has a regression test, named beside it.
+A defect counts once, however many cases met it. Many defects were found in earlier runs than the recorded one, so a section can
+have more defects than failed cases. Every fixed defect has a regression test, which is named with it.
 
 The page is made from the records in the folder `reliability` beside it. `python tests/campaign --out docs/reliability` runs
 all sections again, and `python tests/campaign --short` runs the short form that also runs in CI.
 """
-_SHOWN = {LEFT_OUT: "skipped"}  # the names of ends that records do not have
+# Words of records, and those that the page shows.
+_SHOWN = {LEFT_OUT: "skipped", "bytes an epoch": "bytes per epoch"}
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -125,19 +128,23 @@ def _of_section(record: dict[str, Any]) -> str:
     lines = [f"## {this.title}", "", this.about.strip(), "", "**Result**", "", _in_words(record), ""]
     lines.append(_table(("cases", *(_SHOWN.get(end, end) for end in ends)), rows))
     if record["facts"]:
-        rows = [(fact["name"], f"{_number(fact['value'])} {fact['unit']}".strip()) for fact in record["facts"]]
-        lines.append(_table(("measured", ""), rows))
+        units = [_SHOWN.get(fact["unit"], fact["unit"]) for fact in record["facts"]]
+        rows = [
+            (fact["name"], f"{_number(fact['value'])} {unit}".strip())
+            for fact, unit in zip(record["facts"], units, strict=True)
+        ]
+        lines.append(_table(("measurement", "value"), rows))
     lines += _defects(defects(record["section"]))
-    lines += _listed(record["listed"], FAILED, "**Cases that failed in the recorded run**")
+    lines += _listed(record["listed"], FAILED, "Cases that failed in the recorded run")
     if again := record.get("again"):
         ends_again = totals(again)
         lines += [
             f"These cases were run again with hpcgnn {again['on']['hpcgnn']}, after the fixes: {ends_again[RIGHT]} end right,"
-            f" {ends_again[REFUSED]} are refused, and {ends_again[FAILED]} fail. (The words that select them also select other"
-            " cases with such names.)",
+            f" {ends_again[REFUSED]} are refused, and {ends_again[FAILED]} fail. (They were selected by words in their names,"
+            " which other cases may contain as well.)",
             "",
         ]
-    lines += _listed(record["listed"], LEFT_OUT, "**Skipped cases**")
+    lines += _listed(record["listed"], LEFT_OUT, "Skipped cases")
     lines += [
         f"Recorded by `{record['command']}` in {record['seconds'] / 60:.0f} min on {on['cpu']}, {on['cores']} cores, {on['mpi']},"
         f" Python {on['python']}, hpcgnn {on['hpcgnn']}, {on['date']}. The longest case took"
@@ -154,10 +161,14 @@ def _in_words(record: dict[str, Any]) -> str:
     words = (
         f"{tried:,} cases were tried, and {failed:,} of them failed."
         if failed
-        else f"{tried:,} cases were tried, and none failed."
+        else f"{tried:,} cases were tried, and none of them failed."
     )
     if failed:
-        words += f" {still:,} still fail, for the reasons below." if still else " After the fixes none of these fails."
+        words += (
+            f" {still:,} of them still fail, for the reasons below."
+            if still
+            else " After the fixes, none of them fails."
+        )
     if found:
         left = sum("left" in each for each in found)
         noun = "defect" if len(found) == 1 else "defects"
@@ -175,14 +186,20 @@ def _listed(cases: list[dict[str, Any]], end: str, head: str) -> list[str]:
                 reason = f"{case['group']}: {_short(case['said'])}"
                 reasons[reason] = reasons.get(reason, 0) + 1
         told = [f"- {reason} ({count})" for reason, count in reasons.items()]
-    return [head, "", *told, ""] if told else []
+    return _folded(head, told)
 
 
 def _defects(found: list[dict[str, Any]]) -> list[str]:
     fixed = [f"- {each['what']} Test: `{each['test']}`" for each in found if "left" not in each]
     left = [f"- {each['what']} {each['left']}" for each in found if "left" in each]
-    lines = ["**Defects that were found and fixed**", "", *fixed, ""] if fixed else []
-    return lines + (["**Defects that are left, and why**", "", *left, ""] if left else [])
+    lines = ["**Defects that are left, and why**", "", *left, ""] if left else []
+    return lines + _folded("Defects that were found and fixed", fixed)
+
+
+def _folded(head: str, items: list[str]) -> list[str]:
+    """A list that a reader opens by its heading."""
+    summary = f"<summary>{head} ({len(items)})</summary>"
+    return ['<details markdown="1">', summary, "", *items, "", "</details>", ""] if items else []
 
 
 def _short(text: str) -> str:

@@ -113,13 +113,17 @@ Each case gives one faulty input to one command or function:
 - files with Python code in them, and checkpoints of other runs;
 - a value of a command-line option, an environment variable, or an argument of a public Python function.
 
-Text formats with a parser in Python are also fuzzed by Atheris for thousands of inputs. It keeps each input that reached new
-code, and changes it further. Graphs that are accepted are compared with the result of a second reader.
+Text formats that are parsed in Python are also fuzzed with Atheris, which tries thousands of inputs. It keeps the inputs that
+reach new code, and mutates them further. Graphs that are accepted are compared with the result of a second reader.
 
 A case fails unless it ends with a right result, or with exit code 1 or 2 on all ranks and one sentence that names the file,
-the option or the argument. The following are failures, too: a run of more than 30 s, damage that is accepted and changes the
-result, a temporary or incomplete file that is left behind, memory of more than twice the file's size (plus the memory for the
-valid file and 32 MiB), and code from a file that was executed.
+the option or the argument. The following are failures, too:
+
+- a run of more than 30 s;
+- damage that is accepted and changes the result;
+- a temporary or incomplete file that is left behind;
+- more memory than for the valid file, plus twice the file's size and 32 MiB;
+- code from a file that was executed.
 """
 
 SECTION = Section(

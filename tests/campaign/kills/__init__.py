@@ -6,9 +6,9 @@ from campaign.kills.cases import run
 from campaign.section import Section
 
 _ABOUT = """\
-`convert`, `partition` (one process, and 2 ranks), `plan` and `train` (2 and 4 ranks) are ended by SIGKILL at a random moment:
-in half of the cases anywhere between start and end, and in the other half after the first file has appeared. Some trainings
-are killed while a temporary file of a checkpoint exists. For a job on ranks, one rank, the launcher, or all of them are
+`convert`, `partition` (one process, and 2 ranks), `plan` and `train` (2 and 4 ranks) are killed by SIGKILL at a random moment.
+In half of the cases it lies anywhere between start and end, and in the other half after the first file has appeared. Some
+trainings are killed while a temporary file of a checkpoint exists. For a job on ranks, one rank, the launcher, or all of them are
 killed. Then the same command is started again (`train` with `--resume`).
 
 A case fails if one of these is found:

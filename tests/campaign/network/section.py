@@ -296,10 +296,10 @@ One rank stops just before it waits for something in a chosen phase. Then one of
 The phases are the start (reading the graph and its plan), the forward and backward passes, the reduction of gradients, the
 exchange of an epoch's times, evaluations, checkpoints, the decisions of policies, and the end.
 
-A case fails if a run that finishes differs in one bit of a loss, a metric or a weight from an undisturbed run (policies that
-depend on the clock replay their observations), or if a run ends early although its fault was over before `--timeout`. If the
-fault was not over, a case fails if the run hangs, if it does not end with exit code 1 and one sentence from each rank, or if
-an epoch that was written before the end differs in one bit.
+A run whose fault is over before `--timeout` must finish. If the fault lasts longer, the run may also end with exit code 1 and one
+sentence from each rank. All losses, metrics and weights, and all epochs recorded before an early end, must equal those of an
+undisturbed run bit for bit (policies that depend on the clock replay their observations). Everything else is a failure, and so
+is a hang.
 """
 
 SECTION = Section(

@@ -66,11 +66,15 @@ def _cases(session: Session) -> Iterator[Case]:
 
 
 _ABOUT = """\
-Trainings of three epochs get unusual inputs: features of 1e30 and 1e-30, denormal numbers, zeros of both signs, equal rows,
-integers too large for float32, and the largest float32 numbers; graphs with one node, without edges, with a node that has all
-edges, and with fewer nodes than ranks; one class, one training node, and no validation nodes. The cases cover every pair of
-these inputs and of the values of 15 settings (model, strategy, bit-width, coding, staleness, arithmetic, normalisation, task,
-and others).
+Trainings of three epochs get unusual inputs:
+
+- features of 1e30 and 1e-30, denormal numbers, zeros of both signs, equal rows, integers too large for float32, and the largest
+  float32 numbers;
+- graphs with one node, without edges, with a node that has all edges, and with fewer nodes than ranks;
+- one class, one training node, and no validation nodes.
+
+The cases cover every pair of these inputs and of the values of 15 settings (model, strategy, bit-width, coding, staleness,
+arithmetic, normalisation, task, and others). They must pass these checks:
 
 - With float32 messages and without stale rows, P ranks must have the losses and gradients of one process. The tolerance is
   2e-4 of the largest value (1e-9 in float64). If a change of the last bits of the inputs changes the results of one process

@@ -15,10 +15,10 @@ def _run(session: Session) -> Iterator[Case]:
 
 
 _ABOUT = """\
-The statements of SECURITY.md are put to the test. The source is searched for anything that executes what it reads. The cases
-make and read files that contain code, HDF5 files that point to other files, links in the place of temporary files, and
-folders that belong to other users. File names with blanks, quotes, commands, newlines and escape sequences are passed to
-every command and job script.
+This section tests the statements of SECURITY.md. The source is searched for code that executes its input. The cases make and
+read files that contain code, HDF5 files that point to other files, links in place of temporary files, and folders that belong
+to other users. File names with blanks, quotes, commands, newlines and escape sequences are passed to every command and job
+script.
 
 A case fails if code is executed, if a file elsewhere is read or written, if a file mode lets other users write, if an escape
 sequence is printed, or if the result differs from that with a plain name.

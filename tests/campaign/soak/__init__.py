@@ -83,7 +83,7 @@ def _judged(session: Session, group: str, job: jobs.Job) -> Iterator[Case]:
         session.add_fact(
             f"{group}: steepest slope of a rank's memory (of {steepest.level / 2**20:.0f} MiB), 95 %",
             f"{steepest.value:,.0f} ({low:,.0f} to {high:,.0f})",
-            "bytes an epoch",
+            "bytes per epoch",
         )
         session.add_fact(f"{group}: seconds", round(time.monotonic() - started))
 
@@ -94,17 +94,17 @@ Two kinds of jobs run for a long time:
 - 16 ranks on the machine's cores train 1,000 epochs with AdaQP's bit-widths and PipeQS' staleness, with an evaluation and a
   checkpoint every ten epochs. They do it twice. The second run replays the times that the first one observed (`--replay`),
   and losses, metrics, bit-widths, ages of rows and weights must be equal bit for bit.
-- Two ranks of one job load parts, build a model, train two epochs and drop everything, 200 times. The model is in turn one of
-  this package and a distributed one of PyG.
+- Two ranks of one job load parts, build a model, train two epochs and drop everything, 200 times. Rounds alternate between
+  a model of hpcgnn and a distributed model of PyG.
 
-Meanwhile every rank is observed from outside: its private memory, open files, threads, and files of shared memory. A library
-in front of MPI counts requests, communicators, datatypes, windows and groups, and the bytes that malloc has given out.
+Meanwhile another process observes every rank: its private memory, open files, threads, and files of shared memory. A library
+between hpcgnn and MPI counts requests, communicators, datatypes, windows and groups, and the bytes that malloc has given out.
 
-Memory passes if it does not grow: a line is fitted to a rank's memory after the first fifth of the samples, and either the 95
-% interval of its slope contains 0, or 1,000 epochs (or rounds) at this slope add less than 1 % of the rank's memory. (The
-short form of this section, with 200 epochs on 2 ranks, allows 8 %, because buffers are still being allocated.) Counts must
-not be higher in the last quarter than in the first. At the end no request may be active, and no file of shared memory and no
-temporary file may be left.
+A rank's memory must not grow: a line is fitted to it, without the first fifth of the samples. It passes if the 95 % interval of
+the slope contains 0, or if 1,000 epochs (or rounds) at this slope add less than 1 % of the rank's memory. (The short form of
+this section, with 200 epochs on 2 ranks, allows 8 %, because buffers are still being allocated.) Counts must not be higher in
+the last quarter than in the first. At the end no request may be active, and no file of shared memory and no temporary file may
+be left.
 """
 
 SECTION = Section(

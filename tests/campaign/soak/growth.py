@@ -36,7 +36,7 @@ class Slope:
         if low <= 0 or self.value * SCALE < share * self.level:
             return ""
         return (
-            f"grows by {self.value:,.0f} bytes an epoch (95 %: {low:,.0f} to {high:,.0f}), which is "
+            f"grows by {self.value:,.0f} bytes per epoch (95 %: {low:,.0f} to {high:,.0f}), which is "
             f"{self.value * SCALE / self.level:.1%} of {self.level / 2**20:,.0f} MiB in {SCALE} epochs"
         )
 
