@@ -239,11 +239,12 @@ def document(found: list[dict[str, Any]], machine: str) -> str:
     text = f"""\
 # The network model, compared with a simulator
 
-The [cost model](cost-model.md) predicts the duration of an exchange, in which every rank sends messages to other ranks at the
-same time, from a description of the nodes, links and switches of a cluster. This page compares its predictions with SimGrid, a
-flow-level network simulator, for {len(found)} exchanges of 16 to {max(one["ranks"] for one in found):,} ranks on a fat tree.
+In an exchange, every rank sends messages to other ranks at the same time. The [cost model](cost-model.md) predicts its duration
+from a description of the nodes, links and switches of a cluster. Read this page to judge these predictions: it compares them
+with SimGrid, a flow-level network simulator, for {len(found)} exchanges of 16 to {max(one["ranks"] for one in found):,} ranks
+on a fat tree.
 
-**Result:** the largest difference is {worst_of(found):.1%}; the limit is {LIMIT:.0%}.
+**Result:** the largest difference is {100 * worst_of(found):.1f} %. The limit for a difference is {100 * LIMIT:.0f} %.
 
 ## What is compared
 
@@ -251,32 +252,35 @@ Both programs compute the seconds until the last rank has sent and received all 
 
 | parameter | value |
 | --- | --- |
-| link between a node and its switch, and links above it | {LINK_BANDWIDTH / 1e9:g} GB/s each |
-| latency | {LINK_LATENCY_SECONDS * 1e6:g} us through one switch, and as much again through two more |
-| copies into and out of the memory of a rank | {MEMORY_BANDWIDTH / 1e9:g} GB/s in each direction |
-| routes | by receiver (d-mod-k) |
+| bandwidth of a link between a node and its switch, and of the links above | {LINK_BANDWIDTH / 1e9:g} GB/s each |
+| latency between nodes of one switch | {LINK_LATENCY_SECONDS * 1e6:g} us |
+| latency between nodes of different switches | {LINK_LATENCY_SECONDS * 2e6:g} us |
+| bandwidth of copies into and out of the memory of a rank | {MEMORY_BANDWIDTH / 1e9:g} GB/s in each direction |
+| routing | by receiver (d-mod-k) |
 | SimGrid's options | {options} |
 
-These options switch off SimGrid's corrections for TCP. Two differences remain: SimGrid gives a flow a share of a link that
-decreases with its latency, whereas the model gives all flows equal shares. Neither program counts the processor's work on
-messages: the model's parameters `message_seconds` and `peer_seconds` come from measurements and are not checked here.
+These options switch off SimGrid's corrections for TCP. One difference remains: SimGrid gives flows with a higher latency a
+smaller share of a link, whereas the model gives all flows equal shares. Neither program counts the processor's work on messages:
+the model's parameters `message_seconds` and `peer_seconds` come from measurements, and this page does not check them.
 
-The patterns of messages:
+There are three patterns of messages:
 
 - `uniform`: each rank sends the same number of bytes to every other rank.
-- `skewed`: each rank sends to some ranks, drawn at random such that a few of them receive much more; the sizes have a Pareto
+- `skewed`: each rank sends to some random ranks, and a few ranks receive much more than others; the sizes have a Pareto
   distribution.
-- `plan`: the rows of the hybrid plan of an R-MAT graph of 8,192 nodes, in as many blocks as there are ranks, scaled to the mean
-  size.
+- `plan`: ranks send the rows of the [hybrid plan](explanation/algebra.md#hybrid) of an R-MAT graph of 8,192 nodes, of which
+  each rank owns one block; sizes are scaled to the mean size.
 
 If an exchange has more than {MOST_MESSAGES:,} messages, the model does not follow them one by one, but groups the messages
-between the same two nodes by size. The column "difference, grouped" shows the difference if it does so in that line.
+between the same two nodes by size. The column "difference, grouped" shows the difference if the model groups the messages of
+that line. A difference of -10 % means that the model predicts 10 % less time than SimGrid. The column "nodes : uplinks" is the
+number of nodes of a switch for each of its uplinks.
 
 ## Results
 
 """
     made = (
-        f"Made by `tools/check_network_model.py` on {machine}, which also did other work: run times are only rough. The"
+        f"Made by `tools/check_network_model.py` on {machine}, which also did other work, so run times are rough. The"
         " figures are in `network-model.json`."
     )
     return "\n".join([text.rstrip(), "", *table, "", made, ""])
