@@ -6,6 +6,7 @@ list of the reports in `docs/studies`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,15 +54,17 @@ def studies(folder: Path) -> str:
     lines = [
         "# Studies",
         "",
-        "`hpcgnn study run NAME --out DIR` runs a study again.",
+        "A study is a set of runs that a specification describes; `hpcgnn study run NAME --out DIR` runs it again. Where fewer",
+        "runs have finished than the specification describes, the report covers those that have.",
         "",
-        "| study | about |",
-        "| --- | --- |",
+        "| study | about | runs |",
+        "| --- | --- | --- |",
     ]
     for report in sorted(folder.glob("*/report.md")):
-        about = next((line for line in report.read_text().splitlines() if line.startswith("- About: ")), "")
-        sentence = about.removeprefix("- About: ").partition(": ")[0].partition(". ")[0].rstrip(".")
-        lines.append(f"| [{report.parent.name}]({report.parent.name}/report.md) | {_in_a_cell(sentence)} |")
+        head = dict(re.findall(r"^- (About|Runs): (.*)$", report.read_text(), re.MULTILINE))
+        sentence = head.get("About", "").partition(": ")[0].partition(". ")[0].rstrip(".")
+        runs = head.get("Runs", "").removesuffix(" have finished")
+        lines.append(f"| [{report.parent.name}]({report.parent.name}/report.md) | {_in_a_cell(sentence)} | {runs} |")
     return "\n".join([*lines, ""])
 
 
