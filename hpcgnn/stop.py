@@ -3,18 +3,34 @@ SIGTERM interrupt at once."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from types import FrameType
-from typing import NoReturn
+import time
+from collections.abc import Callable
+from typing import Any
+
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+# Launchers send SIGTERM several times. A repetition must not interrupt the cleaning up that the first one has begun.
+_REPETITION_SECONDS = 2.0
+_RETRY_SECONDS = 0.05
+
+
+def answer_interruptions(handler: Callable[..., object] | signal.Handlers) -> None:
+    """Handle Ctrl-C and SIGTERM by ``handler`` from now on, except a signal that is ignored."""
+    for number in _INTERRUPTIONS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class StopRequest:
     """Remembers the signals that have come.
 
     The handler of SIGUSR1 stays installed, because the signal may come at any moment, also after the last epoch. Ctrl-C and
-    SIGTERM, which launchers send, raise KeyboardInterrupt. C code between the handler and the caller may turn that into an
-    error of another kind (ctypes does), so a caller looks at ``interrupted`` to tell an interruption from another error.
+    SIGTERM, which launchers send, raise KeyboardInterrupt; repetitions within two seconds are ignored. C code between the
+    handler and the caller may turn the exception into an error of another kind (ctypes does), so a caller looks at
+    ``interrupted`` to tell an interruption from another error.
 
     Attributes:
         requested: SIGUSR1 has come.
@@ -26,6 +42,7 @@ class StopRequest:
         self.requested = False
         self.interrupted = False
         self.advice = ""
+        self._last = 0.0
 
     def listen(self) -> StopRequest:
         """Handle SIGUSR1 from now on. Python allows this in the main thread only; in another one nothing happens."""
@@ -35,6 +52,7 @@ class StopRequest:
 
     def listen_to_interruptions(self) -> StopRequest:
         """Handle Ctrl-C and SIGTERM, too. Only commands call this; a library leaves these signals to its caller."""
+        sys.unraisablehook = self._interrupt_later
         signal.signal(signal.SIGTERM, self._interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores SIGINT for commands with &
             signal.signal(signal.SIGINT, self._interrupt)
@@ -48,7 +66,20 @@ class StopRequest:
     def _remember(self, *_: object) -> None:
         self.requested = True
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> NoReturn:
+    def _interrupt(self, *_: object) -> None:
+        now = time.monotonic()
+        if self.interrupted and now - self._last < _REPETITION_SECONDS:
+            return
+        self._last = now
         self.interrupted = True
-        signal.default_int_handler(number, frame)
-        raise AssertionError("the handler raises KeyboardInterrupt")
+        raise KeyboardInterrupt
+
+    def _interrupt_later(self, lost: Any) -> None:
+        """Try again if Python had to drop the exception because a finaliser or a callback was running."""
+        if lost.exc_type is not KeyboardInterrupt or not self.interrupted:
+            sys.__unraisablehook__(lost)
+            return
+        self._last -= _REPETITION_SECONDS
+        again = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()

@@ -17,7 +17,7 @@ from hpcgnn import caches, version
 from hpcgnn.comm import job
 from hpcgnn.errors import HpcgnnError, StalledError, printable, told
 from hpcgnn.lazy import importing
-from hpcgnn.stop import StopRequest
+from hpcgnn.stop import StopRequest, answer_interruptions
 
 _COMMANDS = {
     "info": "Show versions, the MPI library, kernels, partitioners and threads of this installation.",
@@ -96,15 +96,24 @@ def main() -> None:
     # Listen before anything else, because an early SIGUSR1 would kill the rank; launchers stop ranks with SIGTERM.
     stop = StopRequest().listen().listen_to_interruptions()
     try:
+        code = _run(stop)
+        answer_interruptions(lambda *_: os._exit(_INTERRUPTED))  # Python's exit prints exceptions, and goes on
+    except KeyboardInterrupt:
+        _leave_interrupted(stop.advice)
+    sys.exit(code)
+
+
+def _run(stop: StopRequest) -> int:
+    """Run the command and return its exit code. After an error, this function does not return."""
+    try:
         caches.check()
-        code = cli.main(standalone_mode=False, obj=stop)
+        return cli.main(standalone_mode=False, obj=stop)
     except Exception as error:  # click makes an Abort of KeyboardInterrupt
         if stop.interrupted or isinstance(error, click.exceptions.Abort):
             _leave_interrupted(stop.advice)
         _leave_after(error)
     finally:
         stop.ignore()
-    sys.exit(code)
 
 
 def _leave_after(error: Exception) -> NoReturn:
@@ -147,14 +156,14 @@ def _say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _die_quietly_on_sigterm() -> None:
-    """Let the launcher's SIGTERM end a rank that is exiting, without another message."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _die_quietly_on_signals() -> None:
+    """Let the launcher's SIGTERM, or Ctrl-C, end a rank that is exiting, without another message."""
+    answer_interruptions(signal.SIG_DFL)
 
 
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
     """Exit after a mistake in the command line. Every rank finds it, and one of them prints it."""
-    _die_quietly_on_sigterm()
+    _die_quietly_on_signals()
     if job.launcher_rank() == 0:
         usage = io.StringIO()
         error.show(usage)
@@ -165,7 +174,7 @@ def _leave_before_mpi(error: click.ClickException) -> NoReturn:
 
 
 def _leave_with(error: HpcgnnError) -> NoReturn:
-    _die_quietly_on_sigterm()
+    _die_quietly_on_signals()
     rank = job.launcher_rank()
     if error.agreed:
         if rank == 0:
@@ -180,7 +189,8 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
 
 
 def _leave_interrupted(advice: str) -> NoReturn:
-    """Exit at once, without MPI_Finalize, which the other ranks may never reach."""
+    """Exit at once, without MPI_Finalize, which the other ranks may never reach. Launchers may repeat the signal meanwhile."""
+    answer_interruptions(signal.SIG_IGN)
     if job.launcher_rank() == 0:
         _say(f"stopped by a signal{': ' if advice else ''}{advice}")
     else:

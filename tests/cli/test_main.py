@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rank_pool import ranks_of
+
+from hpcgnn.launch import mpiexec
 
 
 def test_an_error_is_one_write(tmp_path: Path) -> None:
@@ -28,10 +34,56 @@ def test_an_error_is_one_write(tmp_path: Path) -> None:
     assert str(tmp_path) in sentence
 
 
-def test_an_interruption_is_told_from_the_error_that_c_code_makes_of_it() -> None:
-    program = Path(__file__).parents[1] / "ranks" / "interrupted.py"
-    job = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
-    assert (job.returncode, job.stderr) == (130, "hpcgnn: stopped by a signal: go on with --resume\n")
+INTERRUPTED = Path(__file__).parents[1] / "ranks" / "interrupted.py"
+SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
+
+
+def run_interrupted(place: str, rank: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
+    command = [sys.executable, INTERRUPTED, place]
+    return subprocess.run(
+        command, env=environment | {"SLURM_PROCID": str(rank)}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("place", ["in_conversion_of_ctypes", "in_finaliser", "while_cleaning_up", "again_and_again"])
+def test_an_interruption_ends_in_a_sentence_wherever_it_arrives(place: str) -> None:
+    job = run_interrupted(place)
+    assert (job.returncode, job.stderr) == (130, SENTENCE)
+    assert job.stdout == ("cleaned up\n" if place == "while_cleaning_up" else "")
+
+
+def test_an_interruption_after_the_command_is_silent() -> None:
+    job = run_interrupted("at_exit")
+    assert (job.returncode, job.stderr) == (130, "")
+
+
+def test_a_rank_that_leaves_the_sentence_to_another_is_silent_if_the_signal_is_repeated() -> None:
+    job = run_interrupted("again_and_again", rank=1)
+    assert (job.returncode, job.stderr) == (130, "")
+
+
+@pytest.mark.mpi
+@pytest.mark.launches
+def test_ranks_that_wait_end_in_one_sentence_if_the_signal_is_repeated() -> None:
+    command = [*mpiexec.command(2, 1), sys.executable, INTERRUPTED, "in_wait"]
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert [job.stdout.readline() for _ in range(2)] == ["waiting\n"] * 2
+        ranks = ranks_of(job.pid)
+        assert set(ranks) == {0, 1}
+        for _ in range(5):
+            for process in ranks.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+            time.sleep(0.05)
+        errors = job.communicate(timeout=60)[1]
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 130
+    assert errors.count(SENTENCE) == 1
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
