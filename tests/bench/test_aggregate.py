@@ -137,12 +137,12 @@ def test_targets_are_about_every_way_of_a_library():
     kernel |= {"ours@1": {"seconds": 0.019}, "ceiling.gather@1": {"seconds": 0.018}}
     kernel |= {"pyg.layer": {"missing": "no module"}}
     assert answered(kernel) == {
-        "DGL's libxsmm kernel over ours": ["yes"],
-        "torch.sparse.mm over ours": ["yes", "no"],
-        "the row-gather ceiling over ours": ["yes"],
-        "ours by numba over ours by native kernels": ["yes"],
-        "thread scaling over that of the row-gather ceiling": ["yes"],
-        "float32 over features stored in 8 bits, beyond the caches": ["yes"],
+        "DGL's libxsmm kernel relative to hpcgnn": ["yes"],
+        "torch.sparse.mm relative to hpcgnn": ["yes", "no"],
+        "gathering the same rows relative to hpcgnn": ["yes"],
+        "numba kernels relative to native kernels": ["yes"],
+        "thread scaling relative to that of gathering rows": ["yes"],
+        "float32 relative to features stored in 8 bits, beyond the caches": ["yes"],
     }, "PyG's is not measured"
 
 
@@ -162,7 +162,7 @@ def test_each_target_of_aggregation_has_its_bound(scale, reached):
 
 def test_no_target_is_about_8_bits_where_caches_hold_the_rows():
     kernel = timings(ours=1, ours_int8=1)
-    assert list(answered(kernel)) == ["float32 over features stored in 8 bits, beyond the caches"]
+    assert list(answered(kernel)) == ["float32 relative to features stored in 8 bits, beyond the caches"]
     assert answered(kernel, beyond_caches=False) == {}
 
 
@@ -241,12 +241,12 @@ def test_quantization_beside_a_copy():
     for share, reached in ((0.6, "yes"), (0.59, "no")):
         shares = {"encode 2": share, "decode 2": share, "encode 8": 0.1, "aggregate 2": 0.1}
         told = [{"axes": {"step": step}, "figures": {"share_of_copy": value}} for step, value in shares.items()]
-        assert answers("kernels", {"lines": told}) == {"codecs of 2 bits beside a copy": [reached] * 2}
+        assert answers("kernels", {"lines": told}) == {"bandwidth of 2-bit codecs relative to a copy": [reached] * 2}
 
 
 @pytest.mark.parametrize("found", [[2.0, 1.0], [float("nan"), 1.0]])
 def test_a_contender_that_computes_something_else_is_refused(found):
     entry = Entry("other", "other", Place(studies.aggregation(Path(), 1), 1, warm=True))
     compare(entry, 1e-4, [1.0, 1.0], [1.0, 1.0])
-    with pytest.raises(HpcgnnError, match="other computes something else"):
+    with pytest.raises(HpcgnnError, match="other and hpcgnn compute different results"):
         compare(entry, 1e-4, found, [1.0, 1.0])

@@ -81,7 +81,7 @@ def test_aggregation(ran, tmp_path):
     assert "compiled" not in axis(record, "contender"), "the stand-in cannot, and the others are measured"
     found = targets.verdicts(finished_groups(tmp_path / "gpu"), targets.read(targets.default_path(study)))
     reached = [verdict.target for verdict in found if verdict.reached != targets.NOT_MEASURED]
-    assert {"PyG's scatter over ours", "the row-gather ceiling over ours"} <= set(reached)
+    assert {"PyG's scatter relative to hpcgnn", "gathering the same rows relative to hpcgnn"} <= set(reached)
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_each_target_of_epochs_has_its_bound(scale, reached):
         )
     found = answers("gpu-training", *told)
     assert {target: len(each) for target, each in found.items()} == {
-        "PyG's epoch over ours": 3,
-        "peak memory of ours over PyG's": 1,
-        "our epoch in float32 over that with --compute int8": 2,
+        "PyG's epoch relative to hpcgnn's": 3,
+        "peak memory relative to PyG's": 1,
+        "an epoch in float32 relative to one with --compute int8": 2,
     }
     assert {each for every in found.values() for each in every} == {reached}

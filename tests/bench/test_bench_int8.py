@@ -101,7 +101,7 @@ def test_one_wrong_result_of_three_is_refused():
     expected = fingerprint(right)
     assert len(expected) == 6
     compare(entry, 1e-4, expected, expected)
-    with pytest.raises(HpcgnnError, match="ours computes something else"):
+    with pytest.raises(HpcgnnError, match="ours and hpcgnn compute different results"):
         compare(entry, 1e-4, fingerprint((right[0], right[1], right[2].flip(0))), expected)
 
 
@@ -144,9 +144,9 @@ def answered(seconds: dict[str, float], share: float | None, rows: int = 32768, 
     return answers("products", {"lines": gemm._lines(shape, found)})
 
 
-LARGE = "large products in float32 over 8-bit integers, with instructions for dot products"
-PEAK = "large products of 8-bit integers beside the peak, with instructions for dot products"
-WITHOUT = "without them: a layer in float32 over what --compute int8 takes"
+LARGE = "large products in float32 relative to 8-bit integers, on CPUs with dot-product instructions"
+PEAK = "large products of 8-bit integers relative to the peak, on CPUs with dot-product instructions"
+WITHOUT = "on CPUs without them: a layer in float32 relative to --compute int8"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_what_is_required_at_edges_and_of_aggregation(times, has_dot_products, r
 
     graph = about | {"kernel": {"forward": seconds, "backward": seconds}, "dot_products": has_dot_products}
     found = answers("kernels", {"lines": report.lines_of(graph)})
-    del found["float32 over features stored in 8 bits, beyond the caches"]
+    del found["float32 relative to features stored in 8 bits, beyond the caches"]
     assert [*found.values()] == [[each] * 2 for each in reached]
     del seconds["ours.int8.counted"]
     assert len(answers("kernels", {"lines": report.lines_of(graph)})) == 1, "it is for those who ask for it"
@@ -259,7 +259,7 @@ def test_each_arithmetic_has_the_ceiling_of_its_instructions(monkeypatch, has_do
 
 def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: None)
-    with pytest.raises(HpcgnnError, match="no native kernels"):
+    with pytest.raises(HpcgnnError, match="needs the native kernels"):
         ceilings.multiply_call("int8", 1000)
 
 
@@ -305,7 +305,10 @@ def test_the_command_for_edges_shows_a_table():
         (["gemm", "--shape", "8x0x8"], "is not a shape"),
         (["gemm", "--dtype", "int4"], "'int4' is not one of"),
         (["sddmm", "--graph", "rmat:scale=5", "--width", "10", "--heads", "3"], "3 heads do not divide the 10 columns"),
-        (["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"], "--width was given 2 times for 1 graphs"),
+        (
+            ["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"],
+            "--width was given 2 times for 1 graphs",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, said):

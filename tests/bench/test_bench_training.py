@@ -104,7 +104,10 @@ def test_what_is_required_of_exchanges_and_of_the_breakdown(share, cost, reached
     ]  # fmt: skip
     told.append({"axes": {"part": "with the breakdown"}, "figures": {"seconds": 1.0, "overhead_share": cost}})
     found = answers("exchange", {"lines": told})
-    assert found == {"hidden of what can be hidden": [reached] * 2, "what the time breakdown costs": [reached]}
+    assert found == {
+        "share of the hideable time that is hidden": [reached] * 2,
+        "overhead of the time breakdown": [reached],
+    }
 
 
 @pytest.mark.parametrize(("auto", "reached"), [(1.05, "yes"), (1.06, "no")])
@@ -114,4 +117,4 @@ def test_what_is_required_of_auto(auto, reached):
     runs = specification.read(catalogue.find("compute")).runs
     told = [{"epoch_seconds_median": auto if run.configuration["compute"] == "auto" else 1.0} for run in runs]
     found = answers("compute", *told)
-    assert found == {"auto beside float32": [reached] * 12, "auto beside bfloat16": [reached] * 6}
+    assert found == {"auto relative to float32": [reached] * 12, "auto relative to bfloat16": [reached] * 6}

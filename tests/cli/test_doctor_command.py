@@ -224,7 +224,11 @@ def test_kernels_that_are_slower_than_they_could_be_are_found() -> None:
     other = fact | {"isa": "avx2", "isas": ["scalar", "avx2"]}
     assert software.judge_kernels([fact, fact], job([0, 0])).state == OK
     is_worth(software.judge_kernels([fact, other], job([0, 1])), "rank 1", "avx2", "rank 0 with avx512")
-    is_worth(software.judge_kernels([fact | {"asked": "avx2", "isa": "avx2"}], job([0])), "HPCGNN_ISA=avx2", "unset HPCGNN_ISA")
+    is_worth(
+        software.judge_kernels([fact | {"asked": "avx2", "isa": "avx2"}], job([0])),
+        "HPCGNN_ISA=avx2",
+        "unset HPCGNN_ISA",
+    )
     is_worth(
         software.judge_kernels([fact | {"missing": "no compiler", "isa": "", "isas": []}], job([0])), "no compiler"
     )
@@ -241,7 +245,9 @@ def test_gpus_that_are_shared_idle_or_unusable_are_found() -> None:
     assert software.judge_gpus([gpus("a", "b")] * 2, job([0, 0])).state == OK
     assert software.judge_gpus([gpus("a"), gpus("b")], job([0, 0])).state == OK
     assert software.judge_gpus([gpus("a"), gpus("a")], job([0, 0], by_doctor=True)).state == OK
-    is_worth(software.judge_gpus([gpus("a"), gpus("a")], job([0, 0])), "ranks 0 and 1 have only 1 GPU", "--ranks-per-gpu 2")
+    is_worth(
+        software.judge_gpus([gpus("a"), gpus("a")], job([0, 0])), "ranks 0 and 1 have only 1 GPU", "--ranks-per-gpu 2"
+    )
     is_worth(software.judge_gpus([gpus("a", "b", "c")] * 2, job([0, 0])), "leave 1 of the 3 GPUs")
     is_worth(software.judge_gpus([gpus("a", to_mpi=False), gpus("b")], job([0, 0])), "GPU-aware")
     is_worth(software.judge_gpus([gpus(problem="torch was built for CPUs")], job([0])), "built for CPUs")

@@ -229,7 +229,8 @@ def test_runs_that_the_equations_do_not_know_are_told(study):
 
 
 @pytest.mark.parametrize(
-    ("configuration", "said"), [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "restricted to the instruction set avx2")]
+    ("configuration", "said"),
+    [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "restricted to the instruction set avx2")],
 )
 def test_trainings_of_others_are_none_of_ours(study, configuration, said):
     (own, *_) = records.read(study)

@@ -134,7 +134,10 @@ def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
         ('kind = "train"\n[axes]\ngraph = "digits"\nbench = "gemm"\n', "line 5: the axis bench needs kind"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nranks = 2\n', "trains in one process"),
         ('kind = "train"\n[axes]\ngraph = "digits"\nisa = "avx3"\n', "line 5: isa must be one of native, avx2"),
-        ('kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nbits = "2"\n', "line 6: .* does not support bits = '2'"),
+        (
+            'kind = "train"\n[axes]\ngraph = "digits"\nframework = "pyg"\nbits = "2"\n',
+            "line 6: .* does not support bits = '2'",
+        ),
         ('kind = "prepare"\n[axes]\ngraph = "digits"\nisa = "avx2"\n', "line 5: isa has no effect"),
         ('kind = "bench"\n[axes]\nbench = " "\n', "needs the axis bench"),
         (

@@ -129,7 +129,7 @@ def test_named_graphs_have_options(tmp_path: Path) -> None:
         ("epochs = 3", 'epochs = 3\n[[configurations]]\nbits = "2"\n[[configurations]]\nbit = 2', 14, "there is no axis"),
         ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "rank"\nfigures = []', 11, "no configuration has the axis rank"),
         ("epochs = 3", 'epochs = 3\n[[report.tables]]\nrows = "ranks"\nfigures = "speed"', 11, "there is no figure speed"),
-        ("epochs = 3", "epochs = 3\n[report]\ntables = 2.5", 12, "report.tables must be a list of tables: begin each with [[report.tables]]"),
+        ("epochs = 3", "epochs = 3\n[report]\ntables = 2.5", 12, "must be a list of tables: begin each with [[report.tables]]"),
         ("epochs = 3", "epochs = 3\n[report]\nfigures = {}", 12, "report.figures must be a list of tables"),
         ("epochs = 3", 'epochs = 3\n[graphs.a]\nsource = "digits"\nsplits = "x"', 13, "graphs have no option splits"),
     ],
