@@ -338,3 +338,39 @@ def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
     assert job.field("Restarts") == "1"
     assert read_summary(settings)["finished"] is True
     assert read_epochs(settings) == list(range(epochs)), "each epoch ran once"
+
+
+@pytest.mark.slurm
+def test_slurm_job_goes_on_after_a_preemption_with_a_grace_period(
+    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+) -> None:
+    epochs = 500
+    settings["TRAIN_FLAGS"] = f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"
+    job = Job(slurm, settings, tmp_path)
+    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    job.command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
+    assert "a preemption has stopped the ranks" in job.log
+    assert job.log.count("hpcgnn: stopped by a signal") == 1
+    assert "Traceback" not in job.log
+    done = len(read_epochs(settings))
+    assert 0 < done < epochs
+
+    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
+    job.wait()
+    assert job.field("Restarts") == "1"
+    assert read_summary(settings)["finished"] is True
+    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
+
+
+@pytest.mark.slurm
+def test_slurm_job_keeps_the_exit_code_of_an_interruption_without_a_preemption(
+    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings["TRAIN_FLAGS"] = "--epochs 100000 --hidden 16 --quiet"
+    job = Job(slurm, settings, tmp_path)
+    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    job.command("scancel", "--signal=TERM", job.id)
+    job.wait_until(lambda: job.field("JobState") == "FAILED", "end of the job", may_fail=True)
+    assert job.field("ExitCode") == "130:0"
+    assert job.field("Restarts") == "0"

@@ -11,6 +11,8 @@ Needs root and Debian's slurm-wlm and munge (make deps-debian). Keeps keys, conf
 leaves the machine's own /etc/slurm and /etc/munge alone. Commands find this Slurm through
 SLURM_CONF=DIRECTORY/slurm.conf. Accounting is off: ask `scontrol show job`, not sacct.
 
+Jobs of the partition "urgent" preempt those of "main", which have a grace period of 20 seconds.
+
 GPUS: the node claims to have so many, with nothing behind them: ranks find them in their environment, as real ones.
 TEXT
 }
@@ -68,9 +70,12 @@ SchedulerParameters=sched_interval=2
 ReturnToService=2
 KillWait=10
 MinJobAge=3600
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 GresTypes=gpu
 NodeName=$node NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory Gres=gpu:$gpus State=UNKNOWN
-PartitionName=main Nodes=$node Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=$node Default=YES MaxTime=INFINITE State=UP GraceTime=20
+PartitionName=urgent Nodes=$node PriorityTier=2 MaxTime=INFINITE State=UP
 TEXT
 }
 
