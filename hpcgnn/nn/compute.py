@@ -199,7 +199,7 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
 
 def hardware(device: Device) -> str:
     """The name of the processor or of the GPU that multiplies."""
-    return processor() if device.where.type == "cpu" else torch.cuda.get_device_name(device.where)
+    return processor() if device.where.type == "cpu" else device.name
 
 
 def _on_all(world: World, answer: bool) -> bool:
