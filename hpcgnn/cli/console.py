@@ -130,6 +130,15 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
     stdout().print(shown)
 
 
+def numbers(table: Table) -> None:
+    """Print a table of numbers on stdout. In a narrow terminal the headings have several lines, and the numbers stay whole."""
+    out = stdout()
+    if out.measure(table).maximum > out.width:
+        for column in table.columns:
+            column.header = str(column.header).replace(" ", "\n")
+    out.print(table)
+
+
 def line(text: str) -> None:
     """Print a result in one line on stdout; control characters in names are printed as escapes."""
     print(printable(text, keep="\n"))

@@ -53,6 +53,19 @@ class _LazyGroup(click.Group):
         with importing():
             return getattr(importlib.import_module(f"hpcgnn.cli.{cmd_name}"), cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            similar = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            raise click.UsageError(
+                " ".join([error.message, *(f"Did you mean {name}?" for name in similar)]), ctx
+            ) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))

@@ -131,7 +131,7 @@ def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None)
         shown.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    console.stdout().print(shown)
+    console.numbers(shown)
     if "ranks_per_node" in report:
         _show_nodes(report)
     for strategy, rows in pairs.items():
@@ -150,7 +150,7 @@ def _show_nodes(report: dict[str, Any]) -> None:
         shown.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    console.stdout().print(shown)
+    console.numbers(shown)
 
 
 def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | None) -> None:
@@ -162,4 +162,4 @@ def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | 
     for k in order:
         values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], rows.rows[k] * bytes_per_row)
         shown.add_row(*(f"{int(value):,}" for value in values))
-    console.stdout().print(shown)
+    console.numbers(shown)

@@ -67,9 +67,9 @@ class Run:
         return int(told) if told else self.ranks.ranks if self.ranks else None
 
     def best(self) -> dict[str, Any] | None:
-        """The record with the best validation metric; None if none was measured."""
+        """The record with the best validation metric, of equal ones the last, as in training; None if none was measured."""
         measured = [record for record in self.records if is_number(record.get("val_metric"))]
-        return max(measured, key=lambda record: record["val_metric"]) if measured else None
+        return max(reversed(measured), key=lambda record: record["val_metric"]) if measured else None
 
     def changed_settings(self) -> list[tuple[str, str, str]]:
         """The settings that differ from their defaults, as (name, value, default)."""

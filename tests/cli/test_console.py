@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.table import Table
 
 from hpcgnn.cli import console
 from hpcgnn.launch import mpiexec
@@ -61,6 +62,16 @@ def test_numbers_in_a_file_are_not_cut_unless_a_width_is_given(columns, whole):
     environment |= {} if columns is None else {"COLUMNS": columns}
     output = subprocess.run([sys.executable, "-c", TABLE], env=environment, stdout=subprocess.PIPE, check=True).stdout
     assert output.decode().count("1,234,567") == whole
+
+
+def test_headings_break_before_numbers_are_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    table = Table(box=None)
+    for name in ("rows that are sent", "rows that are received"):
+        table.add_column(name, justify="right")
+    table.add_row("1,234,567,890", "9,876,543,210")
+    console.numbers(table)
+    assert capsys.readouterr().out.split()[-2:] == ["1,234,567,890", "9,876,543,210"]
 
 
 def test_names_give_no_orders_to_a_terminal(capsys):

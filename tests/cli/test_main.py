@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rank_pool import ranks_of
 
+from hpcgnn.cli.main import cli
 from hpcgnn.launch import mpiexec
 
 
@@ -84,6 +86,13 @@ def test_ranks_that_wait_end_in_one_sentence_if_the_signal_is_repeated() -> None
     assert job.returncode == 130
     assert errors.count(SENTENCE) == 1
     assert "Traceback" not in errors
+
+
+def test_a_mistyped_command_has_a_suggestion() -> None:
+    result = CliRunner().invoke(cli, ["trian"])
+    assert result.exit_code == 2
+    assert "No such command 'trian'. Did you mean train?" in result.stderr
+    assert "Did you mean" not in CliRunner().invoke(cli, ["zzz"]).stderr
 
 
 @pytest.mark.parametrize(

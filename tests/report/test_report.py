@@ -78,6 +78,14 @@ class TestRun:
         for value in ("51.00 % in epoch 11", "77.0 MiB", "Rank 3 works longest", "finished after 12 of 12 epochs"):
             assert value in shown
 
+    def test_of_equally_good_epochs_the_last_is_the_best_as_in_training(self, tmp_path):
+        """best.pt has its weights, and summary.json its test metric."""
+        folder = made_up.run_folder(tmp_path / "run")
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        records = [record | {"val_metric": min(record["val_metric"], records[5]["val_metric"])} for record in records]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        assert "in epoch 11" in dict(tables(run_page(folder))["In short"])["best validation accuracy"]
+
     def test_nothing_comes_from_elsewhere(self, tmp_path):
         page = as_html(run_page(made_up.run_folder(tmp_path / "run")))
         found = Reader(page)
