@@ -96,7 +96,7 @@ def settings() -> Iterator[str]:
             "",
             f"## {title}",
             "",
-            "| setting | type and range | default | used by | |",
+            "| setting | type and range | default | used by | meaning |",
             "| --- | --- | --- | --- | --- |",
         )
         yield from (_row(name, each) for name, each in named.items() if each.part == part)
