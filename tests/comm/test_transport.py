@@ -50,7 +50,7 @@ class TestDevices:
         for found in ranks.run(transports.comes_wrong):
             assert found["stages"]
             assert found["right"]
-            assert "does not move memory of standin:0 as it says" in found["said"]
+            assert "does not move memory of standin:0 correctly" in found["said"]
 
 
 def test_shares_of_segments_are_all_rows_once():
