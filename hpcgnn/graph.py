@@ -363,7 +363,8 @@ def load(
             ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
             raise HpcgnnError(
                 f"{path} has {parts.num_parts} parts, but this job has {ranks}: start it with "
-                f"`mpirun -n {parts.num_parts}`, or run `hpcgnn partition ... --parts {world.size}`"
+                f"`hpcgnn launch -n {parts.num_parts} -- COMMAND` or `mpirun -n {parts.num_parts} COMMAND`, or run "
+                f"`hpcgnn partition ... --parts {world.size}`"
             )
         offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
         if not matches:  # no rank reads a whole part, so each rank verifies the checksums of some parts
