@@ -69,7 +69,9 @@ def parse_spec(text: str) -> Spec:
         name, query = _name_and_query(kind, rest)
         separator = "&"
         if not name:
-            raise HpcgnnError(f"{text!r} is not a source: write KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits")
+            raise HpcgnnError(
+                f"{text!r} is not a source: write KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits"
+            )
     options = {}
     for item in filter(None, query.split(separator)):
         key, equals, value = item.partition("=")
