@@ -212,9 +212,9 @@ def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, .
     with reading(path, "its format"):
         found = file.attrs.get("format")
     if not isinstance(found, str):
-        raise HpcgnnError(f"{path} is HDF5, but not a {kind} file")
+        raise HpcgnnError(f"{path} is HDF5, but not an {kind} file")
     if found != kind:
-        raise HpcgnnError(f"{path} is a {found} file, but {_MADE_BY.get(kind, kind)} is needed")
+        raise HpcgnnError(f"{path} is an {found} file, but {_MADE_BY.get(kind, kind)} is needed")
     version = attribute(file, "version", int)
     if version not in versions:
         readable = " and ".join(map(str, versions))

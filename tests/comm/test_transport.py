@@ -44,7 +44,7 @@ class TestDevices:
     def test_a_library_that_takes_none_is_refused_where_it_must(self, ranks):
         said = ranks.run(transports.refused)
         assert said == said[:1] * len(said)
-        assert said[0].startswith("--gpu-mpi on needs an MPI library that takes memory of standin:0, and ")
+        assert said[0].startswith("--gpu-mpi on needs an MPI library that takes memory of standin:0, but ")
 
     def test_what_a_library_says_is_proved(self, ranks):
         for found in ranks.run(transports.comes_wrong):

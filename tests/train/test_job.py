@@ -256,7 +256,7 @@ main()
 BAD_FILES = {
     "missing": "does not exist",
     "truncated": "truncated",
-    "foreign": "no hpcgnn-parts file",
+    "foreign": "HDF5, but not an hpcgnn-parts file",
     "version": "version 99",
     "nan": "NaN",
     "no-train": "no training nodes",
