@@ -39,7 +39,7 @@ from hpcgnn.stop import StopRequest
 class BlendSettings:
     """The settings of the toy model."""
 
-    blend: float = setting(0.25, "share of the neighbours in each layer.", least=0, most=1)
+    blend: float = setting(0.25, "Share of the neighbours in each layer.", least=0, most=1)
 
 
 @register("toy")
@@ -65,7 +65,7 @@ class Toy(GraphModel):
 
 @dataclass(frozen=True)
 class FewSettings:
-    few_bits: int = setting(4, "bits in every other epoch.", choices=(2, 4))
+    few_bits: int = setting(4, "Bit-width in every other epoch.", choices=(2, 4))
 
 
 @BITS_POLICIES.register("alternating")
@@ -85,7 +85,7 @@ class Alternating(BitsPolicy):
 
 @dataclass(frozen=True)
 class FreshSettings:
-    fresh_every: int = setting(3, "epochs from one fresh one to the next.", least=1)
+    fresh_every: int = setting(3, "Number of epochs from one fresh epoch to the next.", least=1)
 
 
 @STALENESS_POLICIES.register("now-and-then")

@@ -39,12 +39,13 @@ def test_the_run_folder_and_the_help_have_their_settings(found):
     assert toys.items() <= found["config"].items()
     assert "teleport" not in found["config"]
     for told in (
-        "toy: share of the neighbours",
+        "Share of the neighbours in each layer. Models: toy. [default: 0.25",
         "toy: dense layers that mix in",
         "alternating: has 8 and fewer by turns",
+        "Bit-width in every other epoch. Used by --bits alternating.",
+        "Number of epochs from one fresh epoch to the next. Used by --staleness now-and-then. [default: 3; x>=1]",
     ):
         assert told in found["help"]
-    assert "now-and-then: epochs from one fresh one to the next. [default: 3; x>=1]" in found["help"]
 
 
 def test_others_refuse_their_settings(found):
