@@ -313,6 +313,17 @@ def test_slurm_job_with_gpus_says_that_there_is_none(
     assert_says_that_there_is_no_gpu(job.log)
 
 
+def assert_finishes_after_one_requeue(job: Job, settings: dict[str, str], epochs: int) -> None:
+    """Start a requeued job again, which resumes, and wait until it has trained all epochs, each of them once."""
+    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
+    # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
+    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
+    job.wait()
+    assert job.field("Restarts") == "1"
+    assert read_summary(settings)["finished"] is True
+    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
+
+
 @pytest.mark.slurm
 def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
     slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
@@ -331,13 +342,7 @@ def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
     assert 0 < len(done) < epochs
     assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
 
-    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
-    # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
-    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
-    job.wait()
-    assert job.field("Restarts") == "1"
-    assert read_summary(settings)["finished"] is True
-    assert read_epochs(settings) == list(range(epochs)), "each epoch ran once"
+    assert_finishes_after_one_requeue(job, settings, epochs)
 
 
 @pytest.mark.slurm
@@ -356,11 +361,7 @@ def test_slurm_job_goes_on_after_a_preemption_with_a_grace_period(
     done = len(read_epochs(settings))
     assert 0 < done < epochs
 
-    job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
-    job.wait()
-    assert job.field("Restarts") == "1"
-    assert read_summary(settings)["finished"] is True
-    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
+    assert_finishes_after_one_requeue(job, settings, epochs)
 
 
 @pytest.mark.slurm
