@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from hpcgnn.errors import WrongTypeError, WrongValueError, told
+from hpcgnn.errors import WrongTypeError, WrongValueError, quoted
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # the limits of Linux, in bytes
 
@@ -43,17 +43,17 @@ def check_given(**named: Any) -> None:
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise an error, which names the argument, unless ``value`` is one of ``choices``."""
     if not isinstance(value, str):
-        raise WrongTypeError(f"{name} must be one of {', '.join(choices)}, not {told(value)}")
+        raise WrongTypeError(f"{name} must be one of {', '.join(choices)}, not {quoted(value)}")
     if value not in choices:
-        raise WrongValueError(f"{name} must be one of {', '.join(choices)}, not {told(value)}")
+        raise WrongValueError(f"{name} must be one of {', '.join(choices)}, not {quoted(value)}")
 
 
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> None:
     """Raise an error, which names the argument, unless ``value`` is a whole number from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise WrongTypeError(f"{name} must be a whole number, not {told(value)}")
+        raise WrongTypeError(f"{name} must be a whole number, not {quoted(value)}")
     if not least <= int(value) <= most:
-        raise WrongValueError(f"{name} must be a whole number of at least {least}, and below 2^63, not {told(value)}")
+        raise WrongValueError(f"{name} must be a whole number of at least {least}, and below 2^63, not {quoted(value)}")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -103,7 +103,7 @@ def check_path(name: str, value: Any) -> None:
         or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/"))
     ):
         raise WrongValueError(
-            f"{name} must be a path that a file can have, not {told(path)}: it is too long, or has a zero byte"
+            f"{name} must be a path that a file can have, not {quoted(path)}: it is too long, or has a zero byte"
         )
 
 

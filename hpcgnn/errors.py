@@ -47,7 +47,7 @@ def printable(text: str, *, keep: str = "") -> str:
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
-def told(value: object) -> str:
+def quoted(value: object) -> str:
     """``repr(value)`` in one line, cut after 200 characters, for an error's sentence."""
     try:
         text = repr(value)

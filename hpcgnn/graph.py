@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_device, check_path, check_world
-from hpcgnn.comm import World, same_everywhere, together, whole_job
+from hpcgnn.comm import World, raise_on_all_ranks, same_everywhere, whole_job
 from hpcgnn.comm.device_names import HOST
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.data import plan_store
@@ -253,7 +253,7 @@ class LocalGraph:
         if not self.matches_parts:
             return None
         plan, fingerprint = None, 0
-        with together(self.world, f"read the plan in {self.path}"), PartsFile(self.path) as parts:
+        with raise_on_all_ranks(self.world, f"read the plan in {self.path}"), PartsFile(self.path) as parts:
             if parts.uuid == self.uuid and plan_store.is_stored(parts, strategy):
                 stored = StoredPlan(parts, strategy)
                 plan, fingerprint = stored.part(self.world.rank, edges=edges), stored.fingerprint
@@ -278,7 +278,7 @@ class LocalGraph:
         expected[plan.receive_from.peers] = np.stack((plan.receive_from.post, plan.receive_from.pre), axis=1)
         in_received = plan.receive.indices.size - int(plan.receive_from.pre.sum())  # an entry for a pre row is no edge
         edges = plan.local.indices.size + in_received + int(said[:, 2].sum())
-        with together(world, f"use the plan in {self.path}"):
+        with raise_on_all_ranks(world, f"use the plan in {self.path}"):
             if not np.array_equal(said[:, :2], expected):
                 sender = int(np.flatnonzero((said[:, :2] != expected).any(axis=1))[0])
                 raise damaged(
@@ -290,7 +290,7 @@ class LocalGraph:
     def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
         world = self.world
-        with together(world, "plan the messages"):
+        with raise_on_all_ranks(world, "plan the messages"):
             self.check_edges()
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)
@@ -324,7 +324,7 @@ class LocalGraph:
         assert self.edge_weight is not None
         row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(self.world.size))))
         asked, counts = self.world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
-        with together(self.world, f"use the plan in {self.path}"):
+        with raise_on_all_ranks(self.world, f"use the plan in {self.path}"):
             theirs = asked[(asked >= 0) & ((asked < self.indptr[0]) | (asked >= self.indptr[-1]))]
             if theirs.size:
                 raise damaged(self.path, f"its plan asks part {self.world.rank} for edge {theirs[0]} of another part")
@@ -357,7 +357,7 @@ def load(
     world, path = whole_job() if world is None else world, Path(path)
     check_device(device, may_be_name=True)
     chosen = choose_device(world, device) if isinstance(device, str) else device
-    with together(world, f"read {path}"), PartsFile(path) as parts:
+    with raise_on_all_ranks(world, f"read {path}"), PartsFile(path) as parts:
         matches = parts.num_parts == world.size
         if not matches and not any_ranks:
             ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"

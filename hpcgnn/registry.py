@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hpcgnn.errors import WrongTypeError, WrongValueError, told
+from hpcgnn.errors import WrongTypeError, WrongValueError, quoted
 
 T = TypeVar("T", bound=type)
 
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
     def _check(self, name: str) -> None:
         if not isinstance(name, str) or name not in self:
             kind = WrongValueError if isinstance(name, str) else WrongTypeError
-            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {told(name)}")
+            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {quoted(name)}")
 
     def summaries(self, but: str = "") -> str:
         """All names, except ``but``, each with its summary, for a command's help."""

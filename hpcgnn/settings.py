@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError, told
+from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError, quoted
 from hpcgnn.typed import MOST_FLOAT, MOST_INT, problem_of
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Checked:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 kinds = " or ".join(each.__name__ for each in (typing.get_args(kind) or (kind,)))
-                raise WrongTypeError(f"{name} must be a {kinds}, not {told(value)}")
+                raise WrongTypeError(f"{name} must be a {kinds}, not {quoted(value)}")
         for each in settings_of(type(self)):
             check_value(each, getattr(self, each.attribute))
 
@@ -147,7 +147,7 @@ def check_value(setting: Setting, value: Any, where: str = "") -> None:
     wanted, is_type = _problem(setting, value)
     if wanted:
         name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
-        sentence = f"{name} must be {wanted}, not {told(value)}"
+        sentence = f"{name} must be {wanted}, not {quoted(value)}"
         if where:
             raise HpcgnnError(f"{where}: {sentence}")
         raise (WrongTypeError if is_type else WrongValueError)(sentence)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn import whole_file
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.data import h5
 
@@ -20,11 +20,11 @@ def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[s
     """
     with contextlib.ExitStack() as stack:
         name = ""
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
                 name = str(stack.enter_context(whole_file.replacing(path, force=force, inputs=inputs)))
         yield Path(world.broadcast(name))
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             stack.close()
 
 
@@ -32,7 +32,7 @@ def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[s
 def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str, Any]) -> Iterator[h5.SlabWriter]:
     """Create ``path`` with the datasets of ``schema``, and give every rank a writer of their slabs. Collective."""
     offsets: dict[str, int] = {}
-    with together(world, f"create {path}"):
+    with raise_on_all_ranks(world, f"create {path}"):
         if world.rank == 0:
             offsets = h5.create(path, schema, attributes)
     with _opened(world, path, schema, offsets) as writer:
@@ -43,7 +43,7 @@ def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str
 def continuing(world: World, path: Path, schema: h5.Schema) -> Iterator[h5.SlabWriter]:
     """Like :func:`writing`, for a file that a killed run has created with the same ``schema``. Collective."""
     offsets: dict[str, int] = {}
-    with together(world, f"open {path}"):
+    with raise_on_all_ranks(world, f"open {path}"):
         if world.rank == 0:
             offsets = h5.byte_offsets(path, schema)
     with _opened(world, path, schema, offsets) as writer:

@@ -267,7 +267,7 @@ def test_a_resumed_run_measures_on_other_hardware_only(worth, monkeypatch, known
     assert ThreadPool(2).run(computes.resume, before) == [kept] * 2
 
 
-def told(code: str, **variables: str) -> str:
+def quoted(code: str, **variables: str) -> str:
     """The output of a separate Python process with these environment variables."""
     environment = os.environ | variables
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
@@ -277,8 +277,8 @@ def told(code: str, **variables: str) -> str:
 def test_without_the_instructions_nothing_is_measured_and_nothing_is_native():
     """This must hold on any CPU, because kernels and oneDNN are kept from using the instructions."""
     code = "from hpcgnn.nn.bfloat16 import bfloat16, is_native; print(is_native(), bfloat16())"
-    assert told(code, **AVX2) == "False Bfloat16(way='torch', speedup=0.0)"
-    assert told(code, **AVX2 | {"ONEDNN_MAX_CPU_ISA": "avx512_core"}).startswith("False")
+    assert quoted(code, **AVX2) == "False Bfloat16(way='torch', speedup=0.0)"
+    assert quoted(code, **AVX2 | {"ONEDNN_MAX_CPU_ISA": "avx512_core"}).startswith("False")
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

@@ -104,10 +104,10 @@ def settings() -> Iterator[str]:
 
 def _row(name: str, named: Any) -> str:
     from hpcgnn.settings import as_flag
-    from hpcgnn.train.run_config import as_told
+    from hpcgnn.train.run_config import as_written
 
     setting, about = named.setting, named.setting.about
-    default = about.default_in_words or _plain(as_told(setting, setting.default))
+    default = about.default_in_words or _plain(as_written(setting, setting.default))
     users = ", ".join(dict.fromkeys(user.rpartition(" ")[2] for user in named.users)) or "all"
     cells = (f"`{as_flag(name)}`", _kind(setting), default, users, about.in_words())
     return f"| {' | '.join(map(_in_a_cell, cells))} |"

@@ -162,7 +162,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     hosts of the training.
     """
     from hpcgnn.bench import exchange as measuring
-    from hpcgnn.comm import MpiWorld, check_alike, together
+    from hpcgnn.comm import MpiWorld, check_alike, raise_on_all_ranks
     from hpcgnn.comm.devices import choose_device
     from hpcgnn.comm.threads import use_threads
     from hpcgnn.graph import load
@@ -170,7 +170,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank)
     use_threads(world)
-    with together(world, "measure an exchange"):
+    with raise_on_all_ranks(world, "measure an exchange"):
         if world.size == 1:
             raise HpcgnnError(
                 f"a single rank sends no messages: start `mpirun -n P hpcgnn bench exchange {parts}` with P of at least 2"

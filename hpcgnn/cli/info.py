@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld, check_alike, together
+from hpcgnn.comm import MpiWorld, check_alike, raise_on_all_ranks
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
@@ -26,7 +26,7 @@ def info(as_json: bool) -> None:
 
     world = check_alike(MpiWorld())
     threads = use_threads(world)
-    with together(world, "run a kernel"):  # loads the kernels that training would use
+    with raise_on_all_ranks(world, "run a kernel"):  # loads the kernels that training would use
         kernels = installation.kernels_in_use()
     gpus, versions = installation.gpus_seen(), installation.versions()
     facts: dict[str, Any] = {

@@ -15,7 +15,7 @@ import click
 
 from hpcgnn import caches, version
 from hpcgnn.comm import job
-from hpcgnn.errors import HpcgnnError, StalledError, printable, told
+from hpcgnn.errors import HpcgnnError, StalledError, printable, quoted
 from hpcgnn.lazy import importing
 from hpcgnn.stop import StopRequest, answer_interruptions
 
@@ -146,7 +146,7 @@ def _sentence_of(error: Exception) -> str:
     if said := job.mpi_problem(error):
         return f"MPI failed: {said}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"{told(os.fsdecode(error.filename or ''))} is too long for the name of a file: give a shorter one"
+        return f"{quoted(os.fsdecode(error.filename or ''))} is too long for the name of a file: give a shorter one"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's RuntimeError
         details = str(error).splitlines()[0] if str(error) else "without further details"
         return f"out of memory ({details}): use more ranks or a smaller --hidden"

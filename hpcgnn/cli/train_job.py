@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcgnn.cli import console, train_options
-from hpcgnn.comm import Messages, MpiWorld, check_alike, together
+from hpcgnn.comm import Messages, MpiWorld, check_alike, raise_on_all_ranks
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.threads import use_threads
 from hpcgnn.errors import HpcgnnError
@@ -61,9 +61,9 @@ def run(ctx: click.Context, asked: Asked, settings: dict[str, Any], may_be_unuse
     world = check_alike(MpiWorld(timeout_seconds=settings["timeout"]))
     console.set_up_logging(asked.log_level, world.rank, quiet=asked.quiet)
     use_threads(world)
-    with together(world, "choose the kernels"):
+    with raise_on_all_ranks(world, "choose the kernels"):
         _choose_kernels()
-    with together(world, "check the settings"):
+    with raise_on_all_ranks(world, "check the settings"):
         config = train_options.run_config(ctx, settings, may_be_unused)
         if asked.tensorboard and world.rank == 0:
             writers()
@@ -121,7 +121,7 @@ def _compare(world: World, config: RunConfig) -> None:
     """Raise HpcgnnError on all ranks if one has other settings than rank 0, as from another --config file. Collective."""
     mine = {name: str(value) for name, value in config.settings().items()}
     wanted = world.broadcast(mine, what="the settings")
-    with together(world, "compare settings"):
+    with raise_on_all_ranks(world, "compare settings"):
         for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # some ranks may have no GPU
             if mine.get(name) != wanted.get(name):
                 raise HpcgnnError(
@@ -137,7 +137,7 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
     device = choose_device(world, config.device, config.ranks_per_gpu)
     graph = load(parts, world)
     run = RunFolder(out)
-    with together(world, f"prepare the run folder {out}"):
+    with raise_on_all_ranks(world, f"prepare the run folder {out}"):
         if graph.features is None:
             raise HpcgnnError(
                 f"{parts} has no node features: convert the graph again with --features degree:64, onehot or random:64"

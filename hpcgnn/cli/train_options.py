@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from hpcgnn.cli.ranges import NumberRange
 from hpcgnn.nn.config import MODELS
 from hpcgnn.settings import Setting, as_flag, kind_of
-from hpcgnn.train.run_config import LINK, Named, RunConfig, as_told, settings_by_name
+from hpcgnn.train.run_config import LINK, Named, RunConfig, as_written, settings_by_name
 
 
 class RunCommand(click.Command):
@@ -34,7 +34,7 @@ def option(named: Named) -> click.Option:
     """The option of a setting."""
     setting, about = named.setting, named.setting.about
     is_flag = setting.default is False
-    default = as_told(setting, setting.default)
+    default = as_written(setting, setting.default)
     default = str(default) if about.chosen_from() else default
     return click.Option(
         [as_flag(setting.name or "")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpcgnn.lazy import attributes
 
 if TYPE_CHECKING:
-    from hpcgnn.comm.agreement import same_everywhere, together
+    from hpcgnn.comm.agreement import raise_on_all_ranks, same_everywhere
     from hpcgnn.comm.buffer import Buffer
     from hpcgnn.comm.codecs import Codes
     from hpcgnn.comm.exchange import Exchange
@@ -35,8 +35,8 @@ __all__ = [
     "World",
     "check_alike",
     "choose_links",
+    "raise_on_all_ranks",
     "same_everywhere",
-    "together",
     "whole_job",
 ]
 
@@ -58,7 +58,7 @@ __getattr__ = attributes(
         "check_alike": "hpcgnn.comm.startup",
         "choose_links": "hpcgnn.comm.links",
         "same_everywhere": "hpcgnn.comm.agreement",
-        "together": "hpcgnn.comm.agreement",
+        "raise_on_all_ranks": "hpcgnn.comm.agreement",
         "whole_job": "hpcgnn.comm.mpi_world",
     },
 )

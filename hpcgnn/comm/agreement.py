@@ -27,7 +27,7 @@ class Agreeing(Protocol):
 
 
 @contextlib.contextmanager
-def together(world: Agreeing, doing: str) -> Iterator[None]:
+def raise_on_all_ranks(world: Agreeing, doing: str) -> Iterator[None]:
     """Run a body that has no collectives; if it raises :class:`HpcgnnError` on any rank, raise the same error on all. Collective.
 
     The error of the lowest failing rank is the one that is raised, and an ``OSError`` becomes "cannot <doing>: ...". Any other

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.buffer import Buffer, Values, beside, contiguous, empty, on_host
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
@@ -100,7 +100,7 @@ class Collectives(ABC):
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
         """Raise HpcgnnError on every rank where a rank has more rows than MPI can count."""
-        with together(self, f"count {what}"):
+        with raise_on_all_ranks(self, f"count {what}"):
             most = max(int(send_rows.sum()), int(received_rows.sum()))
             if most > MOST_ROWS:
                 raise HpcgnnError(

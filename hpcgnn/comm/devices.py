@@ -8,7 +8,7 @@ import math
 import numpy as np
 import xxhash
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.device_names import AUTO, HOST, check_device
 from hpcgnn.comm.world import World
 from hpcgnn.devices import CPU, Device
@@ -36,11 +36,11 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
             ``ranks_per_gpu`` ranks would share it.
     """
     gpus = Gpus() if gpus is None else gpus
-    with together(world, "choose a device"):
+    with raise_on_all_ranks(world, "choose a device"):
         check_device(asked)
     nodes = world.nodes()
     number, problem = _place(world, nodes, asked, ranks_per_gpu, gpus)
-    with together(world, "choose a device"):
+    with raise_on_all_ranks(world, "choose a device"):
         if problem is not None and asked != AUTO:
             raise HpcgnnError(f"--device {asked} was asked for on rank {world.rank}, but {problem}")
     identity = _NONE if asked == HOST or problem is not None else _number_of(gpus.identity(number))

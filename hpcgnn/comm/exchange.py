@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.codecs import Codec, Codes, make_codec
 from hpcgnn.comm.links import Links
 from hpcgnn.comm.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
@@ -112,7 +112,7 @@ class Exchange:
         Raises:
             HpcgnnError: on every rank, where ``bits`` has another shape or holds an unknown bit-width.
         """
-        with together(self.messages.world, "assign bits"):
+        with raise_on_all_ranks(self.messages.world, "assign bits"):
             rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
             if bits.shape != (rows,):
                 raise HpcgnnError(f"bits must have shape ({rows},), one for each row to send, not {bits.shape}")

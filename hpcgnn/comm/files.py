@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.world import World
 
 _MOST_BYTES = 1 << 30  # written by one call: MPI-IO's counts are C ints
@@ -23,10 +23,10 @@ def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
 
     Closing is collective and blocks. So a rank that raises does not close the file: its abort must not wait for the others.
     """
-    with together(world, f"write {path}"):
+    with raise_on_all_ranks(world, f"write {path}"):
         sink = world.open_shared(path)
     yield sink
-    with together(world, f"write {path}"):
+    with raise_on_all_ranks(world, f"write {path}"):
         sink.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.transport import PIECE_BYTES, DeviceTransport, HostTransport, Transport
 from hpcgnn.comm.world import World
 from hpcgnn.devices import Device
@@ -60,7 +60,7 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
     """
     kind = device.where.type
     takes = choice != "off" and world.takes_memory_of(kind)
-    with together(world, "choose how messages leave the device"):
+    with raise_on_all_ranks(world, "choose how messages leave the device"):
         if choice == "on" and kind != "cpu" and not takes:
             raise HpcgnnError(
                 f"--gpu-mpi on needs an MPI library that takes memory of {device.where}, but {world.library} says that it does "

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import torch
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.world import SharedMemory, World
 from hpcgnn.errors import HpcgnnError
 
@@ -71,10 +71,10 @@ class NodeMemory:
         needed = max(split + self.arrived.total * row_bytes, 1)
         on_host = self._bytes_on_this_host(needed)
         self.free()
-        with together(self._world, "share rows on a node"):
+        with raise_on_all_ranks(self._world, "share rows on a node"):
             check_room(on_host)
         memory: SharedMemory | None = None
-        with together(self._world, "share rows on a node"):
+        with raise_on_all_ranks(self._world, "share rows on a node"):
             memory = self._node.share(needed)
         assert memory is not None
         self.written.use(memory.values[:split], row_bytes)

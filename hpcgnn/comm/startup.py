@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import xxhash
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.version import __version__
 
@@ -55,7 +55,7 @@ def check_alike(world: W) -> W:
     if most[0] == ~most[1]:
         return world
     first = world.broadcast(mine, what="the version of rank 0")
-    with together(world, "compare versions"):
+    with raise_on_all_ranks(world, "compare versions"):
         if mine != first:
             raise HpcgnnError(
                 f"rank {world.rank} runs {mine}, but rank 0 runs {first}: install one version of both on all nodes"

@@ -2,8 +2,8 @@
 
 :class:`hpcgnn.comm.mpi_world.MpiWorld` implements it over MPI, and :class:`hpcgnn.comm.thread_world.ThreadWorld` among the
 threads of one process, for tests and rehearsals. Two rules hold for both. Every wait goes through :meth:`World.wait`. And a rank
-that finds a problem raises it through :func:`hpcgnn.comm.agreement.together` before the next collective, because a rank that
-raises alone leaves the others waiting for it.
+that finds a problem raises it through :func:`hpcgnn.comm.agreement.raise_on_all_ranks` before the next collective, because a
+rank that raises alone leaves the others waiting for it.
 """
 
 from __future__ import annotations

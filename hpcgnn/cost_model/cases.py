@@ -151,7 +151,7 @@ def _median(record: Record, name: str) -> float:
 
 # What constants go by: where a run is beyond what they were fitted on, these are extrapolated.
 TERMS = {
-    "ranks": ("message", "unevenness"),
+    "ranks": ("message", "link_imbalance"),
     "ranks_a_core": ("crowding", "turn"),
     "ranks_per_node": ("shared_byte",),
     "hidden": ("entry", "row", "element"),

@@ -72,7 +72,7 @@ FACTORS = (
     ),
     Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "share of a link's rate that messages reach"),
     Constant(
-        "unevenness",
+        "link_imbalance",
         "",
         0.08,
         0.005,

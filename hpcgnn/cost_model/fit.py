@@ -58,7 +58,7 @@ def used_constants(cases: Sequence[Case]) -> list[Constant]:
         "contention": is_busy,
         "crowding": is_crowded,
         "rate_share": has_rate,
-        "unevenness": any(case.setup.rate and case.setup.ranks > 2 * case.setup.ranks_per_node for case in cases),
+        "link_imbalance": any(case.setup.rate and case.setup.ranks > 2 * case.setup.ranks_per_node for case in cases),
         "latency": has_rate,
         "burst_bytes": has_rate,
     }

@@ -176,7 +176,7 @@ class NetworkTimes:
         setup, network = self.setup, network_of(self.setup, values)
         is_virtual = setup.network is None and setup.rate not in ("", UNLIMITED)
         burst = values["burst_bytes"] if is_virtual else network.burst_bytes
-        unevenness = values["unevenness"] if is_virtual else 0.0
+        link_imbalance = values["link_imbalance"] if is_virtual else 0.0
         # what an idle link lets through at once is counted by the clocks, across exchanges
         network = replace(network, burst_bytes=0.0)
 
@@ -186,7 +186,7 @@ class NetworkTimes:
                 self._of_exchanges[key] = exchange_seconds(
                     each.sent, setup.ranks_per_node, network, most_messages=self.most_messages
                 )
-            return self._of_exchanges[key] * (1 + unevenness * (1 - 1 / self.peers(each)))
+            return self._of_exchanges[key] * (1 + link_imbalance * (1 - 1 / self.peers(each)))
 
         def reduction(num_bytes: int) -> float:
             return allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network)

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcgnn.doctor.finding import Finding, counted, of_problems, some_ranks
 from hpcgnn.doctor.job import Fact, Job, by_rank
 from hpcgnn.doctor.software import ranks_by_node
-from hpcgnn.errors import told
+from hpcgnn.errors import quoted
 from hpcgnn.launch import mpiexec
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -119,7 +119,7 @@ def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iter
     for rank, fact in enumerate(facts):
         if fact["asked"] and not _is_count(fact["asked"]):
             yield (
-                f"OMP_NUM_THREADS is {told(fact['asked'])} on rank {rank}, which is not a number of threads: set it to one, or"
+                f"OMP_NUM_THREADS is {quoted(fact['asked'])} on rank {rank}, which is not a number of threads: set it to one, or"
                 " unset it"
             )
         if threads[rank] > len(fact["cpus"]):

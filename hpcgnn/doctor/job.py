@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm.agreement import together
+from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.world import World
 from hpcgnn.doctor.finding import BROKEN, Finding
-from hpcgnn.errors import HpcgnnError, told
+from hpcgnn.errors import HpcgnnError, quoted
 
 Fact = dict[str, Any]
 
@@ -85,8 +85,8 @@ def by_rank(
 
 @contextmanager
 def guarded(world: World, doing: str) -> Iterator[None]:
-    """As :func:`hpcgnn.comm.agreement.together`, but for any exception, whose sentence then names the rank. Collective."""
-    with together(world, doing):
+    """As :func:`~hpcgnn.comm.agreement.raise_on_all_ranks`, but for any exception, whose sentence names the rank. Collective."""
+    with raise_on_all_ranks(world, doing):
         try:
             yield
         except Exception as error:
@@ -98,7 +98,7 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-    return f"{type(error).__name__}: {told(str(error))}"
+    return f"{type(error).__name__}: {quoted(str(error))}"
 
 
 def gathered(world: World, fact: Fact) -> list[Fact]:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from hpcgnn.arguments import check_tensors, check_type
-from hpcgnn.errors import WrongValueError, told
+from hpcgnn.errors import WrongValueError, quoted
 
 K = TypeVar("K")
 AUTO = "auto"
@@ -201,7 +201,7 @@ def _named(
 ) -> Backend:
     backend = _found().get(name) if isinstance(name, str) else None
     if backend is None:
-        raise WrongValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {told(name)}")
+        raise WrongValueError(f"backend must be one of {', '.join((AUTO, *_found()))}, not {quoted(name)}")
     reason = backend.missing()
     if reason is not None:
         raise WrongValueError(f"backend {name!r} was asked for, but {reason}")

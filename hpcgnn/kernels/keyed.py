@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.errors import WrongValueError, told
+from hpcgnn.errors import WrongValueError, quoted
 
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = np.uint32(0x9E3779B9)
@@ -17,7 +17,7 @@ _MASK_64 = 2**64 - 1
 def check_key(name: str, key: int | None) -> None:
     """Raise ValueError unless ``key`` is in [0, 2**64) or None."""
     if key is not None and not 0 <= key < 2**64:
-        raise WrongValueError(f"{name} must lie in [0, 2**64) or be None, not {told(key)}")
+        raise WrongValueError(f"{name} must lie in [0, 2**64) or be None, not {quoted(key)}")
 
 
 def derive_key(*words: int) -> int:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError, told
+from hpcgnn.errors import HpcgnnError, quoted
 from hpcgnn.launch.virtual_jobs import Stop, state_folder
 from hpcgnn.launch.virtual_network import CONTROL_SUBNET, Network
 
@@ -39,14 +39,14 @@ def check_rights() -> None:
 def check_name(text: str) -> str:
     """Return a cluster's name, with which the names of its hosts begin. Raises HpcgnnError unless it is valid."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
-        raise HpcgnnError(f"{told(text)} is not a name of at most 31 lower-case letters, digits and hyphens")
+        raise HpcgnnError(f"{quoted(text)} is not a name of at most 31 lower-case letters, digits and hyphens")
     return text
 
 
 def check_size(text: str) -> str:
     """Return a size of memory as ``mount`` writes it: in k, m or g, or as a percentage. Raises HpcgnnError for anything else."""
     if not re.fullmatch(r"[1-9]\d*[kmg%]", text):
-        raise HpcgnnError(f"{told(text)} is not a size such as 64m, 1g or 50%")
+        raise HpcgnnError(f"{quoted(text)} is not a size such as 64m, 1g or 50%")
     return text
 
 
@@ -55,7 +55,7 @@ def check_subnet(text: str) -> ipaddress.IPv4Network:
     try:
         return ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise HpcgnnError(f"{told(text)} is not a network such as {DEFAULT_SUBNET}") from error
+        raise HpcgnnError(f"{quoted(text)} is not a network such as {DEFAULT_SUBNET}") from error
 
 
 @contextlib.contextmanager

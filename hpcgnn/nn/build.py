@@ -7,7 +7,7 @@ import threading
 import torch
 
 from hpcgnn.arguments import check_choice, check_type, check_whole
-from hpcgnn.comm import Messages, together
+from hpcgnn.comm import Messages, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
@@ -64,7 +64,7 @@ def build_model(
         HpcgnnError: on every rank, for settings that contradict each other, and for a graph without features.
     """
     check_type("graph", graph, LocalGraph)
-    with together(graph.world, f"build a model for {graph.path}"):
+    with raise_on_all_ranks(graph.world, f"build a model for {graph.path}"):
         check_type("config", config, ModelConfig)
         check_type("messages", messages, Messages, type(None))
         check_type("dtype", dtype, torch.dtype)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from hpcgnn.arguments import check_choice
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, dense_product, pack_bf16
@@ -162,7 +162,7 @@ def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Devic
     Raises:
         HpcgnnError: on all ranks, if ``compute`` does not work on one of them (:func:`check_compute`).
     """
-    with together(world, "choose the arithmetic of dense products"):
+    with raise_on_all_ranks(world, "choose the arithmetic of dense products"):
         check_compute(compute, dtype, device)
         is_faster = compute == AUTO and dtype == torch.float32 and bfloat16("auto", device.where).is_faster
     if compute != AUTO:

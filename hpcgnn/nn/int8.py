@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import Messages, together
+from hpcgnn.comm import Messages, raise_on_all_ranks
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.devices import CPU, device_of
 from hpcgnn.kernels import Csr, buffers, dense, dense_product, int8, keyed, spmm
@@ -332,7 +332,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
     world = messages.world
     if always:
         return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)
-    with together(world, "measure products of 8-bit integers"):
+    with raise_on_all_ranks(world, "measure products of 8-bit integers"):
         config.check()
         found = usable(backend, messages.device.where)
     mine = torch.tensor([int(found.products), int(found.sums)])

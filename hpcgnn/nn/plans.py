@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.comm import Messages, World, together
+from hpcgnn.comm import Messages, World, raise_on_all_ranks
 from hpcgnn.comm.node_memory import NodeMemory
 from hpcgnn.comm.placement import Placement
 from hpcgnn.errors import HpcgnnError
@@ -16,7 +16,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.node_aggregate import NodeLinks, as_csr
 from hpcgnn.node_plan import Route, build_node_plan, rows_if_placed
-from hpcgnn.node_plan.letters import Letters
+from hpcgnn.node_plan.record_exchange import RecordExchange
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 
 _LOG = logging.getLogger("hpcgnn")
@@ -55,7 +55,7 @@ def plan_of(
     if not messages.is_node_aware:
         return graph.plan(strategy, weighted=weighted), None
     world, node = graph.world, graph.world.on_my_node()
-    with together(world, "plan the messages"):
+    with raise_on_all_ranks(world, "plan the messages"):
         graph.check_edges()
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
     memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.there, built.back)]
@@ -109,7 +109,7 @@ def _weights(graph: LocalGraph, edges: np.ndarray) -> torch.Tensor:
     assert graph.edge_weight is not None
     last = graph.world.allgather(np.array([graph.indptr[-1]]))[:, 0]
     is_edge = edges >= 0
-    asked = Letters(graph.world, np.searchsorted(last, edges[is_edge], side="right"), edges[is_edge][:, None])
+    asked = RecordExchange(graph.world, np.searchsorted(last, edges[is_edge], side="right"), edges[is_edge][:, None])
     answers = graph.edge_weight[asked.received[:, 0] - graph.indptr[0]].view(np.int32).astype(np.int64)
     found = np.ones(edges.size, np.float32)
     found[is_edge] = asked.answered(answers[:, None])[:, 0].astype(np.int32).view(np.float32)

@@ -26,7 +26,7 @@ import numpy as np
 from hpcgnn.comm import World
 from hpcgnn.comm.placement import Placement
 from hpcgnn.node_plan.cover import NodeEdges, RowsOfNodes, rows_between
-from hpcgnn.node_plan.letters import Letters
+from hpcgnn.node_plan.record_exchange import RecordExchange
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.build import csr_matrix
 from hpcgnn.plan.cover import sources_in_cover
@@ -119,17 +119,19 @@ class _Builder:
 
     # -- readers and solvers ------------------------------------------------------------------------------------------
 
-    def solve(self, cut: _Cut) -> tuple[Letters, RowsOfNodes]:
+    def solve(self, cut: _Cut) -> tuple[RecordExchange, RowsOfNodes]:
         """Send edges from other nodes to their solvers. Returns the edges for which this rank is the solver, as records
         (source, destination, edge), and the rows that carry them. Collective."""
         there = self.placement.node_of[cut.owners]
         solvers = self.mates[there % self.mates.size]
-        asked = Letters(self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1))
+        asked = RecordExchange(
+            self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1)
+        )
         sources, destinations, _ = asked.received.T
         edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
         return asked, rows_between(edges, self.strategy, self.num_positions)
 
-    def choose_far(self, cut: _Cut) -> tuple[np.ndarray, Letters]:
+    def choose_far(self, cut: _Cut) -> tuple[np.ndarray, RecordExchange]:
         """Choose the rows that carry edges from other nodes. Collective.
 
         Returns (m, 4) int64, for each edge whether it is *post*, and sender, receiver and index of its row; and the records
@@ -145,9 +147,9 @@ class _Builder:
             np.column_stack((np.full(posts.size, _POST), rows.ids[posts], of_row[posts], np.full(posts.size, -1))),
             np.column_stack((np.full(pre.size, _PRE), sources[pre], of_row[rows.row[pre]], edges[pre])),
         ))  # fmt: skip
-        return chosen, Letters(self.world, self.owners(told[:, 1]), told)
+        return chosen, RecordExchange(self.world, self.owners(told[:, 1]), told)
 
-    def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, Letters]:
+    def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, RecordExchange]:
         """Choose the rows that carry edges from other ranks of this node. Collective.
 
         Returns (m,) bool, whether an edge is *post*; (m,) int64 the record that asks for its row; and the records for writers:
@@ -167,7 +169,7 @@ class _Builder:
         ))  # fmt: skip
         record = np.empty(cut.edges.size, np.int64)
         record[is_post], record[pre] = of_post, posts.size + np.arange(pre.size)
-        return is_post, record, Letters(self.world, self.owners(records[:, 1]), records)
+        return is_post, record, RecordExchange(self.world, self.owners(records[:, 1]), records)
 
     def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
         """All edges that end on this rank, from its slab of the global CSR by destination."""
@@ -180,7 +182,7 @@ class _Builder:
 
     # -- writers and carriers -----------------------------------------------------------------------------------------
 
-    def write(self, far: Letters, near: Letters) -> _Written:
+    def write(self, far: RecordExchange, near: RecordExchange) -> _Written:
         """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
         for ranks of this node."""
         size = self.world.size
@@ -207,7 +209,7 @@ class _Builder:
     def carry(self, mine: _Written, written: np.ndarray) -> tuple[SparseMatrix, PeerRows]:
         """C, and the numbers of rows that this rank sends, by peer. Collective."""
         records = np.unique(np.column_stack((mine.far, mine.rows[0], mine.is_post)), axis=0)
-        told = Letters(self.world, records[:, 0], records[:, 1:])
+        told = RecordExchange(self.world, records[:, 0], records[:, 1:])
         receiver, place, row, is_post = told.received.T
         first = np.zeros(receiver.size, bool)
         keys = receiver * (int(place.max(initial=0)) + 1) + place
@@ -331,7 +333,7 @@ def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_t
     begins = np.where(reads.is_near, builder.of_mates(_begins(there.written), reads.holders),
                       builder.of_mates(_begins(there.arrived), reads.holders))  # fmt: skip
     records = np.stack((reads.is_near, reads.at - begins, np.arange(reads.at.size)), axis=1)
-    told = Letters(world, reads.holders, records)
+    told = RecordExchange(world, reads.holders, records)
     is_near, row, read_row = told.received.T
     columns = builder.of_mates(_begins(read), told.senders) + read_row
     matrices = [

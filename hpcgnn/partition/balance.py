@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.slabs import Slab
 
@@ -31,7 +31,7 @@ class Balance:
     @classmethod
     def of(cls, world: World, reader: SlabReader, slab: Slab, wanted: tuple[str, ...]) -> Balance:
         """The quantities among ``wanted`` that the graph has, or nodes if it has none of them. Collective."""
-        with together(world, "read the graph"):
+        with raise_on_all_ranks(world, "read the graph"):
             weights = node_weights(reader, wanted, slab.first, slab.indptr)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))
         notes = [

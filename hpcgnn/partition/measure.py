@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.partition import loops
 from hpcgnn.partition.slabs import edge_chunks
@@ -68,7 +68,7 @@ class PartitionReport:
 
 def measure(world: World, parts_path: str) -> PartQuality:
     """Measure ``parts.h5``. Rank r reads parts r, r + size, ... in chunks, in memory of one bit a node. Collective."""
-    with together(world, "measure the parts"), PartsFile(parts_path) as file:
+    with raise_on_all_ranks(world, "measure the parts"), PartsFile(parts_path) as file:
         meta, num_parts = file.meta, file.num_parts
         nodes = np.diff(file.node_offsets)
         edges, train, halo, cut = (np.zeros(num_parts, dtype=np.int64) for _ in range(4))

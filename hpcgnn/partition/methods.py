@@ -29,7 +29,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import kaminpar, mtkahypar
@@ -72,7 +72,7 @@ class Problem:
 
     def weights(self) -> np.ndarray:
         """(n, C) int64 quantities of this rank's nodes that are to be balanced. Collective."""
-        with together(self.world, "read the graph"):
+        with raise_on_all_ranks(self.world, "read the graph"):
             return self.balance.weights(self.reader, self.slab.first, self.slab.indptr)
 
 
@@ -114,7 +114,7 @@ def _kaminpar_obstacle(problem: Problem) -> str | None:
 
 
 def _kaminpar(problem: Problem) -> np.ndarray:
-    with together(problem.world, "partition"):
+    with raise_on_all_ranks(problem.world, "partition"):
         return kaminpar.assign(
             problem.reader, problem.balance, problem.options, TOLERANCE, problem.folder, problem.advance
         )
@@ -125,7 +125,7 @@ def _mtkahypar_obstacle(problem: Problem) -> str | None:
 
 
 def _mtkahypar(problem: Problem) -> np.ndarray:
-    with together(problem.world, "partition"):
+    with raise_on_all_ranks(problem.world, "partition"):
         return mtkahypar.assign(
             problem.reader, problem.balance, problem.options, TOLERANCE, problem.folder, problem.advance
         )
@@ -193,7 +193,7 @@ def _on_rank_0(problem: Problem, assign: Callable[[], np.ndarray]) -> np.ndarray
     """The parts (n,) of this rank's nodes. Rank 0 assigns all nodes, while the others wait. Collective."""
     world = problem.world
     parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
-    with together(world, "partition"):
+    with raise_on_all_ranks(world, "partition"):
         if world.rank == 0:
             parts, counts = assign(), np.diff(problem.slab.bounds)
     return world.alltoallv(parts, counts)[0]

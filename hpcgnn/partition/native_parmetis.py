@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.native_metis import index_dtype
 
@@ -82,7 +82,7 @@ class PartKway:
         pointers = [*map(_pointer, arrays), edge_weights, *map(_pointer, rest)]
         self.library.ParMETIS_V3_PartKway.restype = ctypes.c_int
         status = self.library.ParMETIS_V3_PartKway(*pointers, ctypes.byref(communicator))
-        with together(world, "partition"):
+        with raise_on_all_ranks(world, "partition"):
             if status != 1:
                 raise HpcgnnError(f"{self.name} failed on rank {world.rank} (status {status}): try --method ldg")
         return parts

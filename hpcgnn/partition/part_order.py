@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.partition import loops
@@ -114,7 +114,7 @@ class Reordering:
         self.advance(self.begin)
         names = [*_dense_names(self.reader), "nodes/original_ids"]
         with Crew(self.jobs, self._finished) as crew:
-            with together(self.world, "write the parts"):
+            with raise_on_all_ranks(self.world, "write the parts"):
                 if self.world.rank == 0:
                     self.writer.write("parts/node_offsets", 0, offsets)
                 for place, name in enumerate(names):
@@ -167,11 +167,11 @@ class Reordering:
         chunks = edge_chunks(self.reader, self.slab.first + self._left(place), self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
             sources = directory.lookup(chunk.sources)
-            with together(self.world, "write the parts"):
+            with raise_on_all_ranks(self.world, "write the parts"):
                 if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
                     work = partial(self._write_edges, chunk, sources, positions, starts)
                     crew.do(work, before + chunk.first, before + chunk.last)
-        with together(self.world, "write the parts"):
+        with raise_on_all_ranks(self.world, "write the parts"):
             crew.drain()
             if self.world.rank == 0:
                 self.writer.write("edges/indptr", 0, np.zeros(1, dtype=np.int64))
@@ -193,12 +193,12 @@ class Reordering:
 
     def _sparse_features(self, positions: np.ndarray, crew: Crew, place: int) -> None:
         first = self.slab.first
-        with together(self.world, "read the features"):
+        with raise_on_all_ranks(self.world, "read the features"):
             whole = self.reader.indptr(first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
         step_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.slab.num_nodes, 1), 1)
         before = place * self.slab.num_nodes
-        with together(self.world, "write the parts"):
+        with raise_on_all_ranks(self.world, "write the parts"):
             for begin, end in self._chunks(step_bytes, self._left(place)):
                 work = partial(self._write_features, whole, (begin, end), positions, starts)
                 crew.do(work, before + begin, before + end)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn import shared_file
 from hpcgnn.arguments import check_path, check_type, check_world
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data import h5, plan_pieces, plan_store, sealing
 from hpcgnn.data.graph_file import GraphFile, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, PartsFile, parts_schema
@@ -57,7 +57,7 @@ def partition(
     clock = _Clock()
     progress = progress or _silent
     with contextlib.ExitStack() as stack:
-        with together(world, "open the graph"):
+        with raise_on_all_ranks(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
             reader.verify(range(world.rank, reader.num_slabs, world.size))
         key = _key(reader, options)
@@ -136,7 +136,7 @@ def _assign(
     with progress(f"partitioning with {method}", steps) as advance:
         problem = Problem(world, reader, slab, balance, options, advance, folder=folder)
         parts = METHODS[method].assign(problem)
-        with together(world, "partition"):
+        with raise_on_all_ranks(world, "partition"):
             if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
                 raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
         parts = grouped(parts, problem, method)
@@ -162,7 +162,7 @@ def _write(
     if world.allreduce(np.array([stage == BEGUN and written.rows > 0], dtype=np.int64), "min")[0]:
         opened = shared_file.continuing(world, work.parts, schema)
     else:
-        with together(world, f"write {work.parts} anew"):
+        with raise_on_all_ranks(world, f"write {work.parts} anew"):
             if world.rank == 0:
                 work.forget_writing()
         written.rows = 0
@@ -174,7 +174,7 @@ def _write(
             world, reader, problem.slab, parts, num_parts, writer, advance, jobs, written.rows, written.reach
         ).run()
     _seal(world, work.parts)
-    with together(world, f"write {work.parts}"):
+    with raise_on_all_ranks(world, f"write {work.parts}"):
         if world.rank == 0:
             work.mark("sealed")
 
@@ -183,12 +183,12 @@ def _seal(world: World, path: Path) -> None:
     """Add the checksums. Each rank computes those of its share of the parts, from the data that all ranks have written.
     Collective.
     """
-    with together(world, f"read {path}"), PartsFile(path, sealed=False) as written:
+    with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
         table = sealing.slab_checksums(written, mine)
     # Each checksum is nonzero on one rank only, so the sum over ranks has its bits.
     table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
-    with together(world, f"write the checksums of {path}"):
+    with raise_on_all_ranks(world, f"write the checksums of {path}"):
         if world.rank == 0:
             with PartsFile(path, "r+", sealed=False) as written:
                 sealing.store(written, table)
@@ -202,11 +202,14 @@ def _add_plan(world: World, work: Work, reader: GraphFile, options: PartitionOpt
     strategy, mine = options.plan, range(world.rank, options.num_parts, world.size)
     if strategy == "none":
         return
-    with together(world, f"plan the parts in {work.folder}"), progress("planning parts", len(mine)) as advance:
+    with (
+        raise_on_all_ranks(world, f"plan the parts in {work.folder}"),
+        progress("planning parts", len(mine)) as advance,
+    ):
         left = [part for part in mine if not _is_planned(work, strategy, part)]
         advance(len(mine) - len(left))
         make_pieces(work.parts, strategy, work.folder, left, _jobs(world, reader, options), advance)
-    with together(world, f"store the plan in {work.parts}"):
+    with raise_on_all_ranks(world, f"store the plan in {work.parts}"):
         if world.rank == 0:
             work.mark("adding")
             plan_store.add_plan(work.parts, strategy, work.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.comm import together
+from hpcgnn.comm import raise_on_all_ranks
 from hpcgnn.partition.methods import TOLERANCE, Problem
 from hpcgnn.partition.rows import RowsResult, Schedule, limits_of, minimise_rows
 from hpcgnn.partition.slabs import Advance, edge_chunks
@@ -26,7 +26,7 @@ def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Ad
     everything[0] = parts.size
     gathered, _ = world.alltoallv(parts.astype(np.int32, copy=False), everything)
     counts, note = np.zeros(world.size, dtype=np.int64), ""
-    with together(world, "refine the partition"):
+    with raise_on_all_ranks(world, "refine the partition"):
         if world.rank == 0:
             result = _refine(problem, gathered, max(seconds, _LEAST_SECONDS), advance)
             gathered, note, counts = result.parts, result.note, np.diff(problem.slab.bounds)

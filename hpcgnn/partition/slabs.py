@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import loops
 
@@ -53,7 +53,7 @@ def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[E
     """
     nothing = EdgeChunk(0, 0, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     while True:
-        with together(world, doing):
+        with raise_on_all_ranks(world, doing):
             chunk = next(chunks, None)
         if not world.allreduce(np.array([chunk is not None], dtype=np.int64), "max")[0]:
             return
@@ -79,7 +79,7 @@ class Slab:
         """This rank's slab, with about an equal share of nodes plus in-edges, and at least one node if there are enough.
         Collective.
         """
-        with together(world, "read the graph"):
+        with raise_on_all_ranks(world, "read the graph"):
             bounds = _balanced_bounds(reader, world.size)
             first, last = int(bounds[world.rank]), int(bounds[world.rank + 1])
             indptr = reader.indptr(first, last)

@@ -28,7 +28,7 @@ import numpy as np
 
 from hpcgnn import whole_file
 from hpcgnn.byte_sink import naming
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
@@ -67,13 +67,13 @@ class Work:
     def keep_assignment(self, world: World, slab: Slab, parts: np.ndarray, facts: dict[str, Any]) -> None:
         """Store ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
         path = self.folder / "assignment"
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
                 path.write_bytes(b"")
-        with together(world, f"write {path}"), path.open("r+b") as file:
+        with raise_on_all_ranks(world, f"write {path}"), path.open("r+b") as file:
             file.seek(slab.first * 4)
             file.write(np.ascontiguousarray(parts, dtype=np.int32).data)
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
                 _replace(path.with_suffix(".json"), facts | {"checksum": _checksum(path)})
 
@@ -87,7 +87,7 @@ class Work:
         facts = world.broadcast(facts)
         if not facts:
             return None
-        with together(world, f"read {path}"):
+        with raise_on_all_ranks(world, f"read {path}"):
             parts = np.fromfile(path, np.int32, slab.num_nodes, offset=4 * slab.first)
         return parts, facts
 
@@ -158,7 +158,7 @@ def kept(
     """
     found = ("", "", False)
     with contextlib.ExitStack() as stack:
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
                 found = _claim(stack, Path(path), key, force=force, inputs=inputs)
         folder, name, continues = world.broadcast(found)
@@ -169,7 +169,7 @@ def kept(
             if world.rank == 0 and _seconds(work) < _WORTH_KEEPING_SECONDS:
                 whole_file.remove_folder(work.folder)
             raise
-        with together(world, f"write {path}"):
+        with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
                 whole_file.put(work.parts, path)
                 whole_file.remove_folder(work.folder)

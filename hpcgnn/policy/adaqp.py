@@ -81,8 +81,8 @@ class ChannelState(msgspec.Struct):
 class AdaQPBits(BitsPolicy):
     """AdaQP's assignment of 2, 4 or 8 bits."""
 
-    goes_with_delta = False  # the ranges of rows decide, and those of differences are others
-    remembers = AdaQPState
+    allows_delta = False  # the ranges of rows decide, and those of differences are others
+    state_type = AdaQPState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -39,18 +39,18 @@ class Policy:
         needs_clock: whether it uses the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed. A
             policy makes other measurements through ``setup.clock``.
         compares_rows: whether received rows are compared with those of the previous message (:attr:`Observation.drift`).
-        asks_what_is_late: whether it uses :attr:`Observation.late`.
-        goes_with_delta: whether it can be combined with delta coding.
-        remembers: the type of :meth:`state`, a type of msgspec, with which states in checkpoints are compared.
+        uses_lateness: whether it uses :attr:`Observation.late`.
+        allows_delta: whether it can be combined with delta coding.
+        state_type: the type of :meth:`state`, a type of msgspec, with which states in checkpoints are compared.
     """
 
     summary: ClassVar[str] = ""
     settings: ClassVar[tuple[type, ...]] = ()
     needs_clock: ClassVar[bool] = False
     compares_rows: ClassVar[bool] = False
-    asks_what_is_late: bool = False
-    goes_with_delta: ClassVar[bool] = True
-    remembers: ClassVar[Any] = dict[str, Any]
+    uses_lateness: bool = False
+    allows_delta: ClassVar[bool] = True
+    state_type: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, setup: Setup) -> None:
         """Collective."""
@@ -65,9 +65,9 @@ class Policy:
 
 
 class BitsPolicy(Policy, ABC):
-    """A policy that chooses bit-widths. bits_come_back: whether it alternates among a few assignments."""
+    """A policy that chooses bit-widths. alternates: whether it alternates among a few assignments."""
 
-    bits_come_back: ClassVar[bool] = False
+    alternates: ClassVar[bool] = False
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class StalenessPolicy(Policy, ABC):
 
     settings: ClassVar[tuple[type, ...]] = (CorrectionSettings, SmoothingSettings)
     reuses_rows: ClassVar[bool] = True
-    goes_with_delta = False
+    allows_delta = False
 
     @abstractmethod
     def begin(self, channels: list[Channel]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hpcgnn import typed
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.comm.passes import ExchangeName
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.link_costs import CostsOfLinks
@@ -73,7 +73,7 @@ class Clock:
 def read_log(world: World, path: Path) -> dict[int, dict[str, Any]]:
     """The observations in a run's ``decisions.jsonl``, by epoch. Rank 0 reads it for all. Collective."""
     lines: list[dict[str, Any]] = []
-    with together(world, f"read the log {path}"):
+    with raise_on_all_ranks(world, f"read the log {path}"):
         if world.rank == 0:
             lines = _lines(path)
     return {line["epoch"]: line["observed"] for line in world.broadcast(lines, what="the log to replay")}

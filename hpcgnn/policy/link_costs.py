@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn import typed, whole_file
-from hpcgnn.comm import Buffer, Segments, World, together
+from hpcgnn.comm import Buffer, Segments, World, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.typed import NotNegative
 
@@ -84,14 +84,14 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | 
 def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
     """The costs in the file ``path``. With ``refit``, or without a file, they are measured and written to it. Collective."""
     known: dict[str, Any] | None = None
-    with together(world, f"read the costs of links in {path}"):
+    with raise_on_all_ranks(world, f"read the costs of links in {path}"):
         if world.rank == 0 and path.exists() and not refit:
             known = asdict(LinkCosts.load(path))
     known = world.broadcast(known, what="the costs of links")
     if known is not None:
         return LinkCosts(**known)
     costs = measure_links(world)
-    with together(world, f"write the costs of links to {path}"):
+    with raise_on_all_ranks(world, f"write the costs of links to {path}"):
         if world.rank == 0 and costs is not None:
             costs.save(path)
     return costs

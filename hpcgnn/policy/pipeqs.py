@@ -57,9 +57,9 @@ class PipeQSBits(BitsPolicy):
     """B_CHECK's part about bit-widths, for each exchange."""
 
     compares_rows = True
-    goes_with_delta = False  # rows are compared, and delta coding sends differences
-    bits_come_back = True
-    remembers = BitsState
+    allows_delta = False  # rows are compared, and delta coding sends differences
+    alternates = True
+    state_type = BitsState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -100,14 +100,14 @@ class PipeQSStaleness(StalenessPolicy):
     """S_CHECK, and B_CHECK's part about staleness, for each exchange."""
 
     compares_rows = True
-    remembers = SkipState
+    state_type = SkipState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._threshold = setup.config.section(DriftSettings).drift_threshold
         self._most = setup.config.section(AgeSettings).most_stale_epochs
         self._bypass = setup.config.section(BypassSettings).bypass
-        self.asks_what_is_late = self._bypass == "late"
+        self.uses_lateness = self._bypass == "late"
         self.may_skip: dict[str, bool] = {}
         self.late: list[str] = []
 

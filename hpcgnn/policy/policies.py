@@ -82,7 +82,7 @@ class Policies:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
         drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
-        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.asks_what_is_late else []
+        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_lateness else []
         return [*itertools.chain(*drift), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
@@ -95,7 +95,7 @@ class Policies:
         if self.config.needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
         drift = self._drift(sums[: 3 * len(self.channels)]) if self.config.compares else {}
-        late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.asks_what_is_late else []
+        late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_lateness else []
         seen = Observation(epoch, loss, seconds, drift, late)
         self._bits.observe(seen)
         self._staleness.observe(seen)
@@ -123,7 +123,7 @@ class Policies:
             counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
             for bits, rows in zip(new, counts.tolist(), strict=True):
                 known[bits] = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
-        self._histograms = {**(self._histograms if self._bits.bits_come_back else {}), **known}
+        self._histograms = {**(self._histograms if self._bits.alternates else {}), **known}
 
     def record(self) -> dict[str, Any]:
         """The keys of policies in the epoch's line of ``metrics.jsonl``: bit-widths and staleness. Not collective."""
@@ -165,7 +165,7 @@ class Policies:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
         for name, policy in (("bits", self._bits), ("staleness", self._staleness)):
             typed.checked(
-                state.get(name) if isinstance(state, dict) else None, policy.remembers, f"{where}: policies: {name}"
+                state.get(name) if isinstance(state, dict) else None, policy.state_type, f"{where}: policies: {name}"
             )
 
     def check_rank_state(self, state: Any, where: str) -> None:

@@ -91,8 +91,8 @@ class SylvieBits(BitsPolicy):
     """
 
     needs_clock = True
-    remembers = SylvieState
-    bits_come_back = True
+    state_type = SylvieState
+    alternates = True
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -128,7 +128,7 @@ class SylvieStaleness(StalenessPolicy):
     """Rows of the previous epoch, but fresh rows after an epoch in which the loss fell more slowly than before (§V-B)."""
 
     needs_clock = True
-    remembers = DescentState
+    state_type = DescentState
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

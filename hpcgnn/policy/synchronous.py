@@ -13,7 +13,7 @@ class Synchronous(StalenessPolicy):
     """Every exchange waits for the rows of its own epoch."""
 
     reuses_rows = False
-    goes_with_delta = True
+    allows_delta = True
 
     def begin(self, channels: list[Channel]) -> None:
         """Set all exchanges to fresh."""

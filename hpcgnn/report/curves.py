@@ -60,12 +60,14 @@ def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], w
     return [_series(name, [x for x, _ in points], [y for _, y in points]) for name, points in sorted(found.items())]
 
 
-def _picture(title: str, y_label: str, series: Sequence[Series], told: Callable[[float], str]) -> list[Picture]:
+def _picture(title: str, y_label: str, series: Sequence[Series], in_words: Callable[[float], str]) -> list[Picture]:
     """A picture of the series that have points; an empty list if none has."""
     drawn = tuple(each for each in series if each.y)
     if not drawn:
         return []
-    alt = "; ".join(f"{each.name} from {told(each.y[0])} to {told(each.y[-1])}" for each in drawn[: drawing.MOST_LINES])
+    alt = "; ".join(
+        f"{each.name} from {in_words(each.y[0])} to {in_words(each.y[-1])}" for each in drawn[: drawing.MOST_LINES]
+    )
     left_out = len(drawn) - drawing.MOST_LINES
     notes = (f"{left_out} more are not drawn.",) if left_out > 0 else ()
     return [Picture(title, partial(drawing.lines, Figure(title, "epoch", y_label, drawn)), f"By epoch: {alt}.", notes)]

@@ -18,7 +18,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.study.records import RECORDS, SPECIFICATION
 from hpcgnn.train.file_names import CONFIG, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
-from hpcgnn.train.run_config import as_told, settings_by_name
+from hpcgnn.train.run_config import as_written, settings_by_name
 from hpcgnn.train.run_folder import Record
 
 _LINES_NAMED = 3
@@ -83,7 +83,7 @@ class Run:
         known, found = settings_by_name(), []
         for name, value in self.settings.items():
             if name in known:
-                default = as_told(known[name].setting, known[name].setting.default)
+                default = as_written(known[name].setting, known[name].setting.default)
                 found.append((name, _plain(value), _plain(default)))
             elif name != "parts":
                 found.append((name, _plain(value), ""))

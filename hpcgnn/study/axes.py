@@ -11,7 +11,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch.virtual_network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
 from hpcgnn.settings import About, Setting, as_flag, check_value, kind_of
-from hpcgnn.train.run_config import Named, RunConfig, as_told, as_typed, settings_by_name
+from hpcgnn.train.run_config import Named, RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
@@ -70,9 +70,9 @@ OF_STUDY = {
     )
 }
 # A record's configuration has these axes only if the specification gives them.
-_TOLD_IF_GIVEN = ("name", "framework", "isa", "bench")
+_RECORDED_IF_GIVEN = ("name", "framework", "isa", "bench")
 # A training's record has these settings even if the specification leaves them at their defaults.
-_ALWAYS_TOLD = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
+_ALWAYS_RECORDED = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
 # Settings that cannot be axes, with the reason.
 _NOT_VARIED = {
     "seed": "seeds are given as `seeds = [0, 1, 2]` at the top",
@@ -218,7 +218,7 @@ def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=lambda name: found[name])
 
 
-def told(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
+def recorded(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
     """A record's configuration: every axis, including those at their defaults that readers look for; settings as in TOML.
 
     kind: kind of the study; only trainings have settings that are recorded even if they are not given.
@@ -227,12 +227,12 @@ def told(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: st
     names = {
         name: given.get(name, axis.default)
         for name, axis in OF_STUDY.items()
-        if name in given or name not in _TOLD_IF_GIVEN
+        if name in given or name not in _RECORDED_IF_GIVEN
     }
     names |= {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
     if kind in (PREPARE, BENCH):
         return names | {name: value for name, value in given.items() if name not in names}
-    names |= {name: used[name] for name in _ALWAYS_TOLD if name in used}
+    names |= {name: used[name] for name in _ALWAYS_RECORDED if name in used}
     others = {
         name: value if value == SEED_WORD else used.get(name, value)
         for name, value in given.items()
@@ -249,7 +249,7 @@ def as_flags(given: Mapping[str, Any]) -> list[str]:
         if name in OF_STUDY:
             continue
         setting = named[name].setting
-        shown = as_told(setting, as_typed(setting, value))
+        shown = as_written(setting, as_typed(setting, value))
         if isinstance(shown, bool):  # a setting that is off by default: its flag has no value
             found += [as_flag(name)] * shown
         else:

@@ -117,7 +117,7 @@ def read(path: str | Path) -> Specification:
     _check_kind(file, runs)
     varied = _varied(run.given for run in runs)
     try:
-        layout = read_layout(values.get("report", {}), values["kind"], _names_told(runs), varied)
+        layout = read_layout(values.get("report", {}), values["kind"], _recorded_names(runs), varied)
     except axes.CombinationError as error:
         file.refuse(("report", *error.axes), str(error))
     about = one_line(values.get("about", ""))
@@ -126,7 +126,7 @@ def read(path: str | Path) -> Specification:
     return Specification(values["name"], values["kind"], about, runs, varied, product, layout, text, path)
 
 
-def _names_told(runs: tuple[Run, ...]) -> list[str]:
+def _recorded_names(runs: tuple[Run, ...]) -> list[str]:
     of_lines = LINE_AXES if any(run.kind in (PREPARE, BENCH) for run in runs) else ()
     return list(dict.fromkeys([*(name for run in runs for name in run.configuration), *of_lines]))
 
@@ -224,7 +224,7 @@ def _run(values: Mapping[str, Any], shown: list[str], given: dict[str, Any], rep
     filled = {name: seed if value == axes.SEED_WORD else value for name, value in given.items()}
     config = axes.run_config(filled)
     turn = {"seed": seed, "repeat": repeat}
-    configuration = axes.told(given, where, config, kind) | turn
+    configuration = axes.recorded(given, where, config, kind) | turn
     numbers = {name: value for name, value in configuration.items() if type(value) is int}
     has_graph = kind != BENCH or "graph" in given or any(word in given["bench"] for word in _GRAPH_WORDS)
     graph = graph_source(given.get("graph"), values.get("graphs", {}), numbers) if has_graph else None

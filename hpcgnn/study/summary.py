@@ -15,7 +15,7 @@ from hpcgnn.study.shown import Figure, Series, Table
 from hpcgnn.study.specification import Specification
 
 __all__ = ["Figure", "Series", "StudySummary", "Table", "finished_groups", "read_study", "summarise"]
-_FAILURES_TOLD = 10
+_FAILURES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def _facts(study: Specification, own: dict[str, Record]) -> list[tuple[str, str]
 def _of_runs(study: Specification, own: dict[str, Record]) -> list[str]:
     states = Counter(own[run.key].status if run.key in own else "" for run in study.runs)
     failed = [own[run.key] for run in study.runs if run.key in own and own[run.key].status == records.FAILED]
-    notes = [f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_TOLD]]
-    if len(failed) > _FAILURES_TOLD:
-        notes.append(f"{len(failed) - _FAILURES_TOLD} more runs failed.")
+    notes = [f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_SHOWN]]
+    if len(failed) > _FAILURES_SHOWN:
+        notes.append(f"{len(failed) - _FAILURES_SHOWN} more runs failed.")
     if states[records.STARTED]:
         notes.append(
             f"{states[records.STARTED]} runs are under way or were killed: `hpcgnn study run` runs those again."

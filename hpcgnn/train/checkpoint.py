@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn import typed, whole_file
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
 from hpcgnn.train import archive
@@ -116,13 +116,13 @@ def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Chec
     """
     content: dict[str, Any] = {}
     payload = b""
-    with together(world, f"read checkpoint {path}"):
+    with raise_on_all_ranks(world, f"read checkpoint {path}"):
         if world.rank == 0:
             payload = _read_bytes(path)
             content = archive.read(io.BytesIO(payload), path)
             _check_content(content, kind, path)
     payload = world.broadcast(payload, what="the checkpoint")
-    with together(world, f"use checkpoint {path}"):
+    with raise_on_all_ranks(world, f"use checkpoint {path}"):
         if world.rank > 0:
             content = archive.read(io.BytesIO(payload), path)
         content["model_config"] = _with_new_settings(content["model_config"])
@@ -233,7 +233,7 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
     refers to it; older files are removed.
     """
     mine = folder(run) / MESSAGES
-    with together(world, f"write {mine}"):
+    with raise_on_all_ranks(world, f"write {mine}"):
         mine.mkdir(exist_ok=True)
         with whole_file.replacing(messages_path(run, epoch, world.rank), cleans=False) as temporary:
             archive.write(
@@ -249,12 +249,12 @@ def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, 
 def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
     """The state that :func:`save_messages` wrote, or None if any rank has no such file. Collective."""
     path = messages_path(run, epoch, world.rank)
-    with together(world, f"read {path}"):
+    with raise_on_all_ranks(world, f"read {path}"):
         if path.exists() and not path.is_file():
             raise HpcgnnError(f"{path} is not a file")
     if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
         return None
-    with together(world, f"read {path}"):
+    with raise_on_all_ranks(world, f"read {path}"):
         content = archive.read(path, path)
         if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
             raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")

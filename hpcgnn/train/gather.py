@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_tensors, check_type
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
@@ -39,11 +39,11 @@ def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor
     """
     check_type("graph", graph, LocalGraph)
     world = graph.world
-    with together(world, "gather scores"):
+    with raise_on_all_ranks(world, "gather scores"):
         mine = _on_host(scores, graph)
     _check_alike(world, mine)
     nodes, result = graph.meta.num_nodes, None
-    with together(world, "gather scores"):
+    with raise_on_all_ranks(world, "gather scores"):
         if world.rank == 0:
             result = _empty(nodes, mine)
     if mine.shape[1:].numel():
@@ -107,7 +107,7 @@ def _as_tensor(array: np.ndarray) -> torch.Tensor:
 def _check_alike(world: World, mine: torch.Tensor) -> None:
     """Raise HpcgnnError on every rank where types or widths differ. Collective."""
     theirs = world.broadcast((str(mine.dtype), tuple(mine.shape[1:])), 0, "the type of scores")
-    with together(world, "gather scores"):
+    with raise_on_all_ranks(world, "gather scores"):
         if (str(mine.dtype), tuple(mine.shape[1:])) != theirs:
             raise HpcgnnError(
                 f"scores of rank {world.rank} are {_said(str(mine.dtype), mine.shape[1:])}, those of rank 0 "

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_type
-from hpcgnn.comm import Messages, together
+from hpcgnn.comm import Messages, raise_on_all_ranks
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
@@ -69,7 +69,7 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
     """
     check_type("graph", graph, LocalGraph)
     config = LinkConfig() if config is None else config
-    with together(graph.world, "split the links"):
+    with raise_on_all_ranks(graph.world, "split the links"):
         check_type("config", config, LinkConfig)
         config.check()
     source, target = _original_ends(graph)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpcgnn.comm import together
+from hpcgnn.comm import raise_on_all_ranks
 from hpcgnn.devices import Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -75,7 +75,7 @@ def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
 def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per_gpu: int = 1) -> None:
     """Raise HpcgnnError on every rank if a part does not fit into the free memory of its device. Collective."""
     free, world = device.free_bytes(), graph.world
-    with together(world, f"put {graph.path} into the memory of a device"):
+    with raise_on_all_ranks(world, f"put {graph.path} into the memory of a device"):
         if free is None:
             return
         needed, share = needed_bytes(graph, config), free // ranks_per_gpu

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn import shared_file
-from hpcgnn.comm import World, together
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data import h5
 from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored import ByteSource, StoredArray, look
@@ -47,7 +47,7 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
     """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective."""
     description = content["model_config"]
-    with together(graph.world, f"use a checkpoint on {graph.path}"):
+    with raise_on_all_ranks(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
             raise HpcgnnError(
                 f"the checkpoint is of {description['class']}, a class of your own program: load the weights there with "
@@ -63,7 +63,7 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
             check_labels(graph)
     graph = replace(graph, meta=replace(graph.meta, num_classes=classes))  # it may have other labels, or none
     model = build_model(config, graph, strategy=strategy)
-    with together(graph.world, f"use a checkpoint on {graph.path}"):
+    with raise_on_all_ranks(graph.world, f"use a checkpoint on {graph.path}"):
         check_weights(content["model"], model.state_dict(), content.get("path", "the checkpoint"))
     model.load_state_dict(content["model"])
     model.eval()
@@ -75,7 +75,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
     """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint. Collective."""
     world, model = graph.world, model_of(graph, content)
     decoder = model.decoder
-    with together(world, "score pairs of nodes"):
+    with raise_on_all_ranks(world, "score pairs of nodes"):
         if decoder is None:
             raise HpcgnnError(
                 "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
@@ -96,7 +96,7 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
 
     The file is text with two ids in each line, which takes O(pairs) time and memory on each rank, or .npy (pairs, 2).
     """
-    with together(world, f"read {path}"):
+    with raise_on_all_ranks(world, f"read {path}"):
         if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
             raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
         try:
@@ -200,7 +200,7 @@ def _write_slab(
     with (
         shared_file.replacing(world, path, force=force, inputs=[graph.path, *inputs]) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
-        together(world, f"write {path}"),
+        raise_on_all_ranks(world, f"write {path}"),
     ):
         writer.write(name, first, slab)
 

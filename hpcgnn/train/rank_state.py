@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import World, same_everywhere, together
+from hpcgnn.comm import World, raise_on_all_ranks, same_everywhere
 from hpcgnn.comm.kept_state import RowCounts, check_kept, shape_of
 from hpcgnn.nn.trainable import Trainable
 from hpcgnn.policy.policies import Policies
@@ -55,7 +55,7 @@ class RankState:
         content = checkpoint.read_messages(self._world, run, epoch) if same_parts else None
         where = checkpoint.messages_path(run, epoch, self._world.rank)
         content = content if self._fits(content) else None
-        with together(self._world, f"use {where.parent}"):
+        with raise_on_all_ranks(self._world, f"use {where.parent}"):
             if content is not None:
                 self._check(content, where)
         if content is not None:
@@ -71,7 +71,7 @@ class RankState:
         policies = last.get("policies") or {}
         if policies.get("names") == self._policies.names:
             path = checkpoint.folder(run) / checkpoint.LAST
-            with together(self._world, f"use the policies in {path}"):
+            with raise_on_all_ranks(self._world, f"use the policies in {path}"):
                 self._policies.check_state(policies["state"], str(path))
             self._policies.load(policies["state"], None if content is None else content["policies"])
         elif not self._policies.config.is_off:

@@ -189,7 +189,7 @@ class RunConfig(Checked):
         """
         unused, values = self.unused(), self._values()
         return {
-            name: as_told(each.setting, values[name])
+            name: as_written(each.setting, values[name])
             for name, each in settings_by_name().items()
             if name in values and name not in unused and each.setting.about.is_kept
         }
@@ -239,7 +239,7 @@ def _check_delta(run: RunConfig) -> None:
         "cannot be used with --task link, because negative pairs that are drawn in each epoch change every gradient": run.task
         == LINK,
         f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences": not (
-            bits.goes_with_delta and staleness.goes_with_delta
+            bits.allows_delta and staleness.allows_delta
         ),
     }
     for reason, applies in reasons.items():
@@ -248,7 +248,7 @@ def _check_delta(run: RunConfig) -> None:
 
 
 def _against_delta() -> list[str]:
-    return [name for name in BITS_POLICIES if not BITS_POLICIES[name].goes_with_delta]
+    return [name for name in BITS_POLICIES if not BITS_POLICIES[name].allows_delta]
 
 
 def _check_task(run: RunConfig) -> None:
@@ -428,7 +428,7 @@ def as_typed(setting: Setting, value: Any) -> Any:
     return next((choice for choice in setting.about.chosen_from() if str(choice) == str(value)), value)
 
 
-def as_told(setting: Setting, value: Any) -> Any:
+def as_written(setting: Setting, value: Any) -> Any:
     """The inverse of :func:`as_typed`."""
     if isinstance(value, bool) and setting.default is True:
         return "on" if value else "off"

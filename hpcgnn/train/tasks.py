@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.comm import together
+from hpcgnn.comm import raise_on_all_ranks
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -47,7 +47,7 @@ class NodeTask:
     """Node classification, with the labels and masks of ``graph``."""
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
-        with together(graph.world, f"train on {graph.path}"):
+        with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
         _check_any(graph, int(graph.masks["train_mask"].sum()), "training nodes on any rank: convert it with --split")
         self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
@@ -82,7 +82,7 @@ class LinkTask:
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
-        with together(graph.world, f"train on the links of {graph.path}"):
+        with raise_on_all_ranks(graph.world, f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
                 raise HpcgnnError(
                     "link prediction needs a native model with a decoder: use ModelConfig(decoder='dot') or 'mlp'"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_callable, check_type
-from hpcgnn.comm import BYTES, PHASES, Buffer, together
+from hpcgnn.comm import BYTES, PHASES, Buffer, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.footprint import seconds_since_start
 from hpcgnn.graph import LocalGraph
@@ -80,7 +80,7 @@ class Trainer:
         check_type("graph", graph, LocalGraph, LinkSplit)
         links = graph if isinstance(graph, LinkSplit) else None
         graph = graph.train if isinstance(graph, LinkSplit) else graph
-        with together(graph.world, "make a trainer"):
+        with raise_on_all_ranks(graph.world, "make a trainer"):
             check_type("model", model, torch.nn.Module)
             given = {"config": (config, TrainConfig), "run": (run, RunFolder), "stop": (stop, StopRequest)}
             for name, (value, kind) in (given | {"clock": (clock, Clock)}).items():
@@ -91,7 +91,7 @@ class Trainer:
         messages, keys = self.model.messages, self.model.keys
         self.world, self.timings = graph.world, messages.timings
         self.run, self.on_epoch, self.stop = run, on_epoch, stop or StopRequest().listen()
-        with together(self.world, "check the training settings"):
+        with raise_on_all_ranks(self.world, "check the training settings"):
             self._run_config(links).check()
             if not torch.equal(keys.ids.cpu(), graph.original_ids):
                 raise HpcgnnError(
@@ -170,7 +170,7 @@ class Trainer:
     def _prepare_run(self) -> None:
         """Make the run folder. It may hold the run that is resumed, but no other run. Collective."""
         if self.run is not None:
-            with together(self.world, f"prepare the run folder {self.run.path}"):
+            with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
                 if self.world.rank == 0:
                     self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
 
@@ -366,7 +366,7 @@ class Trainer:
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last)
-            with together(self.world, f"resume from {path}"):
+            with raise_on_all_ranks(self.world, f"resume from {path}"):
                 wanted = {"seed": self.model.keys.seed} | self.task.identity()
                 for name, value in wanted.items():
                     if content.get(name, value) != value:
@@ -388,7 +388,7 @@ class Trainer:
             self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
             self.next_epoch = content["next_epoch"]
             self._rank_state.load(self.run.path, self.next_epoch, content, same_parts=same_parts)
-        with together(self.world, f"continue the run in {self.run.path}"):
+        with raise_on_all_ranks(self.world, f"continue the run in {self.run.path}"):
             if self.world.rank == 0:
                 self.run.keep_epochs(self.next_epoch)
 
@@ -420,7 +420,7 @@ class Trainer:
         self.model.messages.drain()
         records = self.records
         if self.run is not None:
-            with together(self.world, f"read the epochs in {self.run.path}"):
+            with raise_on_all_ranks(self.world, f"read the epochs in {self.run.path}"):
                 if self.world.rank == 0:
                     records = self.run.records()
         facts = {

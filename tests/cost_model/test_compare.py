@@ -117,7 +117,7 @@ def test_errors_are_those_of_what_was_measured(comparison: Comparison) -> None:
 
 def test_what_is_extrapolated_is_told_with_the_number_of_runs(comparison: Comparison) -> None:
     warnings = comparison.warnings()
-    of_ranks = "ranks is 4, fitted on 1 to 2: the terms message and unevenness are extrapolated"
+    of_ranks = "ranks is 4, fitted on 1 to 2: the terms message and link_imbalance are extrapolated"
     of_rate = "megabits per second is 300, fitted on 1000 to 1000: the terms rate_share and latency are extrapolated"
     assert (warnings[of_ranks], warnings[of_rate]) == (3, 2)
     assert sum(not run.warnings for run in comparison.runs) == 2

@@ -32,7 +32,7 @@ NOTHING = {constant.name: 0.0 for constant in WORK} | {
     "contention": 1.0,
     "crowding": 0.0,
     "rate_share": 1.0,
-    "unevenness": 0.0,
+    "link_imbalance": 0.0,
     "latency": 0.0,
     "turn": 0.0,
     "burst_bytes": 0.0,

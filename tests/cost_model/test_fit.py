@@ -153,7 +153,7 @@ def test_links_are_shared_unevenly_where_several_nodes_send_to_one(about, longer
     found = case({"hidden": 64, "nodes": 20_000} | about)
     first = found.workload.exchanges[0]
     evenly, unevenly = (
-        found.times.messages(TRUTH | {"unevenness": share}).exchange(first) for share in (0.0, 0.3)
+        found.times.messages(TRUTH | {"link_imbalance": share}).exchange(first) for share in (0.0, 0.3)
     )  # fmt: skip
     np.testing.assert_allclose(unevenly, longer * evenly)
 
@@ -277,7 +277,7 @@ def test_predict(study, small_model):
     assert len(hybrid["memory_bytes_of_ranks"]) == 4
     assert 0 < hybrid["epoch_seconds"] <= sum(hybrid["phases_seconds"].values())
     warnings = "\n".join(hybrid["warnings"])
-    assert "ranks is 4, fitted on 1 to 2: the terms message and unevenness are extrapolated" in warnings
+    assert "ranks is 4, fitted on 1 to 2: the terms message and link_imbalance are extrapolated" in warnings
     assert "hidden is 64, fitted on 16 to 16: the terms entry and row and element are extrapolated" in warnings
     assert "megabits per second is 3000, fitted on 100 to 1000" in warnings
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcgnn.byte_sink import LocalFile
-from hpcgnn.comm import Buffer, MpiWorld, Segments, World, together, whole_job
+from hpcgnn.comm import Buffer, MpiWorld, Segments, World, raise_on_all_ranks, whole_job
 from hpcgnn.comm.files import open_for_writing
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import load
@@ -101,12 +101,12 @@ def agrees_on_errors(world: World, folder: Path) -> None:
     """Check that all ranks raise the error of the lowest failing rank, and that an OSError names the operation."""
 
     def fail() -> None:
-        with together(world, "try"):
+        with raise_on_all_ranks(world, "try"):
             if world.rank == world.size - 1:
                 raise HpcgnnError(f"rank {world.rank} cannot")
 
     def open_nothing() -> None:
-        with together(world, "open a file"):
+        with raise_on_all_ranks(world, "open a file"):
             if world.rank == 0:
                 (folder / "nowhere").read_bytes()
 
@@ -115,7 +115,7 @@ def agrees_on_errors(world: World, folder: Path) -> None:
     assert caught.value.agreed
     with pytest.raises(HpcgnnError, match=r"cannot open a file: No such file or directory \(.*nowhere\)"):
         open_nothing()
-    with together(world, "do nothing"):
+    with raise_on_all_ranks(world, "do nothing"):
         pass
 
 

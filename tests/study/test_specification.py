@@ -31,7 +31,7 @@ def read(tmp_path: Path, text: str) -> specification.Specification:
     return specification.read(path)
 
 
-def told(study: specification.Specification, *names: str) -> list[tuple]:
+def quoted(study: specification.Specification, *names: str) -> list[tuple]:
     return [tuple(run.configuration.get(name) for name in names) for run in study.runs if run.round == (0, 0)]
 
 
@@ -40,7 +40,7 @@ def test_product_and_lists(tmp_path: Path) -> None:
         SMALL + '[[configurations]]\nname = "exact"\n[[configurations]]\nname = "few"\nbits = [2, "adaqp"]\nranks = 2\n'
     )
     study = read(tmp_path, text)
-    assert told(study, "name", "ranks", "bits") == [
+    assert quoted(study, "name", "ranks", "bits") == [
         ("exact", 1, "32"),
         ("exact", 2, "32"),
         ("few", 2, "2"),

@@ -55,7 +55,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def told(folder: Path) -> list[tuple]:
+def quoted(folder: Path) -> list[tuple]:
     """The values of each epoch that must repeat."""
     names = ("loss", "bits", "stale", "stale_epochs", "policy", "bytes_sent", "test_metric")
     return [tuple(record.get(name) for name in names) for record in lines(folder)]
@@ -74,7 +74,7 @@ def test_a_replayed_run_repeats_also_where_it_is_resumed(train, tmp_path, name):
     replay = ["--replay", str(tmp_path / "whole" / "decisions.jsonl")]
     train("broken", *flags, *replay, "--epochs", "6")
     train("broken", "--resume", "--epochs", str(EPOCHS))
-    assert told(tmp_path / "broken") == told(tmp_path / "whole")
+    assert quoted(tmp_path / "broken") == quoted(tmp_path / "whole")
     assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
     assert lines(tmp_path / "broken", "decisions.jsonl") == lines(tmp_path / "whole", "decisions.jsonl")
     losses = [record["loss"] for record in lines(tmp_path / "whole")]

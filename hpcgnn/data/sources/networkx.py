@@ -18,7 +18,7 @@ import numpy as np
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource, existing_file, reading
 from hpcgnn.data.sources.spec import Spec
-from hpcgnn.errors import HpcgnnError, told
+from hpcgnn.errors import HpcgnnError, quoted
 
 X, Y, WEIGHT = "x", "y", "weight"
 
@@ -93,11 +93,11 @@ def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], w
 
 def _row(value: Any, key: str, name: Any, where: str) -> np.ndarray:
     if value is None:
-        raise HpcgnnError(f"{where}: node {told(name)} has no attribute {key!r}: give all nodes one, or none")
+        raise HpcgnnError(f"{where}: node {quoted(name)} has no attribute {key!r}: give all nodes one, or none")
     row = _plain(value)
     if row is None or row.ndim > 1:
         raise HpcgnnError(
-            f"{where}: {key} of node {told(name)} is {told(value)}, but it should be a number or a row of numbers"
+            f"{where}: {key} of node {quoted(name)} is {quoted(value)}, but it should be a number or a row of numbers"
         )
     return row.reshape(-1)
 
@@ -107,7 +107,7 @@ def _stacked(rows: list[np.ndarray], key: str, nodes: list[tuple[Any, Any]], whe
     for row, (name, _) in zip(rows, nodes, strict=True):
         if row.size != width:
             raise HpcgnnError(
-                f"{where}: {key} of node {told(name)} has {row.size} values, that of the first node has {width}"
+                f"{where}: {key} of node {quoted(name)} has {row.size} values, that of the first node has {width}"
             )
     return np.stack(rows)
 
@@ -123,7 +123,7 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
     rows = [_plain(value) for value in given]
     wrong = next((value for value, row in zip(given, rows, strict=True) if row is None or row.ndim > 1), None)
     if wrong is not None:
-        raise HpcgnnError(f"{where}: the label {told(wrong)} should be a whole number, or a row of 0 and 1")
+        raise HpcgnnError(f"{where}: the label {quoted(wrong)} should be a whole number, or a row of 0 and 1")
     widths = {row.shape for row in rows if row is not None}
     if len(widths) != 1:
         raise HpcgnnError(f"{where}: labels have different widths, {' and '.join(map(str, sorted(widths)))}")
@@ -142,7 +142,7 @@ def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.
                 plain = _plain(value)
                 if plain is None or plain.ndim or plain not in (0, 1):
                     raise HpcgnnError(
-                        f"{where}: {key} of node {told(name)} is {told(value)}, but it should be True or False"
+                        f"{where}: {key} of node {quoted(name)} is {quoted(value)}, but it should be True or False"
                     )
             return np.array(chosen, np.bool_)
     return None
@@ -152,7 +152,7 @@ def _numbers(values: Iterable[Any], key: str, names: list[str], where: str) -> n
     found = [_plain(value) for value in values]
     for name, number, value in zip(names, found, values, strict=True):
         if number is None or number.ndim:
-            raise HpcgnnError(f"{where}: {key} of {name} is {told(value)}, but it should be a number")
+            raise HpcgnnError(f"{where}: {key} of {name} is {quoted(value)}, but it should be a number")
     return np.array(found, np.float64)
 
 

@@ -24,7 +24,7 @@ from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource
 from hpcgnn.data.sources.pickles import plain_pickles
 from hpcgnn.data.sources.spec import Spec
-from hpcgnn.errors import HpcgnnError, told
+from hpcgnn.errors import HpcgnnError, quoted
 
 _FAMILIES = {
     "Planetoid": ("Cora", "CiteSeer", "PubMed"),
@@ -114,7 +114,7 @@ def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
     if count is None:
         count = int(edge_index.max()) + 1 if edge_index.size else 0
     if isinstance(count, bool) or not hasattr(count, "__index__"):
-        raise HpcgnnError(f"{where}: num_nodes is {told(count)}, but it should be a whole number")
+        raise HpcgnnError(f"{where}: num_nodes is {quoted(count)}, but it should be a whole number")
     return int(count)
 
 

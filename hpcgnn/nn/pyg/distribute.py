@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.arguments import check_choice, check_type, check_whole
-from hpcgnn.comm import MessageConfig, Messages, World, together
+from hpcgnn.comm import MessageConfig, Messages, World, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import backends
@@ -59,7 +59,7 @@ def distribute(
         HpcgnnError: on every rank, if the model cannot be distributed; the text names the layer or the line, and the reason.
     """
     check_type("graph", graph, LocalGraph)
-    with together(graph.world, f"distribute {type(model).__name__}"):
+    with raise_on_all_ranks(graph.world, f"distribute {type(model).__name__}"):
         check_type("model", model, torch.nn.Module)
         check_type("messages", messages, MessageConfig, Messages, type(None))
         check_choice("strategy", strategy, STRATEGIES)

@@ -7,7 +7,7 @@ import numpy as np
 from hpcgnn.comm import World
 
 
-class Letters:
+class RecordExchange:
     """An exchange of records between all ranks. Construction is collective.
 
     Args:
