@@ -21,7 +21,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
         HpcgnnError: if a folder holds no run.
     """
     runs = [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
-    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    notes = [f"{run.name}: {note}" for run in runs for note in run.warnings()]
     metrics = {run.metric for run in runs if run.best() is not None}
     if len(metrics) > 1:
         notes.insert(

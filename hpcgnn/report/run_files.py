@@ -40,6 +40,10 @@ class Run:
     is_finished: bool
     notes: tuple[str, ...] = field(default=())
 
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences that a reader must know first: the state of a run that has not finished, and the notes."""
+        return self.notes if self.is_finished else (f"{self.state[0].upper()}{self.state[1:]}.", *self.notes)
+
     def values(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The epochs that have a number called ``name``, and these numbers."""
         found = [(record["epoch"], value) for record in self.records if is_number(value := record.get(name))]
@@ -142,8 +146,6 @@ def read_run(folder: Path, name: str = "") -> Run:
         notes.append(f"{RANKS} is left out: its lists do not have the same length")
         ranks = None
     state, is_finished = _state(folder, settings, records, summary)
-    if not is_finished:
-        notes.insert(0, f"{state[0].upper()}{state[1:]}.")
     return Run(
         folder, name or folder.name or str(folder), settings, records, summary, ranks, state, is_finished, tuple(notes)
     )

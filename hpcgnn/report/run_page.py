@@ -24,7 +24,7 @@ def run_page(folder: Path) -> Page:
     if run.records:
         sections += [curves(run), time_section(run)]
     sections += rank_sections(run)
-    return Page(f"Run {run.name}", tuple(sections), _subtitle(run), run.notes)
+    return Page(f"Run {run.name}", tuple(sections), _subtitle(run), run.warnings())
 
 
 def _subtitle(run: Run) -> str:

@@ -122,6 +122,8 @@ def test_a_checkpoint_and_a_run(tmp_path: Path) -> None:
     assert (told["epochs"], told["best"]["epoch"], told["last_loss"]) == (2, 0, 1.25)
     assert told["settings_changed"]["model"] == "gcn"
     assert list(told["checkpoints"]) == ["last.pt"]
+    assert "killed, after 2 of 3 epochs" in told["state"]
+    assert not [note for note in told["notes"] if "killed" in note]  # the state alone says it
     assert "0.5000 in validation (epoch 0)" in said(run).replace("\n", " ")
 
 

@@ -56,7 +56,8 @@ def test_edge_list_with_weights_and_nodes(tmp_path):
     [
         ("0 1\n# c\n1 2\n2 0\n0 2\n0 1.5\n", "line 6: '0 1.5': node id '1.5' is not a whole number"),
         ("0 1\n0 -1\n", "edge 1 is 0 -> -1"),
-        ("0 1\n1 x\n", "node id 'x' is not a whole number"),
+        ("0 1\n1 x\n", "node id 'x' is not a whole number of at most 64 bits$"),
+        ("from,to\n0,1\n", "line 1: .* of at most 64 bits: begin the line with # if it names the columns$"),
         ("0 1\n1 2 3\n", "line 2: '1 2 3' has 3 columns, but the lines before have 2"),
         ("0 1 2 3\n", "has 4 columns"),
         ("0\n", "has 1 columns"),

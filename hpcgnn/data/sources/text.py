@@ -93,7 +93,8 @@ def _complaint(columns: int, delimiter: str | None, lines: list[str], line_numbe
             return f"{where} has {len(fields)} columns, but the lines before have {columns}"
         for field in fields[:2]:
             if not field.strip().lstrip("+-").isdecimal() or not -(2**63) <= int(field) < 2**63:
-                return f"{where}: node id {field.strip()!r} is not a whole number of at most 64 bits"
+                advice = "" if any(map(_is_number, fields)) else ": begin the line with # if it names the columns"
+                return f"{where}: node id {field.strip()!r} is not a whole number of at most 64 bits{advice}"
         if columns == 3 and not _is_number(fields[2]):
             return f"{where}: weight {fields[2].strip()!r} is not a number"
     return None
