@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from requires import require
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import catalogue, markdown, records, specification, statistics, submit, targets
@@ -246,21 +244,6 @@ def hpcgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment in which commands find a Slurm on this machine."""
-    require(os.geteuid() == 0, "root, to start a Slurm")
-    require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
-    require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
-    program, node = ROOT / "tools" / "slurm_single_node.sh", tmp_path / "node"
-    started = subprocess.run([program, "up", node], capture_output=True, text=True, timeout=120, check=False)
-    assert started.returncode == 0, started.stdout + started.stderr
-    try:
-        yield {"SLURM_CONF": str(node / "slurm.conf")}
-    finally:
-        subprocess.run([program, "down", node], timeout=120, check=True)
-
-
 @pytest.mark.slurm
 def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> None:
     path, folder = tmp_path / "s.toml", tmp_path / "out"
@@ -278,6 +261,34 @@ def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> No
         time.sleep(0.5)
     assert sorted(record.summary["ranks"] for record in found) == [1, 2]
     assert json.loads(hpcgnn("study", "submit", str(path), "--out", str(folder), "--json").stdout)["jobs"] == []
+
+
+@pytest.mark.slurm
+def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], tmp_path: Path) -> None:
+    path, folder = tmp_path / "s.toml", tmp_path / "out"
+    path.write_text(SMALLEST.replace("strong", "train").replace("[1, 2]", "[2]").replace("= 3\n", "= 500\n"))
+    result = hpcgnn("study", "submit", str(path), "--out", str(folder), "--json", "--sbatch=--time=10", **slurm)
+    assert result.returncode == 0, result.stderr
+    (job,) = json.loads(result.stdout)["jobs"]
+
+    def command(*words: str) -> str:
+        done = subprocess.run(words, env=os.environ | slurm, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    def wait_until(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while not condition():
+            said = [file.read_text() for file in (folder / "slurm").glob("*.out")]
+            assert time.monotonic() < deadline, said
+            time.sleep(0.5)
+
+    task = f"{job}_0"
+    wait_until(lambda: any(each.stat().st_size for each in folder.rglob("metrics.jsonl")))
+    command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    wait_until(lambda: "JobState=PENDING" in command("scontrol", "show", "job", task))
+    command("scontrol", "update", f"JobId={task}", "StartTime=now+3")  # Slurm itself waits for two minutes
+    wait_until(lambda: any(record.is_finished for record in records.read(folder)))
+    assert "Restarts=1" in command("scontrol", "show", "job", task)
 
 
 # -- a real study ------------------------------------------------------------------------------------------------------
