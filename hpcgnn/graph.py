@@ -234,7 +234,11 @@ class LocalGraph:
     def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
         """This rank's plan: read from the file if one for these parts is stored, else built by all ranks. Collective.
 
-        ``weighted`` puts the graph's edge weights, if it has any, into the matrices. Nodes are in the file's order.
+        strategy: ``pre``, ``post`` or ``hybrid``. weighted: put the graph's edge weights, if it has any, into the matrices. Nodes
+        are in the file's order.
+
+        Raises:
+            HpcgnnError: on every rank, if the stored plan is damaged, or ranks have read different plans.
         """
         weighted = weighted and self.edge_weight is not None
         plan = self.stored_plan(strategy, edges=weighted) or self.built_plan(strategy)
@@ -248,7 +252,10 @@ class LocalGraph:
     def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
         """This rank's plan in the file, or None where the file has none that fits. Collective.
 
-        ``edges`` also reads which edge each entry stands for: 8 bytes an entry, which only edge weights need.
+        edges: also read the number of each entry's edge, 8 bytes an entry, which only edge weights need.
+
+        Raises:
+            HpcgnnError: as :meth:`plan`.
         """
         if not self.matches_parts:
             return None

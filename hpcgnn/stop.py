@@ -59,7 +59,10 @@ class StopRequest:
         return self
 
     def ignore(self) -> None:
-        """Ignore SIGUSR1 from now on. Otherwise Python would restore the default, which kills, at its exit, before MPI ends."""
+        """Ignore SIGUSR1 from now on.
+
+        Python restores the default handler when it exits. A SIGUSR1 between that and the end of MPI would kill the process.
+        """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 

@@ -58,7 +58,12 @@ sorted on disk, in bounded memory.
     "features, with the zeros of sparse ones written out).",
 )
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
-@click.option("--undirected", is_flag=True, help="Add the reverse of every edge, and merge duplicate edges.")
+@click.option(
+    "--undirected",
+    is_flag=True,
+    help="Add the reverse of every edge, and merge duplicate edges; their weights are added up. If the source lists its edges in "
+    "both directions, leave this out: weights would double.",
+)
 @click.option("--self-loops", is_flag=True, help="Add the edge (v, v) to every node v that has none.")
 @click.option("--drop-duplicates", is_flag=True, help="Merge duplicate edges and add up their weights.")
 @click.option("--force", is_flag=True, help="Overwrite OUTPUT if it exists.")

@@ -68,7 +68,10 @@ Examples:
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables, with all pairs."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object on stdout instead of tables; --pairs says with how many pairs.",
 )
 def plan(
     parts: Path,

@@ -125,8 +125,8 @@ def _compare(world: World, config: RunConfig) -> None:
         for name in sorted((mine.keys() | wanted.keys()) - {"device"}):  # some ranks may have no GPU
             if mine.get(name) != wanted.get(name):
                 raise HpcgnnError(
-                    f"rank {world.rank} has {name} {mine.get(name, 'unset')} and rank 0 {wanted.get(name, 'unset')}: "
-                    "give all ranks the same --config file"
+                    f"rank {world.rank} was started with {name} {mine.get(name, 'unset')} and rank 0 with "
+                    f"{wanted.get(name, 'unset')}: give all ranks the same options and the same --config file"
                 )
 
 
@@ -140,7 +140,8 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
     with raise_on_all_ranks(world, f"prepare the run folder {out}"):
         if graph.features is None:
             raise HpcgnnError(
-                f"{parts} has no node features: convert the graph again with --features degree:64, onehot or random:64"
+                f"{parts} has no node features: convert the graph with --features degree:64, onehot or random:64, and "
+                "partition it again"
             )
         if world.rank == 0:
             run.prepare(resume=resume)

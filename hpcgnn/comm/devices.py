@@ -38,7 +38,7 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
     gpus = Gpus() if gpus is None else gpus
     with raise_on_all_ranks(world, "choose a device"):
         check_device(asked)
-    nodes = world.nodes()
+    nodes = world.hosts()
     number, problem = _place(world, nodes, asked, ranks_per_gpu, gpus)
     with raise_on_all_ranks(world, "choose a device"):
         if problem is not None and asked != AUTO:

@@ -8,7 +8,7 @@ import torch
 from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.codecs import Codec, Codes, make_codec
-from hpcgnn.comm.links import Links
+from hpcgnn.comm.links import RankGraphs
 from hpcgnn.comm.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.passes import ExchangeId, Slot
@@ -31,7 +31,12 @@ class Exchange:
         backend: backend of the kernels.
         links: graph of the ranks that exchange rows; None: all ranks take part.
 
-    Attribute ``boundary_nodes``: number of owned nodes to which received rows are added.
+    Attributes:
+        id: layer and direction.
+        boundary_nodes: number of owned nodes to which received rows are added.
+        freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.comm.mailbox`), the same on all ranks. A policy
+            sets it before each pass.
+        ranges: ranges of the rows that were sent; None before :meth:`trace_ranges`.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class Exchange:
         *,
         is_backward: bool = False,
         backend: str = "auto",
-        links: Links | None = None,
+        links: RankGraphs | None = None,
     ) -> None:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
@@ -149,11 +154,11 @@ class Exchange:
         pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
         return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
 
-    def holds_rows_of(self, epochs: int, *, in_flight: bool = False) -> bool:
+    def has_rows_from_last(self, epochs: int, *, in_flight: bool = False) -> bool:
         """Return whether this rank holds rows for every mailbox that were sent at most ``epochs`` epochs ago. in_flight: rows
         that are still on their way count as well.
         """
-        now, boxes = self.messages.present.epoch, self.mailboxes()
+        now, boxes = self.messages.current_pass.epoch, self.mailboxes()
         messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
         return all(message is not None and now - message.epoch <= epochs for message in messages)
 
@@ -161,9 +166,9 @@ class Exchange:
         """(3,) float64 sum of :meth:`Mailbox.take_drift` over the mailboxes of this exchange; their drifts are reset to zero."""
         return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
 
-    def epochs_apart(self) -> int:
+    def epochs_between_messages(self) -> int:
         """Number of epochs between the two messages that the last drift compares."""
-        return max(box.apart for box in self.mailboxes())
+        return max(box.epochs_between_messages for box in self.mailboxes())
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
@@ -186,14 +191,14 @@ class Exchange:
             place = Place(Use.ROWS_TO_SEND, slot)
         return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
 
-    def takes(self, width: int) -> tuple[bool, bool]:
+    def row_forms(self, width: int) -> tuple[bool, bool]:
         """Two answers for the present pass: whether some rows travel as 8-bit integers, so that rows which are such integers
         already can be sent unchanged, and whether some rows travel in another form.
 
         Collective under the same conditions as :meth:`start`.
         """
         codec = self._codec(width, torch.float32)
-        return codec.takes_codes, codec.takes_rows
+        return codec.sends_int8_rows, codec.sends_other_rows
 
     def start(self, rows: torch.Tensor, given: Codes | None = None) -> Message:
         """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
@@ -204,31 +209,31 @@ class Exchange:
         messages, slot = self.messages, self._slot(rows.shape[1])
         box = self._mailbox(slot)
         if box is None:
-            messages.occupy(self.name)
+            messages.claim_memory(self.name)
         else:
             self._settle(box)
         message = self._new_message(rows, slot, box)
         call = messages.traffic.count_call(self.id)
-        key = messages.present.noise_key(self.id, call, messages.world.rank)
-        trouble = message.codec.encode(rows, message.sent, key, message.differences, given)
-        if self.ranges is not None and messages.present.is_training:
+        key = messages.current_pass.noise_key(self.id, call, messages.world.rank)
+        nonfinite = message.codec.encode(rows, message.sent, key, message.differences, given)
+        if self.ranges is not None and messages.current_pass.is_training:
             message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.id, self._sent[message.codec], trouble)
-        neighbours = None if self.links is None else self.links.there
+        messages.traffic.started(self.id, self._sent[message.codec], nonfinite)
+        neighbours = None if self.links is None else self.links.forward
         route = self._routes[message.codec]
         message.pending = messages.transport.start(message.sent, message.received, route, self.name, neighbours)
-        messages.depart(message.pending)
+        messages.make_progress(message.pending)
         if box is not None and box.arrived is not None and self.freshness == STALE:
             box.in_flight, message = message, box.arrived
         return message
 
     def wait(self, message: Message) -> None:
         """Wait until the rows of ``message`` have arrived."""
-        box, epoch = message.mailbox, self.messages.present.epoch
+        box, epoch = message.mailbox, self.messages.current_pass.epoch
         if message.pending is not None:
             self.messages.wait(message)
             if box is None:
-                self.messages.vacate()
+                self.messages.release_memory()
             else:
                 box.accept(message, epoch)
         if box is not None:
@@ -237,7 +242,7 @@ class Exchange:
     def keep_sums(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
         """Keep ``sums`` (b, F) of this epoch beside the message that was sent in it. Return the sums that were kept beside
         ``message`` if that is of an earlier epoch, else None."""
-        epoch, box = self.messages.present.epoch, message.mailbox
+        epoch, box = self.messages.current_pass.epoch, message.mailbox
         assert box is not None
         sent = box.in_flight or box.arrived
         if sent is not None and sent.epoch == epoch:
@@ -256,7 +261,7 @@ class Exchange:
     def _mailbox(self, slot: Slot) -> Mailbox | None:
         """The mailbox that keeps rows of ``slot``; None in evaluations, and where rows are used in their own epoch."""
         messages = self.messages
-        return messages.kept.mailbox(slot, self._tools) if messages.present.is_training else None
+        return messages.kept.mailbox(slot, self._tools) if messages.current_pass.is_training else None
 
     def _settle(self, box: Mailbox) -> None:
         """Wait for the message in flight, if there is one, and use its rows from now on."""
@@ -265,7 +270,7 @@ class Exchange:
             return
         if message.pending is not None:
             self.messages.wait(message)
-        box.accept(message, self.messages.present.epoch)
+        box.accept(message, self.messages.current_pass.epoch)
 
     def _new_message(self, rows: torch.Tensor, slot: Slot, box: Mailbox | None) -> Message:
         """A message with its memory: the slot has its own where messages outlive their step; else all exchanges share it."""
@@ -279,7 +284,7 @@ class Exchange:
         else:
             sent = scratch.bytes(Place(Use.SENT_BYTES, own), int(codec.send_counts.sum()), codec.item_bytes)
         differences = messages.kept.differences_of(slot, codec)
-        return Message(codec, sent, received, messages.present.epoch, differences, box)
+        return Message(codec, sent, received, messages.current_pass.epoch, differences, box)
 
     def _codec(self, width: int, dtype: torch.dtype) -> Codec:
         """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""

@@ -70,17 +70,17 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
     some_device, some_stage = world.allreduce(said.astype(np.int64), "max").tolist()
     if not some_device:
         return HostTransport(world)
-    channel = world.channel()
-    direct = DeviceTransport(world, device, channel, stages=False, pieces_of=None)
+    queue = world.exchange_queue()
+    direct = DeviceTransport(world, device, queue, stages=False, piece_bytes=None)
     if world.size == 1 or (not some_stage and _comes_right(world, device, direct)):
         return direct
     if choice == "on" and not some_stage:
         raise HpcgnnError(
             f"--gpu-mpi on was asked for, but {world.library} does not move memory of {device.where} correctly: load another "
-            "one, or pass --gpu-mpi off",
+            "MPI, or use --gpu-mpi off",
             agreed=True,
         )
-    return DeviceTransport(world, device, channel, stages=kind != "cpu", pieces_of=PIECE_BYTES)
+    return DeviceTransport(world, device, queue, stages=kind != "cpu", piece_bytes=PIECE_BYTES)
 
 
 def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bool:

@@ -29,7 +29,7 @@ class Kept:
 
     def begin(self, keeping: Keeping | None) -> None:
         """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
-        self.keeping, self.mailboxes = keeping, {}
+        self.keeping, self.mailboxes, self.differences = keeping, {}, {}
 
     def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
         """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""

@@ -22,20 +22,20 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Links:
-    """The graph of ranks of an exchange (``there``) and that of the backward pass's exchange (``back``)."""
+class RankGraphs:
+    """The graph of ranks of an exchange (``forward``) and that of the backward pass's exchange (``backward``)."""
 
-    there: Neighbours
-    back: Neighbours
+    forward: Neighbours
+    backward: Neighbours
 
-    def reverse(self) -> Links:
+    def reverse(self) -> RankGraphs:
         """The links of the exchange in the other direction."""
-        return Links(self.back, self.there)
+        return RankGraphs(self.backward, self.forward)
 
 
 def choose_links(
     world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", row_bytes: int = 1024
-) -> Links | None:
+) -> RankGraphs | None:
     """The graph of ranks to exchange rows over, or None to use ``Ialltoallv``. Collective.
 
     send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: ``alltoallv``, ``neighbour``, or ``auto``,
@@ -48,15 +48,15 @@ def choose_links(
     most = int(world.allreduce(peers, "max").max())
     if most == 0 or (collective == "auto" and 2 * most > world.size - 1):
         return None
-    there = world.neighbours(receive_counts > 0, send_counts > 0)
-    if collective == "auto" and not _is_faster(world, there, send_counts, receive_counts, row_bytes):
-        world.free(there)
+    forward = world.neighbours(receive_counts > 0, send_counts > 0)
+    if collective == "auto" and not _is_faster(world, forward, send_counts, receive_counts, row_bytes):
+        world.free(forward)
         return None
-    return Links(there, world.neighbours(send_counts > 0, receive_counts > 0))
+    return RankGraphs(forward, world.neighbours(send_counts > 0, receive_counts > 0))
 
 
 def _is_faster(
-    world: World, there: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
+    world: World, forward: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
 ) -> bool:
     """Return whether the neighbourhood collective takes less time on the slowest rank; the same answer on all ranks.
     Collective.
@@ -69,7 +69,7 @@ def _is_faster(
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
         for over_neighbours, times in seconds.items():
-            linked = there if over_neighbours else None
+            linked = forward if over_neighbours else None
             pending = world.start_alltoallv(send, received, "a trial exchange", linked)
             world.wait(pending)
             times.append(float(world.allreduce(np.array([pending.seconds]), "max")[0]))

@@ -48,7 +48,7 @@ class Message:
         """Return whether its rows are corrected if they are used in a later epoch."""
         return self.mailbox is not None and self.mailbox.corrects
 
-    def become(self, rows: torch.Tensor, tools: CodecTools) -> None:
+    def replace_rows(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """Replace the received bytes with ``rows`` (r, F)."""
         self.codec, self.received = plain_rows(rows, tools)
 
@@ -72,15 +72,15 @@ class Keeping:
 class Mailbox:
     """The kept messages of one slot.
 
-    in_flight: the message to wait for in a later epoch. arrived: the message whose rows are in use. apart: number of epochs
-    between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
+    in_flight: the message to wait for in a later epoch. arrived: the message whose rows are in use. epochs_between_messages:
+    number of epochs between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
     """
 
     def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None
         self.arrived: Message | None = None
         self._drift: torch.Tensor | None = None
-        self.apart = 1
+        self.epochs_between_messages = 1
         self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
         self.corrects = keeping.corrects and not self._smooths
         self._keeping, self._tools = keeping, tools
@@ -104,13 +104,13 @@ class Mailbox:
             if self._keeping.compares:
                 if last is not None and before is not None:
                     self._drift = torch.stack([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
-                    self.apart = message.epoch - before.epoch
+                    self.epochs_between_messages = message.epoch - before.epoch
                 self._last = rows  # stays valid: the next message is received into the other half of the memory
             if self._smooths:
                 if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
                 rows = self._average.lerp_(rows, 1 - self._keeping.decay)
-        message.become(rows, self._tools)
+        message.replace_rows(rows, self._tools)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The sum of the rows' dot products a·b. It is the same for any number of threads, because policies decide by it."""
@@ -158,4 +158,4 @@ class Mailbox:
                 setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, sums=sums))
         self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
-            self.arrived.become(self._average, self._tools)
+            self.arrived.replace_rows(self._average, self._tools)

@@ -66,7 +66,7 @@ class Messages:
         self.world, self.config = world, config or MessageConfig()
         self.config.check()
         self.device, self.timings = device, timings or Timings(device)
-        self.present = Pass(seed)
+        self.current_pass = Pass(seed)
         self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic(world.size)
         self._under_way: str | None = None
         self._transport = transport
@@ -118,33 +118,33 @@ class Messages:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin the training step of ``epoch``."""
-        self.present = replace(self.present, epoch=epoch)
+        self.current_pass = replace(self.current_pass, epoch=epoch)
         self.traffic.begin_step()
 
     def begin_pass(self, *, is_training: bool) -> None:
         """Messages from now on belong to a training step, or to an evaluation."""
-        if is_training != self.present.is_training:
-            self.present = replace(self.present, is_training=is_training)
+        if is_training != self.current_pass.is_training:
+            self.current_pass = replace(self.current_pass, is_training=is_training)
 
     def reseed(self, seed: int) -> None:
         """Draw rounding noise from ``seed`` from now on."""
-        self.present = replace(self.present, seed=seed)
+        self.current_pass = replace(self.current_pass, seed=seed)
 
     @property
     def is_rounded(self) -> bool:
         """Return whether the present pass rounds its messages to the bit-widths of training."""
-        return self.present.is_training or self.config.eval_precision == "training"
+        return self.current_pass.is_training or self.config.eval_precision == "training"
 
     @property
     def is_delta(self) -> bool:
         """Return whether the present pass sends differences. Evaluations do not, because delta coding's rows must not change in
         them.
         """
-        return self.present.is_training and self.config.message_coding == "delta"
+        return self.current_pass.is_training and self.config.message_coding == "delta"
 
     # -- messages under way -------------------------------------------------------------------------------------------
 
-    def depart(self, pending: Pending) -> None:
+    def make_progress(self, pending: Pending) -> None:
         """Let a thread make progress with ``pending``, which has started, while this rank computes. Without overlap, wait."""
         if self.config.overlap:
             self.world.watch(pending)
@@ -162,13 +162,13 @@ class Messages:
         self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
-        """Wait for all messages in flight; their rows are still used only when their epoch comes. Collective."""
+        """Wait for all messages in flight; each exchange still uses their rows in the epoch in which they are due. Collective."""
         with self.timings.measure("communication_wait_seconds"):
             for pending in self.kept.in_flight():
                 self.world.wait(pending)
                 self.transport.arrive(pending)
 
-    def occupy(self, name: str) -> None:
+    def claim_memory(self, name: str) -> None:
         """Note that the exchange ``name`` begins to use the memory that all exchanges share.
 
         Raises:
@@ -176,14 +176,14 @@ class Messages:
         """
         if self._under_way is not None:
             raise RuntimeError(
-                f"{name} cannot be exchanged before {self._under_way}, which are under way, were waited for"
+                f"{name} cannot be sent while {self._under_way} are on their way: finish the earlier aggregation first"
             )
         self._under_way = name
 
-    def vacate(self) -> None:
+    def release_memory(self) -> None:
         """Note that the exchange under way has ended."""
         self._under_way = None
 
-    def raise_if_trouble(self, ranks_in_trouble: float) -> None:
-        """See :meth:`hpcgnn.comm.traffic.Traffic.raise_if_trouble`. Collective if any rank is in trouble."""
-        self.traffic.raise_if_trouble(self.world, self.present.epoch, ranks_in_trouble)
+    def raise_if_nonfinite(self, nonfinite_on_ranks: float) -> None:
+        """See :meth:`hpcgnn.comm.traffic.Traffic.raise_if_nonfinite`. Collective if the sum is above 0."""
+        self.traffic.raise_if_nonfinite(self.world, self.current_pass.epoch, nonfinite_on_ranks)

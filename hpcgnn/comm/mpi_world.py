@@ -19,8 +19,8 @@ from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm import job
 from hpcgnn.comm.blocking import limited, stalled
 from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
+from hpcgnn.comm.exchange_queue import ExchangeQueue
 from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement, block_on_host
@@ -91,7 +91,7 @@ class MpiWorld(Collectives):
         super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
         self._row_types: dict[int, Any] = {}
         self._watched: list[Pending] = []
-        self._channel: Channel | None = None
+        self._queue: ExchangeQueue | None = None
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
         self._made = contextlib.ExitStack()  # frees MPI's objects of this world, the newest first
@@ -122,9 +122,9 @@ class MpiWorld(Collectives):
         return is_complete
 
     def _advance(self, what: str) -> None:
-        if self._channel is not None:
+        if self._queue is not None:
             with self._starting(what):
-                self._channel.advance()
+                self._queue.advance()
 
     def _tested(self, pending: Pending) -> bool:
         try:
@@ -251,14 +251,14 @@ class MpiWorld(Collectives):
                     requests.append(start([rows, count, row_type], peer, _PAIRS_TAG))
         return Pending.started(_All(self._mpi, requests), what, send, received)
 
-    def channel(self) -> Channel:
+    def exchange_queue(self) -> ExchangeQueue:
         """A queue over a communicator of its own; whichever thread may call MPI starts its exchanges."""
-        if self._channel is None:
+        if self._queue is None:
             with self._blocking("a communicator for messages in flight"):
                 apart = self._comm.Dup()
-            self._channel = Channel(lambda *transfer: self._moved(apart, *transfer))
+            self._queue = ExchangeQueue(lambda *transfer: self._moved(apart, *transfer))
             self._made.callback(apart.Free)
-        return self._channel
+        return self._queue
 
     def takes_memory_of(self, kind: str) -> bool:
         """The library's answer (:func:`hpcgnn.comm.gpu_mpi.says_yes`), which is looked up once."""
@@ -316,7 +316,7 @@ class MpiWorld(Collectives):
             host.Free()
         return count
 
-    def nodes(self) -> np.ndarray:
+    def hosts(self) -> np.ndarray:
         """(size,) int64 lowest rank of each rank's host; ranks of a host are those that can share memory."""
         with self._blocking(_NODES):
             host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -355,7 +355,7 @@ class MpiWorld(Collectives):
         PROGRESS.take_over()
         with self._blocking("the release of MPI's objects"):
             self._made.close()
-        self._node, self._channel, self._row_types = None, None, {}
+        self._node, self._queue, self._row_types = None, None, {}
 
     def poke(self) -> None:
         """Let MPI make progress with the messages that this rank has sent, while the rank waits for something else."""

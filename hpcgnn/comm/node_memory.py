@@ -97,7 +97,7 @@ class NodeMemory:
         Collective; O(P) memory.
         """
         mine = np.array([needed if self._node.rank == 0 else 0])
-        hosts = self._world.nodes()
+        hosts = self._world.hosts()
         return int(self._world.allgather(mine)[hosts == hosts[self._world.rank], 0].sum())
 
     def meet(self) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
 from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.channel import Channel
 from hpcgnn.comm.collectives import Collectives
+from hpcgnn.comm.exchange_queue import ExchangeQueue
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.segments import Neighbours, Segments
@@ -60,7 +60,7 @@ class ThreadWorld(Collectives):
     def __init__(self, rank: int, meeting: Meeting) -> None:
         super().__init__(rank, meeting.size, meeting.timeout_seconds)
         self._meeting = meeting
-        self._channel: Channel | None = None
+        self._queue: ExchangeQueue | None = None
         self._node: ThreadWorld | None = None
 
     def _shared(self, mine: Any, use: Callable[[list[Any]], T]) -> T:
@@ -92,7 +92,7 @@ class ThreadWorld(Collectives):
         """Do nothing: a started collective is complete."""
 
     def wait(self, pending: Pending) -> None:
-        """Test until complete: a started collective is complete, and one in the queue of a channel starts here."""
+        """Test until complete: a started collective is complete, and one in the queue of a queue starts here."""
         while not pending.test():
             time.sleep(0)
 
@@ -148,11 +148,11 @@ class ThreadWorld(Collectives):
     def close(self) -> None:
         """Do nothing: there are no communicators to give back."""
 
-    def channel(self) -> Channel:
+    def exchange_queue(self) -> ExchangeQueue:
         """The queue of this world; its exchanges use the same meetings."""
-        if self._channel is None:
-            self._channel = Channel(self.start_alltoallv)
-        return self._channel
+        if self._queue is None:
+            self._queue = ExchangeQueue(self.start_alltoallv)
+        return self._queue
 
     def takes_memory_of(self, kind: str) -> bool:
         """False: threads exchange memory of the host only."""
@@ -164,7 +164,7 @@ class ThreadWorld(Collectives):
         """All ranks."""
         return self.size
 
-    def nodes(self) -> np.ndarray:
+    def hosts(self) -> np.ndarray:
         """Zeros: all ranks are on one node."""
         return np.zeros(self.size, np.int64)
 

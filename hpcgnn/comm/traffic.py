@@ -11,7 +11,7 @@ import torch
 from hpcgnn.comm.passes import ExchangeId
 from hpcgnn.comm.world import World
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 
 BYTES = ("bytes_sent", "bytes_between_nodes", "bytes_shared_on_nodes")
 
@@ -43,7 +43,7 @@ class Traffic:
         self.ages: dict[ExchangeId, int] = {}
         self._calls: Counter[ExchangeId] = Counter()
         self._started: list[ExchangeId] = []
-        self._troubles: list[Count] = []
+        self._nonfinite: list[DeviceCount] = []
 
     def bytes(self) -> dict[str, int]:
         """Totals over all exchanges so far, by the names in :data:`BYTES`."""
@@ -59,7 +59,7 @@ class Traffic:
 
     def begin_step(self) -> None:
         """Begin a training step."""
-        self._started, self._troubles = [], []
+        self._started, self._nonfinite = [], []
         self._calls.clear()
         self.ages.clear()
 
@@ -83,31 +83,31 @@ class Traffic:
         """Count ``num_bytes`` that ``exchange`` reads from memory which ranks of this node share."""
         self.bytes_shared_on_nodes[exchange] += num_bytes
 
-    def started(self, exchange: ExchangeId, sent: Sent, trouble: Count) -> None:
-        """Count the start of an exchange, its bytes, and the number of its rows that held a NaN or an infinity (``trouble``)."""
+    def started(self, exchange: ExchangeId, sent: Sent, nonfinite: DeviceCount) -> None:
+        """Count the start of an exchange and its bytes. nonfinite: a number above 0 if its rows hold a NaN or an infinity."""
         self.bytes_to += sent.to_ranks
         self.bytes_sent[exchange] += sent.total
         self.bytes_between_nodes[exchange] += sent.between_nodes
         self._started.append(exchange)
-        self._troubles.append(trouble)
+        self._nonfinite.append(nonfinite)
 
-    # -- trouble ------------------------------------------------------------------------------------------------------
+    # -- NaN and infinities -------------------------------------------------------------------------------------------
 
-    def rows_in_trouble(self) -> Count:
-        """Number of rows with a NaN or an infinity that this rank has sent in this step: an int, or a tensor on the device."""
-        on_device = [trouble for trouble in self._troubles if isinstance(trouble, torch.Tensor)]
-        on_host = sum(trouble for trouble in self._troubles if not isinstance(trouble, torch.Tensor))
+    def nonfinite_count(self) -> DeviceCount:
+        """A number above 0 if this rank has sent a NaN or an infinity in this step, else 0: an int, or a tensor on the device."""
+        on_device = [count for count in self._nonfinite if isinstance(count, torch.Tensor)]
+        on_host = sum(count for count in self._nonfinite if not isinstance(count, torch.Tensor))
         return torch.stack(on_device).sum() + on_host if on_device else on_host
 
-    def raise_if_trouble(self, world: World, epoch: int, ranks_in_trouble: float) -> None:
+    def raise_if_nonfinite(self, world: World, epoch: int, nonfinite_on_ranks: float) -> None:
         """Raise HpcgnnError if a rank has sent a NaN or an infinity in this step. Collective if any rank has.
 
-        The error names the first exchange that sent one, and its rank. ``ranks_in_trouble``: sum of :meth:`rows_in_trouble` over
+        The error names the first exchange that sent one, and its rank. nonfinite_on_ranks: sum of :meth:`nonfinite_count` over
         ranks, the same number on each.
         """
-        if not ranks_in_trouble:
+        if not nonfinite_on_ranks:
             return
-        mine = next((number for number, rows in enumerate(self._troubles) if int(rows)), len(self._started))
+        mine = next((number for number, rows in enumerate(self._nonfinite) if int(rows)), len(self._started))
         first = int(world.allreduce(np.array([mine * world.size + world.rank]), "min")[0])
         which, rank = divmod(first, world.size)  # all ranks start the same exchanges in the same order
         raise HpcgnnError(

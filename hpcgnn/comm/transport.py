@@ -3,8 +3,9 @@
 - Memory of the host is given to MPI as it is, in one collective.
 - Memory of a device is given to MPI as it is, if MPI takes it, in one collective once the device has made the bytes.
 - Else the bytes of a device go through memory of the host, in pieces of some MiB: while one piece travels, the next is copied
-  down from the device, and the one before is copied up. A piece has a share of every segment, so that sender and receiver cut
-  alike. The device puts its rows in the order of pieces, which costs next to nothing there, so that each piece is one copy.
+  down from the device, and the one before is copied up. A piece has the same share of each rank's segment, so that sender
+  and receiver divide rows at the same places. The device puts its rows in the order of pieces, which costs next to nothing
+  there, so that each piece is one copy.
 
 Ranks may take different ways, but agree on the number of collectives. The bytes that travel are the same either way.
 """
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.channel import Channel, Piece
+from hpcgnn.comm.exchange_queue import ExchangeQueue, Piece
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import World
@@ -110,13 +111,15 @@ class DeviceTransport:
     """The transport of jobs in which some rank's messages are in memory of a device. Exchanges start from a queue, because the
     bytes of different ranks become ready at different times.
 
-    stages: whether this rank's messages go through memory of the host. pieces_of: bytes of a piece; None if no rank's messages go
-    through memory of the host.
+    stages: whether this rank's messages go through memory of the host. piece_bytes: bytes of a piece; None if no rank's messages
+    go through memory of the host.
     """
 
-    def __init__(self, world: World, device: Device, channel: Channel, *, stages: bool, pieces_of: int | None) -> None:
-        self._world, self._device, self._channel = world, device, channel
-        self.stages, self._piece_bytes = stages, pieces_of
+    def __init__(
+        self, world: World, device: Device, queue: ExchangeQueue, *, stages: bool, piece_bytes: int | None
+    ) -> None:
+        self._world, self._device, self._queue = world, device, queue
+        self.stages, self._piece_bytes = stages, piece_bytes
         self._memory = HostMemory(device)
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
@@ -136,10 +139,10 @@ class DeviceTransport:
         transfer: Staged | Direct
         about = (sent, received), route, what, neighbours
         if self.stages:
-            transfer = Staged(self._device, self._channel, self._memory, *about)
+            transfer = Staged(self._device, self._queue, self._memory, *about)
         else:
-            transfer = Direct(self._device, self._channel, *about)
-        return Pending.started(self._channel.put(transfer), what, transfer)
+            transfer = Direct(self._device, self._queue, *about)
+        return Pending.started(self._queue.put(transfer), what, transfer)
 
     def arrive(self, pending: Pending) -> None:
         """Let the device, but not the host, wait for the copies; set the seconds on the wire, from the first piece's start."""
@@ -154,14 +157,16 @@ class Direct:
     def __init__(
         self,
         device: Device,
-        channel: Channel,
+        queue: ExchangeQueue,
         wires: tuple[torch.Tensor, torch.Tensor],
         route: Route,
         what: str,
         neighbours: Neighbours | None,
     ) -> None:
-        self._device, self._channel, self.what, self.neighbours = device, channel, what, neighbours
-        made = device.record()  # MPI writes after it as well, as the device may still read that memory
+        self._device, self._queue, self.what, self.neighbours = device, queue, what, neighbours
+        # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
+        # still read their memory.
+        made = device.record()
         there, back = (_shared_segments(wire, s) for wire, s in zip(wires, (route.sent, route.received), strict=True))
         self.pieces = [Piece(made, *both) for both in zip(there, back, strict=True)]
 
@@ -170,7 +175,7 @@ class Direct:
         MPI.
         """
         self._device.use()
-        self._channel.advance()
+        self._queue.advance()
         return self.land()
 
     def land(self) -> bool:
@@ -187,14 +192,14 @@ class Staged:
     def __init__(
         self,
         device: Device,
-        channel: Channel,
+        queue: ExchangeQueue,
         memory: HostMemory,
         wires: tuple[torch.Tensor, torch.Tensor],
         route: Route,
         what: str,
         neighbours: Neighbours | None,
     ) -> None:
-        self._device, self._channel, self._memory = device, channel, memory
+        self._device, self._queue, self._memory = device, queue, memory
         self.what, self.neighbours, self._order = what, neighbours, route.received.order
         sent, self._received = wires
         ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
@@ -220,7 +225,7 @@ class Staged:
     def Test(self) -> bool:
         """Return whether all pieces have arrived, and the last copy up was started. The calling thread starts the copies."""
         self._device.use()
-        self._channel.advance()
+        self._queue.advance()
         return self.land()
 
     def land(self) -> bool:

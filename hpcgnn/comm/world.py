@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink
 from hpcgnn.comm.buffer import Buffer, Values
-from hpcgnn.comm.channel import Channel
+from hpcgnn.comm.exchange_queue import ExchangeQueue
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement
 from hpcgnn.comm.segments import Neighbours, Segments
@@ -91,7 +91,7 @@ class World(Protocol):
         ...
 
     def wait(self, pending: Pending) -> None:
-        """Wait until ``pending`` is complete, and yield the core meanwhile.
+        """Wait until ``pending`` is complete, and yield the core meanwhile. Not collective.
 
         Raises:
             StalledError: if it is not complete after ``timeout_seconds``.
@@ -115,7 +115,7 @@ class World(Protocol):
         """
         ...
 
-    def channel(self) -> Channel:
+    def exchange_queue(self) -> ExchangeQueue:
         """The queue of exchanges that start once their bytes are ready; one for the whole world. The first call is collective."""
         ...
 
@@ -183,7 +183,7 @@ class World(Protocol):
         """Number of ranks of this host that may run on exactly the same cores as this one, itself included."""
         ...
 
-    def nodes(self) -> np.ndarray:
+    def hosts(self) -> np.ndarray:
         """(size,) int64 lowest rank of each rank's host. O(size) memory."""
         ...
 

@@ -16,7 +16,7 @@ from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import sylvie
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.problem import CHOICES, left_over
+from hpcgnn.policy.problem import CHOICES, quantization_variance
 
 MOST_RANKS = 64
 
@@ -60,7 +60,7 @@ def _assigned(
         for each in ((one.groups.beta for one in grouped), (one.rows for one in grouped))
     )
     choices = np.array(CHOICES)
-    variances, seconds = left_over(beta[:, None], choices), rows[:, None] * choices
+    variances, seconds = quantization_variance(beta[:, None], choices), rows[:, None] * choices
     spans = (each[:, 0].sum() - each[:, -1].sum() for each in (variances, seconds))
     of_variance, of_time = (
         share / abs(span) if span else 0.0 for share, span in zip((weight, 1 - weight), spans, strict=True)

@@ -35,7 +35,7 @@ class Job:
     @cached_property
     def nodes(self) -> list[int]:
         """For each rank, the lowest rank of its node. The first access is collective."""
-        return self.world.nodes().tolist()
+        return self.world.hosts().tolist()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.rows import ROWS, RowKernels
 
 # A count: an int, or, if reading it would wait for a device, an int64 tensor without dimensions on that device.
-Count = int | torch.Tensor
+DeviceCount = int | torch.Tensor
 
 
 class SpmmKernels(Protocol):
@@ -155,7 +155,7 @@ class MessageKernels(Protocol):
         buffer: torch.Tensor,
         payload_at: torch.Tensor,
         params_at: torch.Tensor | None,
-    ) -> Count:
+    ) -> DeviceCount:
         """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; return the number of rows that are not
         finite."""
         ...
@@ -169,7 +169,7 @@ class MessageKernels(Protocol):
         out: torch.Tensor,
         rows: torch.Tensor,
         accumulate: bool,
-    ) -> Count:
+    ) -> DeviceCount:
         """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (n, F), or add it; return the number of rows not finite."""
         ...
 
@@ -266,7 +266,7 @@ class Int8MessageKernels(Protocol):
         buffer: torch.Tensor,
         payload_at: torch.Tensor,
         params_at: torch.Tensor,
-    ) -> Count:
+    ) -> DeviceCount:
         """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
         scales."""
         ...
@@ -279,7 +279,7 @@ class Int8MessageKernels(Protocol):
         codes: torch.Tensor,
         scale: torch.Tensor,
         rows: torch.Tensor,
-    ) -> Count:
+    ) -> DeviceCount:
         """Reverse :meth:`encode_codes`; return the number of rows of ``buffer`` that have another form, whose results are
         useless."""
         ...

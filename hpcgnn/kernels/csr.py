@@ -86,7 +86,7 @@ class Csr:
             indices=self.indices, indptr=self.indptr, weight=self.weight
         )  # raises unless all are on one device, and some backend takes it
         if self.indptr.dtype not in (torch.int32, torch.int64):
-            raise WrongValueError(f"indptr must hold int64 integers, not {self.indptr.dtype}")
+            raise WrongValueError(f"indptr must hold int32 or int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
             raise WrongValueError("indptr must be one-dimensional and start with 0")
         if bool((self.indptr[1:] < self.indptr[:-1]).any()):
@@ -223,7 +223,7 @@ class Csr:
         other._shared = self.structure
         return other
 
-    def through(self, other: Csr) -> Csr:
+    def composed_with(self, other: Csr) -> Csr:
         """The product of this matrix and ``other`` (num_cols, C), a matrix of ones, without merging entries: (num_rows, C).
 
         The result has an entry for each path through both matrices, weighted by this matrix. :func:`hpcgnn.kernels.spmm` with it

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import INT8_MESSAGES, Count
+from hpcgnn.kernels.contract import INT8_MESSAGES, DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
 
 
@@ -21,7 +21,7 @@ def encode_codes(
     payload_at: torch.Tensor,
     params_at: torch.Tensor,
     backend: str = "auto",
-) -> Count:
+) -> DeviceCount:
     """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, in the form that :func:`hpcgnn.kernels.messages.decode_rows` reads as
     8 bits.
 
@@ -47,7 +47,7 @@ def decode_codes(
     out: Int8Rows,
     rows: torch.Tensor,
     backend: str = "auto",
-) -> Count:
+) -> DeviceCount:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F); arguments as for :func:`encode_codes`.
 
     Returns:

@@ -43,7 +43,7 @@ import torch
 from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import MESSAGES, Count
+from hpcgnn.kernels.contract import MESSAGES, DeviceCount
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.keyed import check_key
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
@@ -60,7 +60,7 @@ def encode_rows(
     backend: str = "auto",
     *,
     check: bool = True,
-) -> Count:
+) -> DeviceCount:
     """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
 
     The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone, not on their place in ``buffer``. No
@@ -83,8 +83,8 @@ def encode_rows(
         key: in [0, 2**64), or None to round to the centres of cells. Ignored for 16 and 32 bits.
 
     Returns:
-        The number of the n rows that hold a NaN or an infinity, a :data:`~hpcgnn.kernels.contract.Count`. These rows are written,
-        too: up to 8 bits as NaN.
+        The number of the n rows that hold a NaN or an infinity, a :data:`~hpcgnn.kernels.contract.DeviceCount`. These rows are
+        written, too: up to 8 bits as NaN.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -109,15 +109,15 @@ def decode_rows(
     backend: str = "auto",
     *,
     check: bool = True,
-) -> Count:
+) -> DeviceCount:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F) contiguous float32, or add it with ``accumulate``.
 
     Args:
         rows: (n,) contiguous int64, all different.
 
     Returns:
-        The number of the n rows that are not finite, a :data:`~hpcgnn.kernels.contract.Count`: up to 8 bits by their parameters,
-        else by their values. A finite number that bfloat16 cannot hold arrives as an infinity.
+        The number of the n rows that are not finite, a :data:`~hpcgnn.kernels.contract.DeviceCount`: up to 8 bits by their
+        parameters, else by their values. A finite number that bfloat16 cannot hold arrives as an infinity.
 
     Raises:
         ValueError: naming the argument that is wrong.

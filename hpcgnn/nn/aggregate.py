@@ -57,13 +57,13 @@ class Aggregator:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
         return self.begin(x).finish()
 
-    def begin(self, x: torch.Tensor) -> Passage:
-        """Start to aggregate (n, F) features. Work that is done before :meth:`Passage.finish` overlaps with communication.
+    def begin(self, x: torch.Tensor) -> PendingAggregation:
+        """Start to aggregate (n, F) features. Work before :meth:`PendingAggregation.finish` overlaps with communication.
 
         The same holds in backward, in reverse order: operations between the two calls are differentiated while gradients
         travel. Collective. No other aggregation may begin before this one is finished.
         """
-        return Passage(self, x)
+        return PendingAggregation(self, x)
 
     @cached_property
     def reverse(self) -> Aggregator:
@@ -122,7 +122,7 @@ class Aggregator:
             with measure("aggregation_seconds"):
                 self.correction.apply(z, sums, then)
         elif self.int8 is not None and self.is_halo:
-            self.int8.extend(x, message, z)
+            self.int8.record_extended(x, message, z)
         return z if self.left is None else z.mul_(self.left)
 
     @property
@@ -150,15 +150,15 @@ class Aggregator:
         """The rows that can be sent as the 8-bit integers that they already are, if messages have 8 bits; and whether all rows
         can.
         """
-        if self.int8 is None or not self.int8.is_on:
+        if self.int8 is None or not self.int8.is_training_pass:
             return None, False
-        takes_codes, takes_rows = self.exchange.takes(own.shape[1])
-        if takes_codes and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs(own):
+        sends_int8_rows, sends_other_rows = self.exchange.row_forms(own.shape[1])
+        if sends_int8_rows and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs_in_int8(own):
             own = self.int8.quantizer.rows(own)  # the same integers are used later, when attention weighs the rows
-        if not (takes_codes and isinstance(own, Int8Rows)):
+        if not (sends_int8_rows and isinstance(own, Int8Rows)):
             return None, False
         sources, has_sums = self.single_sources
-        return Codes(own, sources), not (takes_rows or has_sums)
+        return Codes(own, sources), not (sends_other_rows or has_sums)
 
     @cached_property
     def _factor(self) -> torch.Tensor | None:
@@ -241,7 +241,7 @@ class Aggregator:
         )  # minlength also counts columns without entries
 
 
-class Passage:
+class PendingAggregation:
     """One aggregation under way, first forward and then backward; see :meth:`Aggregator.begin`."""
 
     def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
@@ -251,18 +251,18 @@ class Passage:
 
     def finish(self) -> torch.Tensor:
         """Finish the aggregation, and return the (n, F) result."""
-        # autograd's nodes refer to this passage: a reference cycle would keep their memory
+        # autograd's nodes refer to this object: a reference cycle would keep their memory
         begun, self._begun = self._begun, None
         return _Finish.apply(begun, self)
 
-    def start(self, aggregator: Aggregator, x: torch.Tensor) -> None:
+    def run_first_half(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         """Run the first half of the aggregation in one direction."""
-        assert self.under_way is None, "a passage is begun once"
+        assert self.under_way is None, "an aggregation is begun once"
         self.under_way = aggregator.start_step(x)
 
-    def end(self, aggregator: Aggregator) -> torch.Tensor:
+    def run_second_half(self, aggregator: Aggregator) -> torch.Tensor:
         """Run the second half of the aggregation in one direction."""
-        assert self.under_way is not None, "a passage is finished once, after it has begun"
+        assert self.under_way is not None, "an aggregation is finished once, after it has begun"
         under_way, self.under_way = self.under_way, None
         return aggregator.finish_step(*under_way)
 
@@ -275,27 +275,27 @@ class _Begin(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, passage: Passage) -> torch.Tensor:
-        ctx.passage = passage
-        passage.start(passage.aggregator, x)
+    def forward(ctx: Any, x: torch.Tensor, pending: PendingAggregation) -> torch.Tensor:
+        ctx.pending = pending
+        pending.run_first_half(pending.aggregator, x)
         return x.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.passage.end(ctx.passage.aggregator.reverse), None
+        return ctx.pending.run_second_half(ctx.pending.aggregator.reverse), None
 
 
 class _Finish(torch.autograd.Function):
     """Receives rows in forward, and sends gradients in backward."""
 
     @staticmethod
-    def forward(ctx: Any, begun: torch.Tensor, passage: Passage) -> torch.Tensor:
-        ctx.passage = passage
-        return passage.end(passage.aggregator)
+    def forward(ctx: Any, begun: torch.Tensor, pending: PendingAggregation) -> torch.Tensor:
+        ctx.pending = pending
+        return pending.run_second_half(pending.aggregator)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.passage.start(ctx.passage.aggregator.reverse, gradients[0])
+        ctx.pending.run_first_half(ctx.pending.aggregator.reverse, gradients[0])
         return gradients[0].new_empty(0), None
 
 

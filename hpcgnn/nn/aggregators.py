@@ -12,7 +12,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.nn.node_aggregate import NodeAggregator, NodeCorrection
-from hpcgnn.nn.plans import NodeWay, plan_of
+from hpcgnn.nn.plans import NodeRoutes, plan_of
 from hpcgnn.nn.self_loops import with_self_loops
 from hpcgnn.plan import AggregationPlan
 
@@ -27,7 +27,7 @@ def make_aggregator(
     messages: Messages | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
-    row_bytes: int = 1024,
+    width: int = 256,
 ) -> Aggregator:
     """The aggregator ``kind`` of ``graph``. Collective.
 
@@ -35,15 +35,15 @@ def make_aggregator(
     not), and ``gcn`` with symmetric normalisation by in-degree, one self-loop on each node, and edge weights if the graph has
     them.
 
-    ``row_bytes`` is the size of a message's row, by which MPI's collective is chosen (:func:`hpcgnn.comm.choose_links`). Rows
-    are the graph's nodes in the graph's order. The order does not change the bits of the results, except those of large
+    ``width`` is the usual number of columns of a message, by which MPI's collective is chosen (:func:`hpcgnn.comm.choose_links`).
+    Rows are the graph's nodes in the graph's order. The order does not change the bits of the results, except those of large
     unweighted sums (docs/internals/kernels.md).
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:
         _LOG.warning("%s has edge weights, which %s aggregation does not use (GCN does)", graph.path, kind)
     messages = messages or Messages(graph.world, device=graph.device)
-    plan, way = plan_of(graph, strategy, messages, weighted=weighted, row_bytes=row_bytes)
+    plan, routes = plan_of(graph, strategy, messages, weighted=weighted, width=width)
     plan = plan.map(lambda csr: _cast(csr, dtype))
     left = right = None
     if kind == "gcn":
@@ -53,9 +53,7 @@ def make_aggregator(
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
     elif kind != "sum":
         raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
-    return aggregator_of_plan(
-        graph, plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes, way=way
-    )
+    return aggregator_of_plan(graph, plan, left, right, messages=messages, backend=backend, width=width, routes=routes)
 
 
 def aggregator_of_plan(
@@ -66,15 +64,15 @@ def aggregator_of_plan(
     *,
     messages: Messages,
     backend: str = "auto",
-    row_bytes: int = 1024,
-    way: NodeWay | None = None,
+    width: int = 256,
+    routes: NodeRoutes | None = None,
 ) -> Aggregator:
     """The aggregator of a plan and of diagonals in the file's order, for features in the graph's order. Collective."""
     nodes = graph.order.nodes
     if nodes is not None:  # last, so that everything before it is in the file's order, as the edges are
         plan = plan.in_order(nodes)
         left, right = (None if diagonal is None else diagonal[nodes] for diagonal in (left, right))
-    return connected(plan, left, right, messages=messages, backend=backend, row_bytes=row_bytes, way=way)
+    return connected(plan, left, right, messages=messages, backend=backend, width=width, routes=routes)
 
 
 def connected(
@@ -84,27 +82,28 @@ def connected(
     *,
     messages: Messages,
     backend: str = "auto",
-    row_bytes: int = 1024,
+    width: int = 256,
     copies: Copies | None = None,
-    way: NodeWay | None = None,
+    routes: NodeRoutes | None = None,
 ) -> Aggregator:
     """The aggregator of a plan and diagonals in their present order, with an exchange over links that suit it. Collective.
 
     Arrays that were made on the host are moved to the device of ``messages`` here.
 
-    copies: see :class:`hpcgnn.nn.correction.Correction`. way: the route of rows between the ranks of a node, if the plan was
+    copies: see :class:`hpcgnn.nn.correction.Correction`. routes: the route of rows between the ranks of a node, if the plan was
     made for ranks that share nodes.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     where = messages.device.where
     plan = plan.map(lambda csr: csr.to(where))
     left, right = (None if diagonal is None else diagonal.to(where) for diagonal in (left, right))
+    row_bytes = -(-width * messages.config.bits // 8)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     about = plan, messages.world, counts, left, right, backend
-    if way is None:
+    if routes is None:
         return Aggregator(plan, exchange, left, right, backend, Correction(*about, copies))
-    both = way.links(plan)
+    both = routes.links(plan)
     return NodeAggregator(plan, exchange, left, right, backend, NodeCorrection(*about, both, copies), both)
 
 

@@ -171,6 +171,6 @@ def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute, backend: 
     user asks for them before the softmax.
     """
     block = torch.block_diag(*vectors[:, :, None])
-    if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_on:
+    if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass:
         return integers.dense(rows, block, None, None, compute.quantizer)
     return dense_product(rows, block, backend=backend)

@@ -11,7 +11,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.nn.graph_model import Connection, Frame, Part
+from hpcgnn.nn.graph_model import Connection, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
 from hpcgnn.nn.stack import Stack
@@ -44,9 +44,9 @@ class AttentionStack(Stack):
                 f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}"
             )
 
-    def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         """Make the layer at this depth."""
-        halo, edges, rate = self.new_aggregator(), frame.connection.edges, self.config.attention_dropout
+        halo, edges, rate = self.new_aggregator(), context.connection.edges, self.config.attention_dropout
         assert edges is not None
         assert isinstance(halo, Aggregator)
         (drop,) = self.new_edge_dropouts(rate, edges.ids if rate else None)  # ids are 8 bytes an edge

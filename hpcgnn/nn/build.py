@@ -16,7 +16,7 @@ from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
 from hpcgnn.nn.decoder import make_decoder
 from hpcgnn.nn.dropout import DropoutKeys
-from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.plan import STRATEGIES
@@ -79,11 +79,10 @@ def build_model(
     seed = int(seed)  # a Python integer, because NumPy's integers overflow
     messages.reseed(seed)
     kind: type[GraphModel] = MODELS[config.model]
-    row_bytes = -(-config.hidden * messages.config.bits // 8)
     connection = kind.connected(
-        config, graph, strategy, messages=messages, backend=backend, dtype=dtype, row_bytes=row_bytes
+        config, graph, strategy, messages=messages, backend=backend, dtype=dtype, width=config.hidden
     )
-    frame = Frame(
+    context = ModelContext(
         graph.meta.num_features,
         graph.meta.num_classes if config.decoder == "none" else config.hidden,
         connection,
@@ -94,7 +93,7 @@ def build_model(
     )
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
-    model = _with_weights(kind, config, frame, seed).to(graph.device.where, dtype)
+    model = _with_weights(kind, config, context, seed).to(graph.device.where, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
         _use_integers(model, chosen, int8 or Int8Config(), backend)
@@ -115,7 +114,7 @@ def _check_fit(
         _check_dense(graph)
     if graph.features is None:
         raise HpcgnnError(
-            f"{graph.path} has no node features: convert the graph with features, such as --features degree:64"
+            f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
         )
 
 
@@ -125,15 +124,15 @@ def _use_integers(model: GraphModel, compute: str, config: Int8Config, backend: 
     model.use_compute(compute if model.int8.is_useful else FLOAT32)
 
 
-def _with_weights(kind: type[GraphModel], config: ModelConfig, frame: Frame, seed: int) -> GraphModel:
+def _with_weights(kind: type[GraphModel], config: ModelConfig, context: ModelContext, seed: int) -> GraphModel:
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind(config, frame)
+        model = kind(config, context)
         if config.label_inputs:  # last, so that the other weights are the same as without label inputs
-            model.embed_labels = LabelEmbedding(frame.out_width, frame.in_width, frame.aggregator.backend)
+            model.embed_labels = LabelEmbedding(context.out_width, context.in_width, context.aggregator.backend)
         if config.decoder != "none":
-            how = {"compute": frame.compute, "backend": frame.aggregator.backend}
-            model.decoder = make_decoder(config.decoder, frame.out_width, **how)
+            how = {"compute": context.compute, "backend": context.aggregator.backend}
+            model.decoder = make_decoder(config.decoder, context.out_width, **how)
     return model
 
 

@@ -40,8 +40,8 @@ class Connection:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The surroundings of a model at its construction.
+class ModelContext:
+    """The arguments that ``build_model`` passes to the constructor of every model.
 
     in_width, out_width: number of features and of classes. keys: of dropout. is_sparse: whether features are a Csr. compute:
     arithmetic of dense products. keep_input_aggregation: aggregate the features once instead of in each pass; this needs dense
@@ -112,17 +112,22 @@ class GraphModel(torch.nn.Module, ABC):
     def check_settings(cls, config: ModelConfig) -> None:
         """Raise HpcgnnError for settings of this class that cannot be combined."""
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__()
         config.check()
-        self.config, self.keys, self.aggregator, self.compute = config, frame.keys, frame.aggregator, frame.compute
-        self._widths, self.keeps_input = (frame.in_width, frame.out_width), frame.keep_input_aggregation
-        self.messages, self.backend = frame.aggregator.exchange.messages, frame.aggregator.backend
+        self.config, self.keys, self.aggregator, self.compute = (
+            config,
+            context.keys,
+            context.aggregator,
+            context.compute,
+        )
+        self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
+        self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
         self.aggregators: list[Aggregator | KeptAggregator] = []
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
         self.graph: LocalGraph | None = None  # the graph that the model was built for
-        self.asked_compute = frame.compute  # may be auto; self.compute is the arithmetic that was chosen
+        self.asked_compute = context.compute  # may be auto; self.compute is the arithmetic that was chosen
         self.int8: Int8 | None = None  # the integer arithmetic that layers share
         self.decoder: DotDecoder | MLPDecoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
@@ -135,7 +140,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators.append(KeptAggregator(own) if keep else own)
         return self.aggregators[-1]
 
-    def adopted(self, aggregator: Aggregator) -> Aggregator:
+    def add_aggregator(self, aggregator: Aggregator) -> Aggregator:
         """Use a copy of ``aggregator`` for the next exchange of a training pass, after those of the layers."""
         own = aggregator.for_layer(len(self.aggregators))
         self.aggregators.append(own)
@@ -193,11 +198,11 @@ class GraphModel(torch.nn.Module, ABC):
         assert isinstance(drop, KeyedDropout | None)
         return activation(x, fused, None if drop is None else drop.mask(), self.backend)
 
-    def widths(self, frame: Frame) -> list[int]:
+    def widths(self, context: ModelContext) -> list[int]:
         """The widths of the input of the first of ``layers`` layers, of hidden features, and of the result of the last layer."""
-        return [frame.in_width, *[self.config.hidden] * (self.config.layers - 1), frame.out_width]
+        return [context.in_width, *[self.config.hidden] * (self.config.layers - 1), context.out_width]
 
-    def through(
+    def apply_layers(
         self, x: Features, layers: torch.nn.ModuleList, norms: torch.nn.ModuleList, dropouts: torch.nn.ModuleList
     ) -> torch.Tensor:
         """Apply all ``layers`` to x (n, F_in), with norm, activation and dropout between two layers. Collective."""

@@ -24,7 +24,7 @@ from hpcgnn.plan import AggregationPlan
 
 
 def make_halo(
-    graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", row_bytes: int = 1024
+    graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", width: int = 256
 ) -> Aggregator:
     """The map from (n, F) rows to (n + h, F) extended rows: the *post* plan without local aggregation. Collective.
 
@@ -33,7 +33,7 @@ def make_halo(
     rows, halo nodes are assumed to have moved like the owned nodes to which they have edges.
     """
     messages = messages or Messages(graph.world, device=graph.device)
-    post, way = plan_of(graph, "post", messages, row_bytes=row_bytes)
+    post, routes = plan_of(graph, "post", messages, width=width)
     owned, halo = graph.num_nodes, post.receive.num_cols
     plan = AggregationPlan(
         local=identity(owned, below=halo),
@@ -56,9 +56,9 @@ def make_halo(
         plan,
         messages=messages,
         backend=backend,
-        row_bytes=row_bytes,
+        width=width,
         copies=Copies(near, edges),
-        way=way,
+        routes=routes,
     )
     moved.moves_rows = True
     return moved

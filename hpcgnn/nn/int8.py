@@ -96,38 +96,38 @@ class Int8:
         return self.uses.products or self.uses.sums
 
     @property
-    def is_on(self) -> bool:
+    def is_training_pass(self) -> bool:
         """Return whether the present pass is a training pass."""
-        return self.messages.present.is_training
+        return self.messages.current_pass.is_training
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin a training step: rounding uses random numbers of this epoch from now on."""
-        present = self.messages.present
+        present = self.messages.current_pass
         self.quantizer.begin(keyed.derive_key(present.seed, epoch, self.messages.world.rank, _NOISE))
 
     def multiplies(self, rows: int, in_width: int, out_width: int) -> bool:
         """Return whether the product (rows, in_width) x (in_width, out_width) and its gradients use integers in this pass."""
-        if not (self.is_on and self.uses.products):
+        if not (self.is_training_pass and self.uses.products):
             return False
         fits = 0 < in_width <= int8.MOST_TERMS and 0 < out_width <= int8.MOST_TERMS
         return fits if self.uses.always else multiplies(rows, in_width, out_width, self.limits)
 
     def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
         """Return whether ``csr @ x`` reads 8-bit integers in this pass."""
-        if not (self.is_on and self.uses.sums and x.dtype == torch.float32):
+        if not (self.is_training_pass and self.uses.sums and x.dtype == torch.float32):
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
 
-    def weighs(self, x: torch.Tensor) -> bool:
+    def weighs_in_int8(self, x: torch.Tensor) -> bool:
         """Return whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as this is known without the edges."""
-        return self.is_on and self.uses.sums and (self.uses.always or _are_large(*x.shape))
+        return self.is_training_pass and self.uses.sums and (self.uses.always or _are_large(*x.shape))
 
-    def extend(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
+    def record_extended(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
         """Record the 8-bit integers of ``extended`` (n + h, F): those of ``x`` (n, F), followed by rows that were received as
         integers.
         """
         own = self.quantizer.find(x) if isinstance(x, torch.Tensor) else x
-        if not self.is_on or own is None:
+        if not self.is_training_pass or own is None:
             return
         width, where = extended.shape[1], extended.device
         codes = buffers.empty(extended.shape[0], width, torch.int8, where)
@@ -159,7 +159,7 @@ class Int8:
             "int8_kept_bytes": counts.most_bytes,
         }
 
-    def go_on(self, before: dict[str, str] | None) -> None:
+    def resume_choice(self, before: dict[str, str] | None) -> None:
         """Continue with the operations of the run that is resumed, so that its results are the same bits as without
         interruption.
         """
@@ -177,7 +177,7 @@ class Int8:
             return
 
         def look(module: torch.nn.Module, given: Any, output: torch.Tensor) -> None:
-            if self.is_on and not self.is_checked:
+            if self.is_training_pass and not self.is_checked:
                 handle.remove()
                 self._check_bits(output, give_up)
 

@@ -38,11 +38,11 @@ class KeptAggregator:
                 self._features, self._kept = x, self._aggregator(x)
             traffic = self._messages.traffic
             self.exchange.messages.traffic.take_bytes(traffic)
-            troubled = torch.tensor([float(traffic.rows_in_trouble())])
-            self._messages.raise_if_trouble(float(self._messages.world.allreduce(troubled)))
+            nonfinite = torch.tensor([float(traffic.nonfinite_count())])
+            self._messages.raise_if_nonfinite(float(self._messages.world.allreduce(nonfinite)))
         return self
 
     def finish(self) -> torch.Tensor:
-        """See :meth:`Passage.finish`."""
+        """See :meth:`PendingAggregation.finish`."""
         assert self._kept is not None
         return self._kept

@@ -70,8 +70,8 @@ class LateWeight:
     """A weight (F, H) for one product, whose gradient is computed later than the product's other gradients.
 
     Autograd calls backward functions in the reverse order of the forward calls, so dW = xᵀ dy is computed when autograd reaches
-    the place where this object was made. If it was made between the two halves of an aggregation, that is while gradients
-    travel, and those need only dy Wᵀ.
+    the place where this object was made. If it was made between the two halves of an aggregation, dW is computed while gradients
+    travel: the rows that travel depend on dy Wᵀ only, not on dW.
     """
 
     def __init__(self, weight: torch.Tensor, backend: str = "auto") -> None:

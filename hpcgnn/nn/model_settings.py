@@ -102,8 +102,8 @@ class GCNIISettings:
 
     identity: float = setting(
         0.5,
-        "Strength of the weight matrices beside the identity mapping (theta in the paper): layer l mixes the weight matrix in "
-        "with the share log(theta / l + 1).",
+        "Strength of the weight matrices beside the identity mapping (lambda in the paper, theta in PyG): layer l mixes the "
+        "weight matrix in with the share log(theta / l + 1).",
         above=0,
     )
 

@@ -62,7 +62,7 @@ class NodeLinks:
             int(((matrix.indices < rows.first) | (matrix.indices >= rows.last)).sum())
             for matrix, rows in ((carry, memory.written), (near, memory.written), (far, memory.arrived))
         )
-        return cls(memory, node, carry, receive.through(near), receive.through(far), own, between)
+        return cls(memory, node, carry, receive.composed_with(near), receive.composed_with(far), own, between)
 
 
 class NodeAggregator(Aggregator):

@@ -23,31 +23,31 @@ _LOG = logging.getLogger("hpcgnn")
 
 
 @dataclass(frozen=True, eq=False)
-class NodeWay:
-    """The routes of rows between the ranks of a node. there, back: of the forward and the backward direction, each with its
+class NodeRoutes:
+    """The routes of rows between the ranks of a node. forward, backward: of the forward and the backward direction, each with its
     memory.
     """
 
     node: World
-    there: tuple[Route, NodeMemory]
-    back: tuple[Route, NodeMemory]
+    forward: tuple[Route, NodeMemory]
+    backward: tuple[Route, NodeMemory]
 
     def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, NodeLinks]:
         """The links for a plan, whose nodes may be in another order, and for its reverse."""
-        there, back = self.there, self.back
+        forward, backward = self.forward, self.backward
         return (
-            NodeLinks.of(there[1], self.node, there[0], plan.receive),
-            NodeLinks.of(back[1], self.node, back[0], plan.reverse().receive),
+            NodeLinks.of(forward[1], self.node, forward[0], plan.receive),
+            NodeLinks.of(backward[1], self.node, backward[0], plan.reverse().receive),
         )
 
 
 def plan_of(
-    graph: LocalGraph, strategy: str, messages: Messages, *, weighted: bool = False, row_bytes: int = 1024
-) -> tuple[AggregationPlan[Csr], NodeWay | None]:
+    graph: LocalGraph, strategy: str, messages: Messages, *, weighted: bool = False, width: int = 256
+) -> tuple[AggregationPlan[Csr], NodeRoutes | None]:
     """The plan of a strategy, in the file's order of nodes, and the route within a node. Collective.
 
-    The route is None if no ranks share a node or ``messages.config.node_aware`` turns it off. row_bytes: size of a message's
-    row. weighted: see :meth:`hpcgnn.graph.LocalGraph.plan`.
+    The route is None if no ranks share a node or ``messages.config.node_aware`` turns it off. width: usual number of
+    columns of a message. weighted: see :meth:`hpcgnn.graph.LocalGraph.plan`.
 
     Raises:
         HpcgnnError: on every rank, with ``node_aware="on"``, if a node has too little shared memory.
@@ -58,10 +58,10 @@ def plan_of(
     with raise_on_all_ranks(world, "plan the messages"):
         graph.check_edges()
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
-    memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.there, built.back)]
+    memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.forward, built.backward)]
     try:
         for memory in memories:  # room for rows in full precision
-            memory.prepare(row_bytes * 32 // messages.config.bits)
+            memory.prepare(4 * width)
     except HpcgnnError as problem:
         if messages.config.node_aware == "on":
             raise
@@ -71,7 +71,7 @@ def plan_of(
             memory.free()
         return graph.plan(strategy, weighted=weighted), None
     _warn_of_placement(graph, messages, strategy, built.plan.send_to.total)
-    way = NodeWay(node, (built.there, memories[0]), (built.back, memories[1]))
+    way = NodeRoutes(node, (built.forward, memories[0]), (built.backward, memories[1]))
     if not (weighted and graph.edge_weight is not None):
         return built.plan.map(as_csr), way
     return _weighted(graph, built.plan), way

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.nn.graph_model import Frame, GraphModel, Part
+from hpcgnn.nn.graph_model import GraphModel, ModelContext, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.model_settings import HopSettings, LayerSettings
@@ -19,10 +19,10 @@ class Propagation(GraphModel):
 
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        widths = self.widths(frame)
-        how = {"compute": frame.compute, "backend": self.backend}
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        widths = self.widths(context)
+        how = {"compute": context.compute, "backend": self.backend}
         self.dense = torch.nn.ModuleList(Dense(width, next_width, **how) for width, next_width in pairwise(widths))
         self.norms = torch.nn.ModuleList(map(self.new_norm, widths[1:-1], self.dense))
         self.dropouts = torch.nn.ModuleList(self.new_dropout(config.dropout) for _ in self.norms)
@@ -34,4 +34,4 @@ class Propagation(GraphModel):
 
     def transformed(self, x: Features) -> torch.Tensor:
         """(n, C) result of the dense network, which treats each node by itself."""
-        return self.through(x, self.dense, self.norms, self.dropouts)
+        return self.apply_layers(x, self.dense, self.norms, self.dropouts)

@@ -54,12 +54,12 @@ class NodePlan:
     """One rank's plan where ranks share nodes.
 
     plan: L, S of the rows that this rank writes, and R of the rows that it reads; ``send_to`` and ``receive_from`` count the
-    rows that it carries between nodes. there, back: the routes of the forward and of the backward pass.
+    rows that it carries between nodes. forward, backward: the routes of the forward and of the backward pass.
     """
 
     plan: AggregationPlan[SparseMatrix]
-    there: Route
-    back: Route
+    forward: Route
+    backward: Route
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class AdaQPBits(BitsPolicy):
         self._world, self._clock = world, setup.clock
         self._costs: dict[str, Any] | None = None
         self._due: int | None = None
-        self._nodes = world.nodes()
+        self._nodes = world.hosts()
         self._receivers = [np.repeat(np.arange(world.size), channel.exchange.send_counts) for channel in channels]
         self._weights = [channel.square_weights() for channel in channels]
         self._ranges = [channel.exchange.trace_ranges() for channel in channels]
@@ -145,8 +145,8 @@ class AdaQPBits(BitsPolicy):
         return group_rows(beta, self._receivers[number], theta * width / 8, self._own.group_rows)
 
     def _fixed(self, counts: np.ndarray, theta: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-        whatever = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
-        return own_loads(self._world, np.arange(self._world.size), whatever)
+        seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
+        return own_loads(self._world, np.arange(self._world.size), seconds)
 
     def _link_seconds(self) -> tuple[np.ndarray, np.ndarray]:
         """(P,) seconds per byte and (P,) seconds per message to each rank, measured if no costs are known. Collective."""
@@ -213,4 +213,5 @@ class AdaQPBits(BitsPolicy):
         for channel, ranges in zip(self.channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
             channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
-            ranges.squares, ranges.messages, ranges.width = kept["squares"], kept["messages"], kept["width"]
+            ranges.squares = kept["squares"].to(ranges.squares.device)
+            ranges.messages, ranges.width = kept["messages"], kept["width"]

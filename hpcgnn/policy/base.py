@@ -39,7 +39,7 @@ class Policy:
         needs_clock: whether it uses the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed. A
             policy makes other measurements through ``setup.clock``.
         compares_rows: whether received rows are compared with those of the previous message (:attr:`Observation.drift`).
-        uses_lateness: whether it uses :attr:`Observation.late`.
+        uses_late: whether it uses :attr:`Observation.late`.
         allows_delta: whether it can be combined with delta coding.
         state_type: the type of :meth:`state`, a type of msgspec, with which states in checkpoints are compared.
     """
@@ -48,12 +48,12 @@ class Policy:
     settings: ClassVar[tuple[type, ...]] = ()
     needs_clock: ClassVar[bool] = False
     compares_rows: ClassVar[bool] = False
-    uses_lateness: bool = False
+    uses_late: bool = False
     allows_delta: ClassVar[bool] = True
     state_type: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, setup: Setup) -> None:
-        """Collective."""
+        """Keep ``setup``, and prepare the policy. Collective."""
         self.setup, self.channels = setup, setup.channels
 
     def observe(self, seen: Observation) -> None:
@@ -65,7 +65,11 @@ class Policy:
 
 
 class BitsPolicy(Policy, ABC):
-    """A policy that chooses bit-widths. alternates: whether it alternates among a few assignments."""
+    """A policy that chooses bit-widths.
+
+    alternates: whether it sets the same few ``RowBits`` again and again. Their numbers of rows by bit-width are then kept, and
+    not summed over ranks anew.
+    """
 
     alternates: ClassVar[bool] = False
 
@@ -93,7 +97,10 @@ class StalenessPolicy(Policy, ABC):
 
     @abstractmethod
     def begin(self, channels: list[Channel]) -> None:
-        """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward."""
+        """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, to the same values on all ranks.
+
+        Collective only if the policy itself communicates.
+        """
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, left_over
+from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, quantization_variance
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _solve(
     from scipy import optimize, sparse  # here, as only rank 0 solves, and the modules take tens of megabytes
 
     num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
-    variances = by.variance * left_over(beta[:, None], choices)
+    variances = by.variance * quantization_variance(beta[:, None], choices)
     cost = np.append(variances.ravel(), 1.0)
     rows = np.arange(num_groups).repeat(choices.size)
     entries = np.arange(num_groups * choices.size)

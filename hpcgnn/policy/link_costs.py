@@ -69,7 +69,7 @@ class LinkCosts:
 
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
     """Time messages between ranks and fit their costs; None if no costs fit for a class of links. Collective."""
-    nodes = world.nodes()
+    nodes = world.hosts()
     samples = []
     for ring in rings(nodes):
         partner = ring.after(world.rank)

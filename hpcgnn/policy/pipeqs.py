@@ -107,7 +107,7 @@ class PipeQSStaleness(StalenessPolicy):
         self._threshold = setup.config.section(DriftSettings).drift_threshold
         self._most = setup.config.section(AgeSettings).most_stale_epochs
         self._bypass = setup.config.section(BypassSettings).bypass
-        self.uses_lateness = self._bypass == "late"
+        self.uses_late = self._bypass == "late"
         self.may_skip: dict[str, bool] = {}
         self.late: list[str] = []
 
@@ -119,8 +119,8 @@ class PipeQSStaleness(StalenessPolicy):
     def _bypassed(self, channel: Channel) -> str:
         """The freshness of an exchange that may send nothing, unless its rows would become too old."""
         if self._bypass == "drift":  # the rows of this epoch may be needed until they have the maximum age
-            return REUSED if channel.exchange.holds_rows_of(self._most - 1, in_flight=True) else STALE
-        return SKIPPED if channel.name in self.late and channel.exchange.holds_rows_of(self._most) else STALE
+            return REUSED if channel.exchange.has_rows_from_last(self._most - 1, in_flight=True) else STALE
+        return SKIPPED if channel.name in self.late and channel.exchange.has_rows_from_last(self._most) else STALE
 
     def observe(self, seen: Observation) -> None:
         """Decide by B_CHECK which exchanges may use their rows again."""

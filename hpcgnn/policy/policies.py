@@ -82,7 +82,7 @@ class Policies:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
         drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
-        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_lateness else []
+        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_late else []
         return [*itertools.chain(*drift), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
@@ -95,7 +95,7 @@ class Policies:
         if self.config.needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
         drift = self._drift(sums[: 3 * len(self.channels)]) if self.config.compares else {}
-        late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_lateness else []
+        late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, drift, late)
         self._bits.observe(seen)
         self._staleness.observe(seen)
@@ -105,7 +105,10 @@ class Policies:
         for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
             # There is no distance for rows of zeros, or for rows whose squares are too small or too large for float32.
             if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
-                found[channel.name] = (float(1 - dot / np.sqrt(before * now)), channel.exchange.epochs_apart())
+                found[channel.name] = (
+                    float(1 - dot / np.sqrt(before * now)),
+                    channel.exchange.epochs_between_messages(),
+                )
         return found
 
     def _late(self, sums: list[float]) -> list[str]:

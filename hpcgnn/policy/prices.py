@@ -18,7 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import World
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, Problem, Scales, evaluated, left_over, own_loads
+from hpcgnn.policy.problem import (
+    CHOICES,
+    Assignment,
+    Groups,
+    Problem,
+    Scales,
+    evaluated,
+    own_loads,
+    quantization_variance,
+)
 
 _ROUNDS = 400
 _GOOD_GAP = 0.005
@@ -53,7 +62,7 @@ class Ladder:
 def ladders(groups: Groups, by: Scales) -> list[Ladder]:
     """A ladder for each rank to which this rank sends."""
     choices = np.array(CHOICES)
-    saved = -np.diff(by.variance * left_over(groups.beta[:, None], choices), axis=1).T  # (steps, G)
+    saved = -np.diff(by.variance * quantization_variance(groups.beta[:, None], choices), axis=1).T  # (steps, G)
     seconds = groups.seconds_per_bit * np.diff(choices)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         price = np.where(seconds > 0, saved / seconds, np.inf)
@@ -106,7 +115,7 @@ class Market:
         self.least_seconds = CHOICES[0] * np.array(
             [groups.seconds_per_bit[groups.receiver == ladder.receiver].sum() for ladder in self.ladders]
         )
-        self.least_bits_cost = by.variance * float(left_over(groups.beta, np.array(CHOICES[0])).sum())
+        self.least_bits_cost = by.variance * float(quantization_variance(groups.beta, np.array(CHOICES[0])).sum())
         self.prices = np.full(2 * world.size, by.seconds / (2 * world.size))
         self.average: np.ndarray | None = None
         self.candidates: list[list[int]] = []

@@ -84,7 +84,7 @@ class Scales:
         return self.variance * variance + self.seconds * (seconds - self.least_seconds)
 
 
-def left_over(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
+def quantization_variance(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The variance of groups with the bit-widths ``bits``."""
     return beta / (2.0**bits - 1) ** 2
 
@@ -95,7 +95,9 @@ def loads(world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray) -> 
     fixed: (2P,) this rank's share of the seconds that do not depend on bit-widths.
     """
     mine = own_loads(world, groups.receiver, groups.seconds_per_bit * bits) + fixed
-    total = world.allreduce(np.append(mine, left_over(groups.beta, bits).sum()), what="loads of an assignment")
+    total = world.allreduce(
+        np.append(mine, quantization_variance(groups.beta, bits).sum()), what="loads of an assignment"
+    )
     return total[:-1], float(total[-1])
 
 

@@ -41,7 +41,7 @@ class UniformBits(BitsPolicy):
     def _draws(channel: Channel, epoch: int) -> np.ndarray:
         exchange = channel.exchange
         where = (exchange.layer, int(exchange.is_backward), exchange.messages.world.rank)
-        key = keyed.derive_key(exchange.messages.present.seed, epoch, _DRAW, *where)
+        key = keyed.derive_key(exchange.messages.current_pass.seed, epoch, _DRAW, *where)
         rows = np.arange(int(exchange.send_counts.sum()))
         draws = keyed.draws(keyed.row_hashes(key, rows), np.zeros(1, np.uint32)).astype(np.uint64)
         return np.array(CHOICES, np.uint8)[(draws * len(CHOICES)) >> np.uint64(32)]

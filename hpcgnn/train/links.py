@@ -23,10 +23,9 @@ from hpcgnn.train.task_config import LinkConfig
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
-EVALUATION = int.from_bytes(
-    b"judge", "big"
-)  # stands before an evaluation's words, so that no epoch draws what it draws
-_ATTEMPTS = 4  # at a negative that is no edge; a node with edges from all of the pool has none
+# First word of the keys of evaluations, so that no training epoch draws the same random numbers.
+EVALUATION = int.from_bytes(b"judge", "big")
+_ATTEMPTS = 4  # draws of a source that is no in-neighbour; if all fail, the negative is left out
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,11 @@ def links_of(graph: LocalGraph) -> Links:
 
 @dataclass(frozen=True)
 class Negatives:
-    """pairs: (n, M) matrix of the pairs that are no links. owned: (m,) int64 owned nodes that are in the pool, and slots:
-    (m,) int64 where."""
+    """Negative pairs, whose sources are the M nodes of a pool that is the same on all ranks.
+
+    pairs: (n, M) matrix of the pairs that are no links. owned: (m,) int64 owned nodes that are in the pool. slots: (m,) int64
+    index of each of them in the pool.
+    """
 
     pairs: Csr
     owned: torch.Tensor
@@ -126,7 +128,7 @@ class NegativeSampler:
 
     @cached_property
     def _known(self) -> np.ndarray:
-        """(e + n,) int64, ascending: which pairs are edges, or a node and itself."""
+        """(e + n,) int64 keys, ascending, of the pairs that are edges, and of each owned node with itself."""
         graph = self._graph
         nodes = np.arange(graph.num_nodes)
         pairs = self._pair(index_array(graph.local_edge_index()[1]), graph.indices), self._pair(nodes, self._positions)
@@ -141,7 +143,7 @@ class NegativeSampler:
 
     @cached_property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
-        """The (n,) original ids, ascending, and whose they are."""
+        """(n,) int64 original ids of owned nodes, ascending, and (n,) int64 local index of each."""
         ids = index_array(self._graph.original_ids)
         order = np.argsort(ids)
         return ids[order], order
@@ -150,7 +152,10 @@ class NegativeSampler:
         return target * self._graph.meta.num_nodes + position
 
     def draw(self, links: Links, *words: int) -> Negatives:
-        """Those of ``links``, a function of ``words`` and original ids. Collective."""
+        """Draw negative pairs for ``links``. They depend on ``words`` and on original ids only. Collective.
+
+        words: integers, such as seed and epoch, that key the random numbers.
+        """
         pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
         pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
         owned, slots = self._owned(pool)
@@ -190,7 +195,8 @@ class NegativeSampler:
 
 
 class _PoolRows(torch.autograd.Function):
-    """A sum over ranks, of which at most one has each row; backward is the same sum, of which each takes its rows."""
+    """The rows of a pool, each of which at most one rank owns, on all ranks: a sum over ranks. In backward, gradients are summed
+    over ranks, and each rank takes those of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
@@ -209,8 +215,8 @@ class _PoolRows(torch.autograd.Function):
 
 
 def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
-    """(n, F) rows of owned nodes to the (M, F) of a pool, on all ranks; O(M F) memory and bytes. Collective, backward too.
+    """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes. Collective, also backward.
 
-    What travels is whole, whatever the bits of ``messages``.
+    Takes O(M F) memory and bytes. Rows travel in the dtype of ``x``, and are never quantized.
     """
     return _PoolRows.apply(x, negatives, messages)

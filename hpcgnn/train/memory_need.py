@@ -34,16 +34,16 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     if rows and config.section(LayerSettings).norm == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)
-    at_the_end = 0  # what the last layer keeps
-    going_back = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
+    in_last_layer = 0  # what the last layer keeps
+    in_backward = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
     if _attends(config):
         edges, joint, last_joint = graph.indices.size, 0, 0
         if config.model == "gatv2":  # rows of both ends
             joint, last_joint = config.hidden, out * config.output_heads
         floats += edges * hidden_layers * (config.heads + joint)
-        at_the_end = edges * (config.output_heads + last_joint)
-        going_back = max(going_back, edges * (joint or 2 * config.heads))
-    floats += max(at_the_end, going_back if hidden_layers else 0)
+        in_last_layer = edges * (config.output_heads + last_joint)
+        in_backward = max(in_backward, edges * (joint or 2 * config.heads))
+    floats += max(in_last_layer, in_backward if hidden_layers else 0)
     return _held_bytes(graph, config) + floats * _FLOAT_BYTES
 
 

@@ -35,6 +35,11 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
 
     A link prediction model gives (n, F) embeddings, with messages along all edges of ``graph``. A model with labels as inputs
     gets the labels of all training nodes, and no others.
+
+    content: the result of :func:`hpcgnn.train.checkpoint.read`. strategy: ``pre``, ``post`` or ``hybrid``.
+
+    Raises:
+        HpcgnnError: as :func:`model_of`.
     """
     return _applied(model_of(graph, content, strategy), graph)
 
@@ -45,7 +50,12 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
 
 
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
-    """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective."""
+    """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective.
+
+    Raises:
+        HpcgnnError: on every rank, for another number of features, for a model of the user's own class, and for weights that do
+            not fit the model.
+    """
     description = content["model_config"]
     with raise_on_all_ranks(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:

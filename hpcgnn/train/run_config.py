@@ -263,7 +263,7 @@ def _check_task(run: RunConfig) -> None:
         raise WrongValueError("--label-propagation cannot be used with --task link: leave it out")
     if is_link and run.model.decoder == "none":
         raise WrongValueError(
-            "link prediction needs a native model with a decoder: use ModelConfig(decoder='dot') or 'mlp'"
+            "link prediction needs a native model with a decoder: set decoder='dot' or 'mlp' in ModelConfig"
         )
     if not is_link and run.model.decoder != "none":
         raise WrongValueError(

@@ -49,7 +49,11 @@ class NodeTask:
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
         with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
-        _check_any(graph, int(graph.masks["train_mask"].sum()), "training nodes on any rank: convert it with --split")
+        _check_any(
+            graph,
+            int(graph.masks["train_mask"].sum()),
+            "training nodes: convert the graph with --split, and partition it again",
+        )
         self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
         self.model, self.graph = model, graph
         self.features = features_of(graph, model)
@@ -85,7 +89,7 @@ class LinkTask:
         with raise_on_all_ranks(graph.world, f"train on the links of {graph.path}"):
             if not isinstance(model, GraphModel) or model.decoder is None:
                 raise HpcgnnError(
-                    "link prediction needs a native model with a decoder: use ModelConfig(decoder='dot') or 'mlp'"
+                    "link prediction needs a native model with a decoder: set decoder='dot' or 'mlp' in ModelConfig"
                 )
             if model.graph is not graph:
                 raise HpcgnnError(
@@ -97,7 +101,7 @@ class LinkTask:
         self.sampler = NegativeSampler(split.graph, split.config)
         self.learned = links_of(graph)
         _check_any(graph, self.learned.csr.num_entries, "links to learn from: lower --link-split")
-        self.halo = model.adopted(self._halo(graph))
+        self.halo = model.add_aggregator(self._halo(graph))
         held_out = (split.validation, split.test)
         self.held_out = [(links_of(each), self._halo(each).for_layer(len(model.aggregators))) for each in held_out]
         self._fixed: list[Negatives] | None = None
@@ -109,8 +113,8 @@ class LinkTask:
         return {"task": "link", "metric": self.metric} | split
 
     def _halo(self, graph: LocalGraph) -> Aggregator:
-        row_bytes = self.model.config.hidden * 4
-        return make_halo(graph, messages=self.model.messages, backend=self.model.backend, row_bytes=row_bytes)
+        model = self.model
+        return make_halo(graph, messages=model.messages, backend=model.backend, width=model.config.hidden)
 
     def scores(
         self, embeddings: torch.Tensor, links: Links, halo: Aggregator, negatives: Negatives

@@ -209,7 +209,7 @@ class Trainer:
         record |= self.policies.record() | self._evaluate_if_due(epoch)
         self.next_epoch = epoch + 1
         self._stop_if_exhausted()
-        if stops:
+        if stops and self.stop_reason is None and self.next_epoch < self.config.epochs:
             self.stop_reason = "SIGUSR1"
         if self.run is None:
             self.records.append(record)
@@ -257,11 +257,11 @@ class Trainer:
             scalars: list[float | torch.Tensor] = [
                 loss,
                 float(self.stop.requested),
-                self.model.messages.traffic.rows_in_trouble(),
+                self.model.messages.traffic.nonfinite_count(),
             ]
             sums, count = self.bucket.reduce([*scalars, *self.policies.sums()], learned)
-        (total_loss, stops, troubles), self._policy_sums = sums[:3], sums[3:]
-        self.model.messages.raise_if_trouble(troubles)
+        (total_loss, stops, nonfinite), self._policy_sums = sums[:3], sums[3:]
+        self.model.messages.raise_if_nonfinite(nonfinite)
         if not np.isfinite(total_loss):
             raise HpcgnnError(
                 f"the loss became {total_loss} in epoch {epoch}: lower --lr or scale the features down", agreed=True
@@ -359,9 +359,11 @@ class Trainer:
         Collective.
 
         Raises:
-            HpcgnnError: on every rank, for a damaged checkpoint, and for one of another model, seed or task.
+            HpcgnnError: on every rank, without a run folder, for a damaged checkpoint, and for one of another model, seed or
+                task.
         """
-        assert self.run is not None
+        if self.run is None:
+            raise HpcgnnError("resume() needs a run folder: make the Trainer with run=RunFolder(path)", agreed=True)
         self._is_resumed = True
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
@@ -411,7 +413,7 @@ class Trainer:
         """Continue with the arithmetic that was chosen when the run began. Collective."""
         model = self.model
         if model.int8 is not None:
-            model.int8.go_on(before)
+            model.int8.resume_choice(before)
         model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
 
     # -- the end ------------------------------------------------------------------------------------------------------

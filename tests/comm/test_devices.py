@@ -65,7 +65,7 @@ def chosen(
 
     def choose(world: ThreadWorld) -> str:
         if nodes is not None:
-            world.nodes = lambda: np.array([nodes.index(node) for node in nodes])
+            world.hosts = lambda: np.array([nodes.index(node) for node in nodes])
         wanted = asked if isinstance(asked, str) else asked[world.rank]
         try:
             device = choose_device(world, wanted, ranks_per_gpu, seen(world.rank))

@@ -62,7 +62,7 @@ class TestExchange:
         """The sentence is the same for all bit-widths: it names the first exchange that held a NaN, and the lowest rank that
         sent one there.
         """
-        found = ranks.run(exchanges.troubles)[0]
+        found = ranks.run(exchanges.errors_of_nonfinite_rows)[0]
         assert len(found) == 6
         for sentence in found:
             assert sentence.startswith(f"layer 2's gradients of rank {ranks.size - 1} held NaN or infinite values")

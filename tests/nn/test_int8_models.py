@@ -448,7 +448,7 @@ def test_a_resumed_run_goes_on_with_what_was_faster_when_it_began(before, uses):
     """None: the operations are measured now, and the error of 8 bits is checked."""
     measured = Uses(True, False)
     found = Int8(Int8Config(), measured, Messages(one_rank()), "native")
-    found.go_on(before)
+    found.resume_choice(before)
     assert found.uses == (uses or measured)
     assert found.is_checked == (uses is not None)
 

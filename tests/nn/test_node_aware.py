@@ -19,11 +19,14 @@ from ranks.corrections import differences
 from ranks.equivalence import CONFIGS, EPOCHS, LR, gradient_error, loss_error, relative
 
 from hpcgnn.cli.plan import plan
-from hpcgnn.comm import node_memory
+from hpcgnn.comm import MessageConfig, Messages, node_memory
+from hpcgnn.comm.node_memory import NodeMemory
 from hpcgnn.comm.placement import Placement
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import load
 from hpcgnn.nn import shared_wires
+from hpcgnn.nn.halo import make_halo
 from hpcgnn.node_plan import count_between
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy import PolicyConfig
@@ -91,6 +94,20 @@ def test_every_kind_of_message_goes_between_nodes(made, monkeypatch, settings):
     # Policies choose low bit-widths.
     assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)
     assert aware == ThreadPool(4).run(node_aware.losses, path, "auto", settings)[0]
+
+
+@pytest.mark.parametrize("bits", [2, 32])
+def test_shared_memory_has_room_for_rows_in_full_precision_and_no_more(made, monkeypatch, bits):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    asked, prepare = [], NodeMemory.prepare
+    monkeypatch.setattr(NodeMemory, "prepare", lambda self, size: (asked.append(size), prepare(self, size))[1])
+
+    def connect(world, path):
+        messages = Messages(world, MessageConfig(bits=bits, node_aware="on"))
+        make_halo(load(path, world), messages=messages, width=16)
+
+    ThreadPool(4).run(connect, made(4)[2])
+    assert set(asked) == {16 * 4}
 
 
 @pytest.mark.parametrize("bits", [2, 8])

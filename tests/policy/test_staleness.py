@@ -101,8 +101,8 @@ def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path
     wait = Messages.wait
 
     def recorded(self, message):
-        if self.present.is_training:
-            waits.append((self.present.epoch, self.present.epoch - message.epoch))
+        if self.current_pass.is_training:
+            waits.append((self.current_pass.epoch, self.current_pass.epoch - message.epoch))
         wait(self, message)
 
     monkeypatch.setattr(Messages, "wait", recorded)

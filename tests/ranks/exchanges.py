@@ -204,7 +204,7 @@ def wires(world: World) -> dict[str, bool]:
     return found
 
 
-def troubles(world: World) -> list[str]:
+def errors_of_nonfinite_rows(world: World) -> list[str]:
     """The sentence about a NaN, or an infinity, in one value that the last rank sends in the second exchange of a step."""
     found = []
     for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
@@ -215,9 +215,9 @@ def troubles(world: World) -> list[str]:
             rows[-1, 3] = value if world.rank == world.size - 1 else 0
             moved(exchange.for_layer(1).reverse(), rows)
             moved(exchange, rows)
-            in_trouble = world.allreduce(np.array([float(exchange.messages.traffic.rows_in_trouble())]))
+            nonfinite = world.allreduce(np.array([float(exchange.messages.traffic.nonfinite_count())]))
             try:
-                exchange.messages.raise_if_trouble(float(in_trouble[0]))
+                exchange.messages.raise_if_nonfinite(float(nonfinite[0]))
             except HpcgnnError as error:
                 found.append(str(error))
     return found

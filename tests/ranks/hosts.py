@@ -30,7 +30,7 @@ found = {
 if "--world" in sys.argv:
     from hpcgnn.comm.mpi_world import MpiWorld
 
-    nodes = MpiWorld().nodes()
+    nodes = MpiWorld().hosts()
     found["node"] = np.flatnonzero(nodes == nodes[comm.rank]).tolist()
 everyone = comm.gather(found)
 if comm.rank == 0:

@@ -8,4 +8,4 @@ from hpcgnn.policy.link_costs import LinkCosts, measure_links
 
 def measured(world: World) -> tuple[LinkCosts | None, list[int]]:
     """The costs, which may be unusable on a busy machine, and the nodes of ranks."""
-    return measure_links(world), world.nodes().tolist()
+    return measure_links(world), world.hosts().tolist()

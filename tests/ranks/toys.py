@@ -23,7 +23,7 @@ from hpcgnn.cli.main import cli
 from hpcgnn.comm import Messages
 from hpcgnn.comm.mailbox import FRESH, STALE
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, GraphModel
+from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.model_settings import LayerSettings
@@ -50,10 +50,10 @@ class Toy(GraphModel):
     settings = (LayerSettings, BlendSettings)
     aggregation = "mean"
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        pairs = pairwise(self.widths(frame))
-        self.dense = torch.nn.ModuleList(Dense(*pair, compute=frame.compute, backend=self.backend) for pair in pairs)
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        pairs = pairwise(self.widths(context))
+        self.dense = torch.nn.ModuleList(Dense(*pair, compute=context.compute, backend=self.backend) for pair in pairs)
         self.neighbours = [self.new_aggregator() for _ in self.dense]
 
     def scores(self, x: Features) -> torch.Tensor:

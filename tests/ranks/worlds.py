@@ -121,7 +121,7 @@ def agrees_on_errors(world: World, folder: Path) -> None:
 
 @check
 def knows_where_ranks_are(world: World, folder: Path) -> None:
-    assert world.nodes().tolist() == [0] * world.size
+    assert world.hosts().tolist() == [0] * world.size
     assert 1 <= world.ranks_on_my_cores() <= world.size
     assert world.library
     handle = world.mpi_handle
@@ -148,7 +148,7 @@ def gives_back_what_it_made(_: World, parts: Path) -> None:
     world = MpiWorld()
     node, everyone = world.on_my_node(), np.ones(world.size, bool)
     memory, graph_of_ranks = node.share(64), world.neighbours(everyone, everyone)
-    world.channel()
+    world.exchange_queue()
     window, ranks_of_node = memory._window, node._communicator
     memory.meet()
     world.close()

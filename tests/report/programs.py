@@ -25,7 +25,7 @@ def bytes_of_training(world: World, parts: Path, out: Path, bits: int, policy: d
     moved, start = [0, 0], messages.transport.start
 
     def watched(sent, received, *others, **named):
-        if messages.present.is_training:
+        if messages.current_pass.is_training:
             moved[0] += sent.numel()
             moved[1] += received.numel()
         return start(sent, received, *others, **named)

@@ -16,7 +16,7 @@ from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Scratch
 from hpcgnn.comm.timings import Timings
 from hpcgnn.kernels import Csr
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
 
 
@@ -61,14 +61,14 @@ class Codec(Protocol):
     item_bytes: int
 
     @property
-    def takes_codes(self) -> bool:
+    def sends_int8_rows(self) -> bool:
         """Return whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent
         unchanged.
         """
         ...
 
     @property
-    def takes_rows(self) -> bool:
+    def sends_other_rows(self) -> bool:
         """Return whether some rows travel in another form than 8-bit integers."""
         ...
 
@@ -79,11 +79,11 @@ class Codec(Protocol):
         key: int,
         differences: Differences | None,
         given: Codes | None = None,
-    ) -> Count:
-        """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return the number of rows with a NaN or an
-        infinity.
+    ) -> DeviceCount:
+        """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return a number above 0 if a row has a NaN
+        or an infinity, else 0.
 
-        given: rows that are 8-bit integers already; a codec with :attr:`takes_codes` sends them unchanged.
+        given: rows that are 8-bit integers already; a codec with :attr:`sends_int8_rows` sends them unchanged.
         """
         ...
 

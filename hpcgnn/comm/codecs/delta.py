@@ -10,7 +10,7 @@ from hpcgnn.comm.codecs.base import Codes, Differences
 from hpcgnn.comm.codecs.packed import PackedCodec
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
 
 
@@ -22,7 +22,7 @@ class DeltaCodec:
     """
 
     sends_rows_as_they_are = False
-    takes_codes, takes_rows = False, True
+    sends_int8_rows, sends_other_rows = False, True
 
     def __init__(self, packed: PackedCodec) -> None:
         self._packed = packed
@@ -40,7 +40,7 @@ class DeltaCodec:
         key: int,
         differences: Differences | None,
         given: Codes | None = None,
-    ) -> Count:
+    ) -> DeviceCount:
         """Encode the differences of ``rows`` to the rows that the receivers hold, and add the decoded differences to these rows.
 
         Differences are rounded without noise. Stochastic rounding moves a value by up to a step of its row's grid; at 1 bit a
@@ -51,10 +51,10 @@ class DeltaCodec:
         packed, measure = self._packed, self._packed.tools.timings.measure
         with measure("quantization_seconds"):
             difference = rows.float().sub_(differences.sent)
-        trouble = packed.encode(difference, wire, None, None)
+        nonfinite = packed.encode(difference, wire, None, None)
         with measure("quantization_seconds"):
             packed.decode(wire, packed.layouts[0], differences.sent, accumulate=True)
-        return trouble
+        return nonfinite
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Add the received differences to the rows that are kept, and post-aggregate these."""

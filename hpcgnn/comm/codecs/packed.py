@@ -11,7 +11,7 @@ from hpcgnn.comm.layout import BLOCK_BYTES, Group, Layout
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
@@ -35,12 +35,12 @@ class PackedCodec:
         self._split: tuple[torch.Tensor, list[tuple[Group, torch.Tensor | None]]] | None = None
 
     @property
-    def takes_codes(self) -> bool:
+    def sends_int8_rows(self) -> bool:
         """Return whether some rows to send have 8 bits."""
         return any(group.bits == INT8_BITS for group in self.layouts[0].groups)
 
     @property
-    def takes_rows(self) -> bool:
+    def sends_other_rows(self) -> bool:
         """Return whether some rows to send have another bit-width than 8."""
         return any(group.bits != INT8_BITS for group in self.layouts[0].groups)
 
@@ -51,25 +51,25 @@ class PackedCodec:
         key: int | None,
         differences: Differences | None,
         given: Codes | None = None,
-    ) -> Count:
+    ) -> DeviceCount:
         """See :meth:`hpcgnn.comm.codecs.base.Codec.encode`.
 
         The noise is a function of ``key``, the number of the row among all rows sent, and the column. ``key=None``: no noise.
         """
         flat = wire.view(-1)
-        trouble: Count = 0
+        nonfinite: DeviceCount = 0
         with self.tools.timings.measure("quantization_seconds"):
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
             for group, sources in self._groups(given):
                 places = flat, group.payload_at, group.params_at
                 if given is not None and sources is not None:
-                    trouble += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
+                    nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
                     continue
-                trouble += encode_rows(
+                nonfinite += encode_rows(
                     rows, group.rows, group.bits, key, *places, backend=self.tools.backend, check=False
                 )
-        return trouble
+        return nonfinite
 
     def _groups(self, given: Codes | None) -> list[tuple[Group, torch.Tensor | None]]:
         """The groups of rows to send, each with the (n,) numbers of its rows in ``given.rows``, or None for rows to encode.

@@ -10,7 +10,7 @@ import torch
 from hpcgnn.comm.codecs.base import CodecTools, Codes, Differences
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.kernels import Csr, spmm
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
 
 
@@ -21,7 +21,7 @@ class PlainCodec:
     """
 
     sends_rows_as_they_are = True
-    takes_codes, takes_rows = False, True
+    sends_int8_rows, sends_other_rows = False, True
 
     def __init__(
         self, counts: tuple[np.ndarray, np.ndarray], width: int, dtype: torch.dtype, tools: CodecTools
@@ -37,14 +37,14 @@ class PlainCodec:
         key: int,
         differences: Differences | None,
         given: Codes | None = None,
-    ) -> Count:
+    ) -> DeviceCount:
         """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
         if rows.numel() == 0:
             return 0
         with self._tools.timings.measure("aggregation_seconds"):
             smallest, largest = torch.aminmax(rows)
-            trouble = ~(smallest.isfinite() & largest.isfinite())
-            return int(trouble) if rows.is_cpu else trouble.long()
+            nonfinite = ~(smallest.isfinite() & largest.isfinite())
+            return int(nonfinite) if rows.is_cpu else nonfinite.long()
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate the received rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.native.library import function, threads
 
 
@@ -15,7 +15,7 @@ def encode_codes(
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
     params_at: torch.Tensor,
-) -> Count:
+) -> DeviceCount:
     """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
     scales."""
     return function("encode_int8")(
@@ -38,7 +38,7 @@ def decode_codes(
     codes: torch.Tensor,
     scale: torch.Tensor,
     rows: torch.Tensor,
-) -> Count:
+) -> DeviceCount:
     """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     return function("decode_int8")(
         count=rows.numel(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.kernels.contract import Count
+from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.packing import PARAMS_BYTES
 
 _MIDDLE = 128  # the number that is added to a code
@@ -18,7 +18,7 @@ def encode_codes(
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
     params_at: torch.Tensor,
-) -> Count:
+) -> DeviceCount:
     """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
     scales."""
     chosen = scale[rows]
@@ -27,8 +27,8 @@ def encode_codes(
     for first in range(0, rows.numel(), _ROWS_AT_ONCE):
         some = slice(first, first + _ROWS_AT_ONCE)
         buffer[_bytes(payload_at[some], codes.shape[1])] = codes[rows[some]].view(torch.uint8) ^ _MIDDLE
-    trouble = chosen.isnan().sum()
-    return int(trouble) if trouble.is_cpu else trouble
+    nonfinite = chosen.isnan().sum()
+    return int(nonfinite) if nonfinite.is_cpu else nonfinite
 
 
 def decode_codes(
@@ -38,7 +38,7 @@ def decode_codes(
     codes: torch.Tensor,
     scale: torch.Tensor,
     rows: torch.Tensor,
-) -> Count:
+) -> DeviceCount:
     """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
     scale[rows] = params[:, 1]

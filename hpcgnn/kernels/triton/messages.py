@@ -32,17 +32,17 @@ def encode_rows(
 ) -> torch.Tensor:
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows not finite, () int64."""
     tile, num_warps = _tile(rows.numel(), x.shape[1], bits, max(8 // bits, 2) if bits in QUANTIZED_BITS else 1)
-    troubles = _troubles(rows, tile["ROWS"])
+    nonfinite = _new_counts(rows, tile["ROWS"])
     constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer), "num_warps": num_warps}
     count = rows.numel()
     if params_at is not None and bits in QUANTIZED_BITS:
         launch(
-            quantize_rows, troubles.numel(), x, rows, key or 0, buffer, payload_at, params_at, troubles, count, **constants,
+            quantize_rows, nonfinite.numel(), x, rows, key or 0, buffer, payload_at, params_at, nonfinite, count, **constants,
             CENTRES=key is None, PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
         )  # fmt: skip
     else:
-        launch(encode_words, troubles.numel(), x, rows, buffer, payload_at, troubles, count, **constants)
-    return troubles.sum()
+        launch(encode_words, nonfinite.numel(), x, rows, buffer, payload_at, nonfinite, count, **constants)
+    return nonfinite.sum()
 
 
 def decode_rows(
@@ -57,7 +57,7 @@ def decode_rows(
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows not finite, ()
     int64."""
     tile, num_warps = _tile(rows.numel(), out.shape[1], bits, max(8 // bits, 1))
-    troubles = _troubles(rows, tile["ROWS"])
+    nonfinite = _new_counts(rows, tile["ROWS"])
     constants = tile | {
         "ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer),
         "ACCUMULATE": accumulate,
@@ -66,12 +66,12 @@ def decode_rows(
     count = rows.numel()
     if params_at is not None and bits in QUANTIZED_BITS:
         launch(
-            dequantize_rows, troubles.numel(), buffer, payload_at, params_at, out, rows, troubles, count, **constants,
+            dequantize_rows, nonfinite.numel(), buffer, payload_at, params_at, out, rows, nonfinite, count, **constants,
             PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
         )  # fmt: skip
     else:
-        launch(decode_words, troubles.numel(), buffer, payload_at, out, rows, troubles, count, **constants)
-    return troubles.sum()
+        launch(decode_words, nonfinite.numel(), buffer, payload_at, out, rows, nonfinite, count, **constants)
+    return nonfinite.sum()
 
 
 def spmm_rows(
@@ -116,6 +116,6 @@ def _tile(rows: int, width: int, bits: int, slots: int) -> tuple[dict[str, int],
     return tile, warps(together * wide * slots)
 
 
-def _troubles(rows: torch.Tensor, rows_of_a_program: int) -> torch.Tensor:
+def _new_counts(rows: torch.Tensor, rows_of_a_program: int) -> torch.Tensor:
     """(programs,) int32 memory for the number of rows of each program that are not finite."""
     return torch.empty(triton.cdiv(rows.numel(), rows_of_a_program), dtype=torch.int32, device=rows.device)

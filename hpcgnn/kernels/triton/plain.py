@@ -30,7 +30,7 @@ def encode_words(
     rows,
     buffer,
     payload_at,
-    troubles,
+    nonfinite,
     count,
     WIDTH: tl.constexpr,
     BYTES: tl.constexpr,
@@ -38,7 +38,7 @@ def encode_words(
     ROWS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """Write ROWS rows of ``x`` as words of BYTES bytes, and the number of those not finite to ``troubles[program]``."""
+    """Write ROWS rows of ``x`` as words of BYTES bytes, and the number of those not finite to ``nonfinite[program]``."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = i < count
     column = tl.arange(0, PADDED)[None, :]
@@ -50,7 +50,7 @@ def encode_words(
         words = to_bfloat16(pattern)
     to = buffer + tl.multiple_of(tl.load(payload_at + i, mask=here, other=0), ALIGNMENT)[:, None]
     store_words(to, column, words, mask, BYTES, ALIGNMENT)
-    tl.store(troubles + tl.program_id(0), _count_not_finite(pattern, here))
+    tl.store(nonfinite + tl.program_id(0), _count_not_finite(pattern, here))
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -59,7 +59,7 @@ def decode_words(
     payload_at,
     out,
     rows,
-    troubles,
+    nonfinite,
     count,
     WIDTH: tl.constexpr,
     BYTES: tl.constexpr,
@@ -84,4 +84,4 @@ def decode_words(
     if ACCUMULATE:
         value = tl.load(to + column, mask=mask, other=0.0) + value
     tl.store(to + column, value, mask=mask)
-    tl.store(troubles + tl.program_id(0), _count_not_finite(pattern, here))
+    tl.store(nonfinite + tl.program_id(0), _count_not_finite(pattern, here))

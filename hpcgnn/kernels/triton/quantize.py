@@ -166,7 +166,7 @@ def quantize_rows(
     buffer,
     payload_at,
     params_at,
-    troubles,
+    nonfinite,
     count,
     WIDTH: tl.constexpr,
     BITS: tl.constexpr,
@@ -180,7 +180,7 @@ def quantize_rows(
     PADDED: tl.constexpr,
 ):
     """Encode ROWS rows of ``x``: write payloads and parameters to ``buffer``, and the number of rows not finite to
-    ``troubles[program]``.
+    ``nonfinite[program]``.
 
     LANES: lanes of a row. PADDED: lanes of a tile, a power of two. ALIGNMENT: alignment of all payloads in bytes.
     PARAMS_ALIGNMENT: alignment of all parameters in bytes.
@@ -218,7 +218,7 @@ def quantize_rows(
     params = (zero.to(tl.uint32, bitcast=True) >> 16) | scale.to(tl.uint32, bitcast=True)
     params = tl.where(finite, params, _NAN_PARAMS)
     store_words(params_to, 0, params, here, 4, PARAMS_ALIGNMENT)
-    tl.store(troubles + tl.program_id(0), tl.sum((here & ~finite).to(tl.int32), axis=0))
+    tl.store(nonfinite + tl.program_id(0), tl.sum((here & ~finite).to(tl.int32), axis=0))
 
 
 @triton.jit
@@ -240,7 +240,7 @@ def dequantize_rows(
     params_at,
     out,
     rows,
-    troubles,
+    nonfinite,
     count,
     WIDTH: tl.constexpr,
     BITS: tl.constexpr,
@@ -279,4 +279,4 @@ def dequantize_rows(
             value = before[slot] + value
         tl.store(to + column, value, mask=mask)
     bad = ((params & 0x7F80) == 0x7F80) | ((params & 0x7F800000) == 0x7F800000)
-    tl.store(troubles + tl.program_id(0), tl.sum((here & bad).to(tl.int32), axis=0))
+    tl.store(nonfinite + tl.program_id(0), tl.sum((here & bad).to(tl.int32), axis=0))

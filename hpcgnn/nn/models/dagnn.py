@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, Part
+from hpcgnn.nn.graph_model import ModelContext, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.propagation import Propagation
@@ -15,9 +15,9 @@ from hpcgnn.nn.propagation import Propagation
 class DAGNN(Propagation):
     """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weights its hops by learned scores."""
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        self.gate = Dense(frame.out_width, 1, compute=frame.compute, backend=self.backend)
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.gate = Dense(context.out_width, 1, compute=context.compute, backend=self.backend)
 
     def before_softmax(self) -> list[Part]:
         """See :meth:`GraphModel.before_softmax`."""

@@ -10,7 +10,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.attention import GATLayer, PartialGATLayer
 from hpcgnn.nn.attention_stack import AttentionStack
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Connection, Frame
+from hpcgnn.nn.graph_model import Connection, ModelContext
 from hpcgnn.nn.partial_attention import make_partial_plan
 
 
@@ -33,10 +33,10 @@ class GAT(AttentionStack):
         """See :meth:`GraphModel.uses_strategy`."""
         return config.attention == "partial"
 
-    def new_layer(self, frame: Frame, depth: int, width: int, next_width: int) -> torch.nn.Module:
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         """Make the layer at this depth."""
-        if frame.connection.partial is None:
-            return super().new_layer(frame, depth, width, next_width)
-        plan = self.new_partial_plan(frame.connection.partial)
+        if context.connection.partial is None:
+            return super().new_layer(context, depth, width, next_width)
+        plan = self.new_partial_plan(context.connection.partial)
         send_drop, drop = self.new_edge_dropouts(self.config.attention_dropout, plan.send_ids, plan.merge_ids)
         return PartialGATLayer(width, self.heads(depth, next_width), plan, (send_drop, drop), self.compute)

@@ -6,7 +6,7 @@ import torch
 
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, GraphModel, Part
+from hpcgnn.nn.graph_model import GraphModel, ModelContext, Part
 from hpcgnn.nn.layers import Dense, GCNIILayer
 from hpcgnn.nn.linear import Features
 
@@ -17,20 +17,20 @@ class GCNII(GraphModel):
 
     has_dense_parameters = True
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
         width = config.hidden
-        self.first = Dense(frame.in_width, width, compute=frame.compute, backend=self.backend)
+        self.first = Dense(context.in_width, width, compute=context.compute, backend=self.backend)
         self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
         for depth in range(1, config.layers + 1):
             own = self.new_aggregator()
             assert isinstance(own, Aggregator)
             shares = {"alpha": config.teleport, "theta": config.identity}
-            self.layers.append(GCNIILayer(width, own, depth=depth, compute=frame.compute, **shares))
+            self.layers.append(GCNIILayer(width, own, depth=depth, compute=context.compute, **shares))
             self.norms.append(self.new_norm(width, self.layers[-1]))
             self.dropouts.append(self.new_dropout(config.dropout))
         self.last_dropout = self.new_dropout(config.dropout)
-        self.last = Dense(width, frame.out_width, compute=frame.compute, backend=self.backend)
+        self.last = Dense(width, context.out_width, compute=context.compute, backend=self.backend)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """See :meth:`GraphModel.dense_parameters`."""

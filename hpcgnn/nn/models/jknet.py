@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, Part
+from hpcgnn.nn.graph_model import ModelContext, Part
 from hpcgnn.nn.layers import Dense, GCNLayer
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.stack import LinearStack
@@ -17,16 +17,16 @@ class JKNet(LinearStack):
 
     layer = GCNLayer
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
         self.norms.append(self.new_norm(config.hidden, self.layers[-1]))
         self.final_dropout = self.new_dropout(config.dropout)
         joined = config.layers * config.hidden
-        self.final = Dense(joined, frame.out_width, compute=self.compute, backend=self.backend)
+        self.final = Dense(joined, context.out_width, compute=self.compute, backend=self.backend)
 
-    def widths(self, frame: Frame) -> list[int]:
+    def widths(self, context: ModelContext) -> list[int]:
         """See :meth:`GraphModel.widths`: all layers are hidden layers here."""
-        return [frame.in_width, *[self.config.hidden] * self.config.layers]
+        return [context.in_width, *[self.config.hidden] * self.config.layers]
 
     def before_softmax(self) -> list[Part]:
         """See :meth:`GraphModel.before_softmax`."""

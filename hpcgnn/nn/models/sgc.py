@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.nn.config import ModelConfig, register
-from hpcgnn.nn.graph_model import Frame, GraphModel, Part
+from hpcgnn.nn.graph_model import GraphModel, ModelContext, Part
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features, matmul, operand
 
@@ -20,11 +20,11 @@ class SGC(GraphModel):
 
     begins_with_exchange = True
 
-    def __init__(self, config: ModelConfig, frame: Frame) -> None:
-        super().__init__(config, frame)
-        self.is_kept = frame.keep_input_aggregation
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.is_kept = context.keep_input_aggregation
         self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
-        self.dense = Dense(frame.in_width, frame.out_width, compute=frame.compute, backend=self.backend)
+        self.dense = Dense(context.in_width, context.out_width, compute=context.compute, backend=self.backend)
 
     def before_softmax(self) -> list[Part]:
         """See :meth:`GraphModel.before_softmax`."""

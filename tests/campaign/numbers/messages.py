@@ -58,14 +58,14 @@ def watched() -> Iterator[list[str]]:
     problems: list[str] = []
 
     def encode(x: torch.Tensor, rows: torch.Tensor, bits: int, key: int | None, *where: Any, **how: Any) -> Any:
-        trouble = encode_rows(x, rows, bits, key, *where, **how)
+        nonfinite = encode_rows(x, rows, bits, key, *where, **how)
         if bits in QUANTIZED_BITS and rows.numel():
             out = torch.zeros(rows.numel(), x.shape[1])
             decode_rows(*where, bits, out, torch.arange(rows.numel()), backend="reference", check=False)
             wrong = beyond_bound(x[rows].numpy(), out.numpy(), bits, has_noise=key is not None)
             if wrong:
                 problems.append(wrong)
-        return trouble
+        return nonfinite
 
     with mock.patch.object(packed, "encode_rows", encode):
         yield problems

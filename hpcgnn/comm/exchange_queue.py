@@ -56,7 +56,7 @@ class Transfer(Protocol):
         ...
 
 
-class Channel:
+class ExchangeQueue:
     """The queue of one world."""
 
     def __init__(self, start: Starts) -> None:
