@@ -87,7 +87,7 @@ def check_device(device: Any, *, may_be_name: bool) -> None:
     """
     if may_be_name and isinstance(device, str):
         return
-    if not all(hasattr(device, name) for name in ("where", "use", "synchronize")):
+    if not all(hasattr(device, name) for name in ("torch_device", "use", "synchronize")):
         names = "a name, such as cpu or cuda:0, or " if may_be_name else ""
         raise WrongTypeError(f"device must be {names}a hpcgnn.devices.Device, not {_kind(device)}")
 

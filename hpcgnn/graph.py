@@ -125,7 +125,7 @@ class LocalGraph:
 
         Edges are in the order of ``edge_weight``. The tensor is made at the first access and kept.
         """
-        return self.local_edge_index().to(self.device.where)
+        return self.local_edge_index().to(self.device.torch_device)
 
     def local_edge_index(self) -> torch.Tensor:
         """A new copy of :attr:`edge_index` in the host's memory."""
@@ -165,7 +165,7 @@ class LocalGraph:
             raise ValueError("the graph is in another order already: start from the one that was loaded")
         if nodes is None:
             return replace(self, order=order)
-        features, there = self.features, nodes.to(self.device.where)
+        features, there = self.features, nodes.to(self.device.torch_device)
         return replace(
             self,
             features=features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there),
@@ -196,13 +196,13 @@ class LocalGraph:
         Args:
             device: a result of ``hpcgnn.comm.devices.choose_device``. ``hpcgnn.load(path, device="cuda")`` does both.
         """
-        where = device.where
+        torch_device = device.torch_device
         device.use()
         return replace(
             self,
-            features=None if self.features is None else self.features.to(where),
-            y=None if self.y is None else self.y.to(where),
-            masks={name: mask.to(where) for name, mask in self.masks.items()},
+            features=None if self.features is None else self.features.to(torch_device),
+            y=None if self.y is None else self.y.to(torch_device),
+            masks={name: mask.to(torch_device) for name, mask in self.masks.items()},
             device=device,
         )
 

@@ -34,7 +34,7 @@ def way(request, monkeypatch):
     """The implementation of bfloat16 products."""
     if request.param == "kernels" and not dense.has_bf16():
         pytest.skip("this CPU has no AVX512_BF16")
-    monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16(request.param, 2.0))
+    monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", torch_device=None: Bfloat16(request.param, 2.0))
     return request.param
 
 
@@ -128,8 +128,8 @@ def worth(monkeypatch):
     """Set the speedup that is measured for bfloat16; 0 stands for emulation."""
 
     def set_speedup(speedup: float) -> None:
-        monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", where=None: Bfloat16("torch", speedup))
-        monkeypatch.setattr(compute, "is_native", lambda where=None: speedup > 0)
+        monkeypatch.setattr(compute, "bfloat16", lambda backend="auto", torch_device=None: Bfloat16("torch", speedup))
+        monkeypatch.setattr(compute, "is_native", lambda torch_device=None: speedup > 0)
 
     return set_speedup
 
@@ -207,7 +207,7 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, foun
     monkeypatch.setattr(bfloat16, "least_seconds", least)
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
     monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: torchs is not None)
-    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", where=None: kernels is not None)
+    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", torch_device=None: kernels is not None)
     assert bfloat16.bfloat16.__wrapped__() == found
 
 
@@ -217,7 +217,7 @@ def test_torch_is_not_measured_beside_our_kernels_without_matrix_units(monkeypat
     monkeypatch.setattr(bfloat16, "_seconds", lambda ways, *_: (measured.extend(ways), {"": 2.0, "kernels": 1.0})[1])
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: True)
     monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: False)
-    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", where=None: True)
+    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", torch_device=None: True)
     assert bfloat16.bfloat16.__wrapped__() == Bfloat16("kernels", 2.0)
     assert measured == ["kernels"]
 
@@ -332,9 +332,9 @@ from hpcgnn.nn import compute
 from hpcgnn.comm import MpiWorld
 from hpcgnn.nn.bfloat16 import Bfloat16
 speedup = [float(value) for value in sys.argv.pop(1).split(",")][MpiWorld().rank]  # of each rank's machine
-compute.is_native = lambda where=None: speedup > 0
+compute.is_native = lambda torch_device=None: speedup > 0
 compute.processor = lambda: f"CPU of speedup {speedup}"
-compute.bfloat16 = lambda backend="auto", where=None: Bfloat16("torch", speedup)
+compute.bfloat16 = lambda backend="auto", torch_device=None: Bfloat16("torch", speedup)
 from hpcgnn.cli.main import main
 main()
 """

@@ -110,7 +110,9 @@ def describe(work: Workload) -> dict[str, Any]:
     """The facts of the graph, and the bytes and operations of one product."""
     facts = graphs.facts(work.graph)
     feature_bytes = facts["nodes"] * work.width * 4
-    chosen = {"dtypes": list(work.dtypes), "dot_products": dot_products(where=work.device)} if work.dtypes else {}
+    chosen = (
+        {"dtypes": list(work.dtypes), "dot_products": dot_products(torch_device=work.device)} if work.dtypes else {}
+    )
     return (
         facts
         | chosen

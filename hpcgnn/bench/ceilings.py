@@ -54,7 +54,7 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
 
 def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
     """:func:`gather_call` on the device of the tensors."""
-    if device.where.type == "cpu":
+    if device.torch_device.type == "cpu":
         return gather_call(csr, x)
     from hpcgnn.bench import device_ceilings  # needs Triton, which not every machine has
 

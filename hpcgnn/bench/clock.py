@@ -24,6 +24,6 @@ def seconds(device: Device, call: Callable[[], object], calls: int = 1) -> float
 
 def calls_together(device: Device, one: float) -> int:
     """Number of calls of ``one`` seconds each to time together; 1 on the host, where a call has ended when it returns."""
-    if device.where.type == "cpu":
+    if device.torch_device.type == "cpu":
         return 1
     return min(max(math.ceil(_TOGETHER_SECONDS / max(one, 1e-9)), 1), _MOST_TOGETHER)

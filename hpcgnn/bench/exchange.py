@@ -78,7 +78,7 @@ def _ranks_by_way(messages: Messages) -> dict[str, int]:
 
 def _way_of(messages: Messages) -> str:
     transport = messages.transport
-    if messages.device.where.type == "cpu" or not isinstance(transport, DeviceTransport):
+    if messages.device.torch_device.type == "cpu" or not isinstance(transport, DeviceTransport):
         return "host"
     return "staged" if transport.stages else "direct"
 
@@ -112,8 +112,8 @@ class _Calls:
         self._exchange, self._plan = aggregator.exchange, aggregator.plan
         self._world, self._device = self._exchange.messages.world, self._exchange.messages.device
         generator = torch.Generator().manual_seed(self._world.rank)
-        self._x = torch.randn(self._plan.local.num_cols, width, generator=generator).to(self._device.where)
-        self._z = torch.zeros(self._plan.local.num_rows, width, device=self._device.where)
+        self._x = torch.randn(self._plan.local.num_cols, width, generator=generator).to(self._device.torch_device)
+        self._z = torch.zeros(self._plan.local.num_rows, width, device=self._device.torch_device)
         self.wire_seconds = 0.0
 
     def aggregate(self) -> float:

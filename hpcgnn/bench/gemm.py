@@ -43,9 +43,9 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
         "versions": versions(),
         "threads": settings.threads,
         "rounds": settings.rounds,
-        "device": str(settings.device.where),
+        "device": str(settings.device.torch_device),
         "dtypes": list(settings.dtypes),
-        "dot_products": dot_products(where=settings.device.where),
+        "dot_products": dot_products(torch_device=settings.device.torch_device),
     }
     found["shapes"] = [_measure(shape, settings, progress) for shape in settings.shapes]
     if settings.device is CPU and "int8" in settings.dtypes:
@@ -65,7 +65,7 @@ def _training_takes_int8(threads: int) -> bool:
 
 
 def _measure(shape: tuple[int, int, int], settings: Settings, progress: Progress) -> dict[str, Any]:
-    device, (rows, depth, width) = str(settings.device.where), shape
+    device, (rows, depth, width) = str(settings.device.torch_device), shape
     contenders, multiply_adds = by_name(device), rows * depth * width
     place = Place(studies.gemm(*shape), settings.threads, warm=True, device=device)
     names = [name for name, each in contenders.items() if each.dtype in ("float32", *settings.dtypes)]

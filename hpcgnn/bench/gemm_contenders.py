@@ -62,7 +62,7 @@ class GemmProblem:
 
     def _normal(self, rows: int, columns: int, stream: int) -> torch.Tensor:
         drawn = torch.randn(rows, columns, generator=torch.Generator().manual_seed(self._seed + stream))
-        return drawn.to(self.device.where)
+        return drawn.to(self.device.torch_device)
 
 
 class _Products:

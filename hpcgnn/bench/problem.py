@@ -53,7 +53,7 @@ class Problem:
 
     def __init__(self, csr: Csr, width: int, seed: int = 0, device: Device = CPU) -> None:
         self.device = device
-        self.csr = csr.to(device.where)
+        self.csr = csr.to(device.torch_device)
         self.width = width
         self._seed = seed
 
@@ -76,7 +76,7 @@ class Problem:
     def weight(self) -> torch.Tensor:
         """(entries,) float32 weights, for contenders that use them."""
         drawn = torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
-        return drawn.to(self.device.where)
+        return drawn.to(self.device.torch_device)
 
     def operand(self, direction: str) -> tuple[Csr, torch.Tensor]:
         """The matrix and the rows that it gathers: itself and ``x``, or its transpose and ``dz``."""
@@ -88,7 +88,7 @@ class Problem:
 
     def _normal(self, rows: int, stream: int) -> torch.Tensor:
         drawn = torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
-        return drawn.to(self.device.where)
+        return drawn.to(self.device.torch_device)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, An
     torch.set_num_threads(settings.threads)
     problem = read(path, settings, device)
     torch.manual_seed(settings.seed)
-    model = Model(settings, problem.x.shape[1], problem.classes).to(device.where)
+    model = Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
     seconds, loss = train(model, problem, settings, device)
     return {
         "epoch_seconds_median": statistics.median(seconds),
@@ -139,11 +139,11 @@ def read(path: Path, settings: PygSettings, device: Device) -> Problem:
     learned = np.flatnonzero(mask.astype(bool) & known)
     y = torch.from_numpy(labels[learned])
     return Problem(
-        x=x.to(device.where),
-        edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.where),
-        weight=None if weights is None else torch.from_numpy(weights).to(device.where),
-        learned=torch.from_numpy(learned).to(device.where),
-        y=(y.long() if y.dim() == 1 else y.float()).to(device.where),
+        x=x.to(device.torch_device),
+        edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.torch_device),
+        weight=None if weights is None else torch.from_numpy(weights).to(device.torch_device),
+        learned=torch.from_numpy(learned).to(device.torch_device),
+        y=(y.long() if y.dim() == 1 else y.float()).to(device.torch_device),
         classes=classes,
     )
 

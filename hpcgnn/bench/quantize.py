@@ -41,10 +41,10 @@ class Message:
     @classmethod
     def of(cls, rows: int, width: int, bits: int, device: Device = CPU) -> Message:
         """A message for (rows, width) values."""
-        numbers, row_bytes = torch.arange(rows, device=device.where), payload_bytes(width, bits)
+        numbers, row_bytes = torch.arange(rows, device=device.torch_device), payload_bytes(width, bits)
         payloads = rows * row_bytes
         params = rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
-        buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device.where)
+        buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device.torch_device)
         return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
 
     def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
@@ -65,9 +65,9 @@ def run(
     """Measure (rows, width) float32 at each bit-width in ``bits``; ``advance`` counts rounds."""
     torch.set_num_threads(threads)
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=draw).to(device.where)
+    x = torch.randn(rows, width, generator=draw).to(device.torch_device)
     entries = torch.randint(rows, (_ENTRIES_A_ROW * rows,), generator=draw)
-    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows).to(device.where)
+    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows).to(device.torch_device)
     copied, restored = torch.zeros_like(x), torch.zeros_like(x)
     calls: dict[str, Callable[[], object]] = {"copy": lambda: copied.copy_(x)}
     moved = {"copy": 2 * x.nbytes}
@@ -90,7 +90,7 @@ def run(
         "rounds": rounds,
         "rows": rows,
         "width": width,
-        "device": str(device.where),
+        "device": str(device.torch_device),
         "kernels": kernels,
         "lines": lines.of_timings(kernels, "step", {"subject": f"{rows}x{width}"}),
     }

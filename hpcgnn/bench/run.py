@@ -49,7 +49,14 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
         works = []
         for source, width in settings.sources:
             paths = [store.whole(source), *([store.part(source, settings.parts)] if settings.parts else [])]
-            common = (source, width, settings.threads, settings.rounds, str(settings.device.where), settings.dtypes)
+            common = (
+                source,
+                width,
+                settings.threads,
+                settings.rounds,
+                str(settings.device.torch_device),
+                settings.dtypes,
+            )
             works += [Workload(path, *common) for path in paths]
             advance(1)
     results = [_measure(work, settings, progress) for work in works]

@@ -53,9 +53,9 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
         "versions": versions(),
         "threads": settings.threads,
         "rounds": settings.rounds,
-        "device": str(settings.device.where),
+        "device": str(settings.device.torch_device),
         "dtypes": list(settings.dtypes),
-        "dot_products": dot_products(where=settings.device.where),
+        "dot_products": dot_products(torch_device=settings.device.torch_device),
     }
     found["graphs"] = [_measure(path, width, settings, progress) for path, width in stored]
     found["lines"] = [line for graph in found["graphs"] for line in _lines(graph, found["dot_products"])]
@@ -63,7 +63,7 @@ def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
 
 
 def _measure(path: Path, width: int, settings: Settings, progress: Progress) -> dict[str, Any]:
-    device, facts = str(settings.device.where), graphs.facts(path)
+    device, facts = str(settings.device.torch_device), graphs.facts(path)
     contenders = by_name(device)
     place = Place(studies.sddmm(path, width, settings.heads), settings.threads, warm=True, device=device)
     names = [name for name, each in contenders.items() if each.dtype in ("float32", *settings.dtypes)]

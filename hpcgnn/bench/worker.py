@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, subject: Subject, device: Device) -> None:
         self._problem, self._device = subject.of_study.problem(subject.words, device), device
-        self._contenders = subject.of_study.contenders(str(device.where))
+        self._contenders = subject.of_study.contenders(str(device.torch_device))
         self._direction = ""
         self._ready: dict[str, Call] = {}
 

@@ -136,7 +136,7 @@ class Exchange:
 
     def trace_ranges(self) -> RowRanges:
         """Record the ranges of values of the rows that are sent in training from now on."""
-        self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.where)
+        self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.torch_device)
         return self.ranges
 
     def rows_that_travel(self) -> torch.Tensor:

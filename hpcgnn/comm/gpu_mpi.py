@@ -58,13 +58,13 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
     Raises:
         HpcgnnError: on every rank, where ``choice`` is ``on`` and MPI cannot take the memory of a rank's device.
     """
-    kind = device.where.type
+    kind = device.torch_device.type
     takes = choice != "off" and world.takes_memory_of(kind)
     with raise_on_all_ranks(world, "choose how messages leave the device"):
         if choice == "on" and kind != "cpu" and not takes:
             raise HpcgnnError(
-                f"--gpu-mpi on needs an MPI library that takes memory of {device.where}, but {world.library} says that it does "
-                "not: load one that does, or use --gpu-mpi auto, which copies messages through memory of the host"
+                f"--gpu-mpi on needs an MPI library that takes memory of {device.torch_device}, but {world.library} says that it "
+                "does not: load one that does, or use --gpu-mpi auto, which copies messages through memory of the host"
             )
     said = np.array([kind != "cpu", kind != "cpu" and not takes])
     some_device, some_stage = world.allreduce(said.astype(np.int64), "max").tolist()
@@ -76,8 +76,8 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
         return direct
     if choice == "on" and not some_stage:
         raise HpcgnnError(
-            f"--gpu-mpi on was asked for, but {world.library} does not move memory of {device.where} correctly: load another "
-            "MPI, or use --gpu-mpi off",
+            f"--gpu-mpi on was asked for, but {world.library} does not move memory of {device.torch_device} correctly: load "
+            "another MPI, or use --gpu-mpi off",
             agreed=True,
         )
     return DeviceTransport(world, device, queue, stages=kind != "cpu", piece_bytes=PIECE_BYTES)
@@ -87,7 +87,7 @@ def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bo
     """Return whether a trial message arrives unchanged at the next rank, from every rank. Collective."""
     there, back = (np.zeros(world.size, np.int64) for _ in range(2))
     there[(world.rank + 1) % world.size] = back[(world.rank - 1) % world.size] = _PROOF_ROWS
-    sent = _pattern(world.rank).to(device.where)
+    sent = _pattern(world.rank).to(device.torch_device)
     received = torch.zeros_like(sent)
     pending = transport.start(sent, received, transport.route(there, back, _PROOF_BYTES), "a trial of --gpu-mpi", None)
     world.watch(pending)

@@ -71,8 +71,10 @@ class Kept:
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
         """Restore the rows of :meth:`state` that the present settings keep as well."""
         found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
-        where = tools.scratch.where
-        self.differences = {_slot(slot): Differences(*(r.to(where) for r in rows)) for slot, rows in found.items()}
+        torch_device = tools.scratch.torch_device
+        self.differences = {
+            _slot(slot): Differences(*(r.to(torch_device) for r in rows)) for slot, rows in found.items()
+        }
         if self.keeping is None:
             return
         for slot, content in state["mailboxes"].items():

@@ -50,10 +50,13 @@ class Layout:
         """Size of the buffer in bytes."""
         return int(self.blocks.sum()) * BLOCK_BYTES
 
-    def to(self, where: torch.device) -> Layout:
+    def to(self, torch_device: torch.device) -> Layout:
         """The same layout with its tensors on a device."""
-        groups = (Group(g.bits, g.rows.to(where), g.payload_at.to(where), g.params_at.to(where)) for g in self.groups)
-        return Layout(self.blocks, tuple(groups), self.padding.to(where))
+        groups = (
+            Group(g.bits, g.rows.to(torch_device), g.payload_at.to(torch_device), g.params_at.to(torch_device))
+            for g in self.groups
+        )
+        return Layout(self.blocks, tuple(groups), self.padding.to(torch_device))
 
 
 def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:

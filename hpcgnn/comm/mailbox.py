@@ -115,9 +115,9 @@ class Mailbox:
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The sum of the rows' dot products a·b. It is the same for any number of threads, because policies decide by it."""
         if self._diagonal is None:
-            rows, where = a.shape[0], a.device
-            columns = torch.arange(rows, dtype=torch.int32, device=where)
-            self._diagonal = Csr(torch.arange(rows + 1, device=where), columns, rows, check=False)
+            rows, device = a.shape[0], a.device
+            columns = torch.arange(rows, dtype=torch.int32, device=device)
+            self._diagonal = Csr(torch.arange(rows + 1, device=device), columns, rows, check=False)
         products = sddmm(self._diagonal, a, b, backend=self._tools.backend).double()
         # On the host in numpy's order, which is the same for any number of threads; torch's is not.
         with np.errstate(invalid="ignore"):  # some products may overflow to +inf and others to -inf
@@ -134,7 +134,7 @@ class Mailbox:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _loaded(self, values: torch.Tensor | None) -> torch.Tensor | None:
-        return None if values is None else values.to(self._tools.scratch.where)
+        return None if values is None else values.to(self._tools.scratch.torch_device)
 
     def state(self) -> dict[str, Any]:
         """The messages, averages and sums that later epochs need. The message in flight must have arrived."""

@@ -67,7 +67,7 @@ class Messages:
         self.config.check()
         self.device, self.timings = device, timings or Timings(device)
         self.current_pass = Pass(seed)
-        self.scratch, self.kept, self.traffic = Scratch(device.where), Kept(), Traffic(world.size)
+        self.scratch, self.kept, self.traffic = Scratch(device.torch_device), Kept(), Traffic(world.size)
         self._under_way: str | None = None
         self._transport = transport
         self._placement: Placement | None = None

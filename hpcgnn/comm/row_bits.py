@@ -22,11 +22,13 @@ class RowBits:
         self.layouts: dict[int, tuple[Layout, Layout]] = {}
 
     def make_layouts(
-        self, counts: tuple[np.ndarray, np.ndarray], width: int, where: torch.device
+        self, counts: tuple[np.ndarray, np.ndarray], width: int, torch_device: torch.device
     ) -> tuple[Layout, Layout]:
         """The layouts of both messages, for ``counts`` (P,) of rows to and from each rank and rows of ``width`` values."""
         sent, received = counts
-        return make_layout(sent, self.sent, width).to(where), make_layout(received, self.received, width).to(where)
+        return make_layout(sent, self.sent, width).to(torch_device), make_layout(received, self.received, width).to(
+            torch_device
+        )
 
     @classmethod
     def uniform(cls, bits: int, sent: int, received: int) -> RowBits:
@@ -45,8 +47,8 @@ class RowRanges:
     before the first message.
     """
 
-    def __init__(self, rows: int, where: torch.device) -> None:
-        self.squares, self.messages = torch.zeros(rows, device=where), 0
+    def __init__(self, rows: int, torch_device: torch.device) -> None:
+        self.squares, self.messages = torch.zeros(rows, device=torch_device), 0
         self.width: int | None = None
 
     def add(self, wire: torch.Tensor, layout: Layout, width: int) -> None:

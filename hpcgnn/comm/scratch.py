@@ -32,15 +32,15 @@ class Place(NamedTuple):
 class Scratch:
     """Uninitialised memory of one device, by place; a piece grows when a larger one is requested."""
 
-    def __init__(self, where: torch.device) -> None:
-        self.where = where
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
         self._pieces: dict[Place, torch.Tensor] = {}
 
     def bytes(self, place: Place, items: int, item_bytes: int) -> torch.Tensor:
         """The memory of ``place`` as (items, item_bytes) uint8."""
         num_bytes = items * item_bytes
         if place not in self._pieces or self._pieces[place].numel() < num_bytes:
-            self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.where).view(-1)
+            self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.torch_device).view(-1)
         return self._pieces[place][:num_bytes].view(items, item_bytes)
 
     def rows(self, place: Place, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:

@@ -47,7 +47,7 @@ class Shares:
         lengths = shares.reshape(-1)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         order = np.repeat(starts.reshape(-1), lengths) + within
-        return cls(shares, torch.from_numpy(order).to(device.where))
+        return cls(shares, torch.from_numpy(order).to(device.torch_device))
 
     def spans(self) -> list[tuple[int, int]]:
         """The first row of each piece and the row after its last one, counted in the order of pieces."""

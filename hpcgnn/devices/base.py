@@ -24,9 +24,9 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """A device. where: its ``torch.device``."""
+    """A device. torch_device: its ``torch.device``."""
 
-    where: torch.device
+    torch_device: torch.device
 
     def use(self) -> None:
         """Make this the calling thread's device, for work that names no device."""

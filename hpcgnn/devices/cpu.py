@@ -24,7 +24,7 @@ _OVER = _Over()
 class CpuDevice:
     """See :class:`hpcgnn.devices.base.Device`."""
 
-    where = torch.device("cpu")
+    torch_device = torch.device("cpu")
     name = "CPU"
 
     def use(self) -> None:

@@ -31,9 +31,9 @@ class GpuDevice:
     """See :class:`hpcgnn.devices.base.Device`. Copies to the host and from it have a stream each, so that both run at the same
     time."""
 
-    def __init__(self, where: torch.device) -> None:
-        self.where = where
-        self._to_host, self._from_host = (torch.cuda.Stream(where) for _ in range(2))
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+        self._to_host, self._from_host = (torch.cuda.Stream(torch_device) for _ in range(2))
         # cuBLAS adds in the same order each time only with a workspace of fixed size; it reads this variable when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if torch.get_float32_matmul_precision() != "highest":
@@ -44,20 +44,20 @@ class GpuDevice:
 
     def use(self) -> None:
         """Make torch, Triton and MPI use this GPU in the thread that calls this."""
-        torch.cuda.set_device(self.where)
+        torch.cuda.set_device(self.torch_device)
 
     @property
     def name(self) -> str:
         """The GPU's name from the driver."""
-        return torch.cuda.get_device_name(self.where)
+        return torch.cuda.get_device_name(self.torch_device)
 
     def record(self) -> _GpuEvent:
         """An event on the current stream of this thread."""
-        return _GpuEvent(torch.cuda.current_stream(self.where))
+        return _GpuEvent(torch.cuda.current_stream(self.torch_device))
 
     def follow(self, event: Any) -> None:
         """Let the current stream of this thread wait for ``event``."""
-        torch.cuda.current_stream(self.where).wait_event(event.event)
+        torch.cuda.current_stream(self.torch_device).wait_event(event.event)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> _GpuEvent:
         """Start a copy on the stream of its direction."""
@@ -70,12 +70,12 @@ class GpuDevice:
 
     def synchronize(self) -> None:
         """Wait for all streams of the GPU."""
-        torch.cuda.synchronize(self.where)
+        torch.cuda.synchronize(self.torch_device)
 
     def mark(self) -> torch.cuda.Event:
         """An event with a time stamp, on the current stream of this thread."""
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.where))
+        event.record(torch.cuda.current_stream(self.torch_device))
         return event
 
     def seconds_between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
@@ -89,8 +89,8 @@ class GpuDevice:
 
     def free_bytes(self) -> int:
         """Free bytes according to the driver, which counts the memory of other processes as used."""
-        return torch.cuda.mem_get_info(self.where)[0]
+        return torch.cuda.mem_get_info(self.torch_device)[0]
 
     def peak_bytes(self) -> int:
         """Largest number of bytes that torch's allocator gave to tensors at one time."""
-        return torch.cuda.max_memory_allocated(self.where)
+        return torch.cuda.max_memory_allocated(self.torch_device)

@@ -11,7 +11,7 @@ from hpcgnn.devices.base import Device
 from hpcgnn.devices.cpu import CPU
 from hpcgnn.devices.gpu import GpuDevice
 
-_MAKERS: dict[str, Callable[[torch.device], Device]] = {"cpu": lambda where: CPU, "cuda": GpuDevice}
+_MAKERS: dict[str, Callable[[torch.device], Device]] = {"cpu": lambda torch_device: CPU, "cuda": GpuDevice}
 
 
 def register(kind: str, make: Callable[[torch.device], Device]) -> None:
@@ -20,19 +20,19 @@ def register(kind: str, make: Callable[[torch.device], Device]) -> None:
     _made.cache_clear()
 
 
-def device_of(where: torch.device) -> Device:
-    """The device of tensors on ``where``; a GPU without a number is the one that this thread uses.
+def device_of(torch_device: torch.device) -> Device:
+    """The device of tensors on ``torch_device``; a GPU without a number is the one that this thread uses.
 
     Raises:
         ValueError: for an unknown type of device.
     """
-    if where.type not in _MAKERS:
-        raise ValueError(f"tensors must be on one of {', '.join(_MAKERS)}, not on {where}")
-    if where.type == "cuda" and where.index is None:
-        where = torch.device("cuda", torch.cuda.current_device())
-    return _made(where)
+    if torch_device.type not in _MAKERS:
+        raise ValueError(f"tensors must be on one of {', '.join(_MAKERS)}, not on {torch_device}")
+    if torch_device.type == "cuda" and torch_device.index is None:
+        torch_device = torch.device("cuda", torch.cuda.current_device())
+    return _made(torch_device)
 
 
 @functools.cache
-def _made(where: torch.device) -> Device:
-    return _MAKERS[where.type](where)
+def _made(torch_device: torch.device) -> Device:
+    return _MAKERS[torch_device.type](torch_device)

@@ -174,15 +174,15 @@ class Csr:
         ordered._rows_before = before
         return ordered
 
-    def to(self, where: torch.device | str) -> Csr:
-        """This matrix if it is on the device ``where``, else a copy there, whose transpose is made there as well."""
-        if torch.device(where) == self.device:
+    def to(self, torch_device: torch.device | str) -> Csr:
+        """This matrix if it is on ``torch_device``, else a copy there, whose transpose is made there as well."""
+        if torch.device(torch_device) == self.device:
             return self
-        weight = None if self.weight is None else self.weight.to(where)
-        moved = Csr(self.indptr.to(where), self.indices.to(where), self.num_cols, weight, check=False)
+        weight = None if self.weight is None else self.weight.to(torch_device)
+        moved = Csr(self.indptr.to(torch_device), self.indices.to(torch_device), self.num_cols, weight, check=False)
         moved.each_column_once = self.each_column_once
         before = self.structure._rows_before
-        moved._rows_before = None if before is None else before.to(where)
+        moved._rows_before = None if before is None else before.to(torch_device)
         return moved
 
     def transpose(self) -> Csr:

@@ -17,18 +17,18 @@ _ARITHMETICS = ("float32", "bf16", "tf32")
 _DTYPES = (torch.float32, torch.float64)
 
 
-def has_bf16(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
+def has_bf16(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
     """Return whether ``compute="bf16"`` works on a device: on GPUs it does; on CPUs it needs native kernels and AVX512_BF16."""
-    return _has("bf16", backend, where)
+    return _has("bf16", backend, torch_device)
 
 
-def has_tf32(where: torch.device | str, backend: str = "auto") -> bool:
+def has_tf32(torch_device: torch.device | str, backend: str = "auto") -> bool:
     """Return whether ``compute="tf32"`` works on a device: it does on NVIDIA's GPUs from Ampere on."""
-    return _has("tf32", backend, where)
+    return _has("tf32", backend, torch_device)
 
 
-def _has(arithmetic: str, backend: str, where: torch.device | str) -> bool:
-    return arithmetic in choose(DENSE, backend, x=torch.empty(0, device=where)).arithmetics()
+def _has(arithmetic: str, backend: str, torch_device: torch.device | str) -> bool:
+    return arithmetic in choose(DENSE, backend, x=torch.empty(0, device=torch_device)).arithmetics()
 
 
 def product(

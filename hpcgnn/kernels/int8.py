@@ -58,16 +58,16 @@ class Int8Rows:
         return self.codes.float() * self.scale[:, None]
 
 
-def dot_products(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
+def dot_products(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
     """Return whether the backend's kernels on this device use instructions that add the products of four 8-bit integers."""
-    return choose(INT8, backend, x=torch.empty(0, device=where)).dot_products()
+    return choose(INT8, backend, x=torch.empty(0, device=torch_device)).dot_products()
 
 
-def gathers_bytes(backend: str = "auto", where: torch.device | str = "cpu") -> bool:
+def gathers_bytes(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
     """Return whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as
     measured.
     """
-    return choose(INT8, backend, x=torch.empty(0, device=where)).gathers_bytes()
+    return choose(INT8, backend, x=torch.empty(0, device=torch_device)).gathers_bytes()
 
 
 def quantize_rows(

@@ -94,9 +94,9 @@ def connected(
     made for ranks that share nodes.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
-    where = messages.device.where
-    plan = plan.map(lambda csr: csr.to(where))
-    left, right = (None if diagonal is None else diagonal.to(where) for diagonal in (left, right))
+    torch_device = messages.device.torch_device
+    plan = plan.map(lambda csr: csr.to(torch_device))
+    left, right = (None if diagonal is None else diagonal.to(torch_device) for diagonal in (left, right))
     row_bytes = -(-width * messages.config.bits // 8)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)

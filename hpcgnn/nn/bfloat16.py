@@ -53,18 +53,18 @@ class Bfloat16:
 
 
 @functools.cache
-def bfloat16(backend: str = "auto", where: torch.device = CPU.where) -> Bfloat16:
+def bfloat16(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Bfloat16:
     """The speed of bfloat16 on a device; on the host, with torch's present number of threads.
 
     The first call of a process takes some 100 ms, and later calls return the same result. On a GPU, torch multiplies bfloat16
     operands with float32 results.
     """
-    has_kernels = dense.has_bf16(backend, where)
-    in_question = where.type == "cpu" and torch_has_it() and (has_matrix_units() or not has_kernels)
+    has_kernels = dense.has_bf16(backend, torch_device)
+    in_question = torch_device.type == "cpu" and torch_has_it() and (has_matrix_units() or not has_kernels)
     ways = {KERNELS: has_kernels, TORCH: in_question}
     if not any(ways.values()):
         return Bfloat16(TORCH, 0.0)
-    return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, where)))
+    return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, torch_device)))
 
 
 def best_of(speedups: dict[str, float]) -> Bfloat16:
@@ -84,9 +84,9 @@ def is_clear(speedups: dict[str, float]) -> bool:
     return all(not limit / _CLEAR < speedup < limit * _CLEAR for speedup, limit in compared)
 
 
-def is_native(where: torch.device = CPU.where) -> bool:
+def is_native(torch_device: torch.device = CPU.torch_device) -> bool:
     """Return whether this device multiplies bfloat16 in hardware, and our kernels or torch's libraries use it."""
-    return dense.has_bf16("auto", where) or (where.type == "cpu" and torch_has_it())
+    return dense.has_bf16("auto", torch_device) or (torch_device.type == "cpu" and torch_has_it())
 
 
 def torch_has_it() -> bool:
@@ -120,17 +120,17 @@ def _cpu_has(query: str) -> bool:
     return bool(getattr(torch.cpu, query, bool)())
 
 
-def _seconds(ways: list[str], backend: str, where: torch.device) -> dict[str, float]:
+def _seconds(ways: list[str], backend: str, torch_device: torch.device) -> dict[str, float]:
     """The least seconds of a product and its two gradients, measured in turns: in float32 (``""``), and by each of ``ways``."""
     generator = torch.Generator().manual_seed(0)
-    rows = _ROWS if where.type == "cpu" else _ROWS_OF_GPUS
-    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (rows, _WIDTH))
+    rows = _ROWS if torch_device.type == "cpu" else _ROWS_OF_GPUS
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
     calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
     if KERNELS in ways:
         calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
     if TORCH in ways:
         calls[TORCH] = lambda: _by_torch(x, weight)
-    return least_seconds(calls, device_of(where), _ROUNDS, lambda seconds: is_clear(_speedups(seconds)))
+    return least_seconds(calls, device_of(torch_device), _ROUNDS, lambda seconds: is_clear(_speedups(seconds)))
 
 
 def _speedups(seconds: dict[str, float]) -> dict[str, float]:

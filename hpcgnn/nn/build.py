@@ -86,14 +86,14 @@ def build_model(
         graph.meta.num_features,
         graph.meta.num_classes if config.decoder == "none" else config.hidden,
         connection,
-        DropoutKeys(graph.original_ids.to(graph.device.where), seed),
+        DropoutKeys(graph.original_ids.to(graph.device.torch_device), seed),
         is_sparse=isinstance(graph.features, Csr),
         compute=FLOAT32 if chosen in INTEGERS else chosen,
         keep_input_aggregation=keep_input_aggregation,
     )
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
-    model = _with_weights(kind, config, context, seed).to(graph.device.where, dtype)
+    model = _with_weights(kind, config, context, seed).to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
         _use_integers(model, chosen, int8 or Int8Config(), backend)
@@ -140,7 +140,7 @@ def _check_device(messages: Messages | None, graph: LocalGraph) -> None:
     """Raise WrongValueError if messages would be on another device than the graph."""
     if messages is not None and messages.device is not graph.device:
         raise WrongValueError(
-            f"messages are on {messages.device.where} and the graph is on {graph.device.where}: make them with "
+            f"messages are on {messages.device.torch_device} and the graph is on {graph.device.torch_device}: make them with "
             "Messages(..., device=graph.device)"
         )
 

@@ -76,10 +76,10 @@ class Rounded:
         """``float32``, ``tf32`` or ``bf16`` by our kernels, or ``torch`` for bfloat16 by torch."""
         if self._compute == TF32:
             return TF32
-        where = self.x.device
-        if not pays(self.x.shape[0], in_width, out_width, backend, where):
+        device = self.x.device
+        if not pays(self.x.shape[0], in_width, out_width, backend, device):
             return "float32"
-        return "bf16" if bfloat16(backend, where).way == KERNELS else "torch"
+        return "bf16" if bfloat16(backend, device).way == KERNELS else "torch"
 
     def _by_torch(self) -> torch.Tensor:
         if self._rounded is None:
@@ -94,10 +94,12 @@ def sum_of(y: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
     return y
 
 
-def pays(rows: int, in_width: int, out_width: int, backend: str = "auto", where: torch.device = CPU.where) -> bool:
+def pays(
+    rows: int, in_width: int, out_width: int, backend: str = "auto", torch_device: torch.device = CPU.torch_device
+) -> bool:
     """Return whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
     narrowest, multiplications = min(in_width, out_width), rows * in_width * out_width
-    if bfloat16(backend, where).way == KERNELS:
+    if bfloat16(backend, torch_device).way == KERNELS:
         return narrowest >= _LEAST_WIDTH and multiplications >= _LEAST_MULTIPLICATIONS
     return narrowest >= _LEAST_WIDTH_BY_TORCH and multiplications >= _LEAST_MULTIPLICATIONS_BY_TORCH
 
@@ -134,21 +136,21 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
     if compute in INTEGERS:
         return
     if compute == TF32:
-        if not dense.has_tf32(device.where):
+        if not dense.has_tf32(device.torch_device):
             raise HpcgnnError(
                 f"--compute tf32 is for GPUs of NVIDIA from Ampere on, not for this {device.name}: leave it out"
             )
         return
-    if not _multiplies(device.where):
+    if not _multiplies(device.torch_device):
         raise HpcgnnError(
             f"torch {torch.__version__} has no bfloat16 products on this {device.name}: leave out --compute {compute}"
         )
-    if compute == BF16 and not is_native(device.where):
+    if compute == BF16 and not is_native(device.torch_device):
         raise HpcgnnError(
             f"this {device.name} has no bfloat16 arithmetic that may be used (HPCGNN_ISA, ONEDNN_MAX_CPU_ISA), and --compute "
             "bf16 would be many times slower than float32: leave it out, or pass --compute bf16-emulated if that is wanted"
         )
-    if compute == BF16 and (found := bfloat16("auto", device.where)).is_slower:
+    if compute == BF16 and (found := bfloat16("auto", device.torch_device)).is_slower:
         raise HpcgnnError(
             f"on this {device.name} products in bfloat16 take {1 / found.speedup:.1f} times as long as in float32: leave out "
             "--compute bf16, or pass --compute bf16-emulated to take them nonetheless"
@@ -164,7 +166,7 @@ def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Devic
     """
     with raise_on_all_ranks(world, "choose the arithmetic of dense products"):
         check_compute(compute, dtype, device)
-        is_faster = compute == AUTO and dtype == torch.float32 and bfloat16("auto", device.where).is_faster
+        is_faster = compute == AUTO and dtype == torch.float32 and bfloat16("auto", device.torch_device).is_faster
     if compute != AUTO:
         return compute
     return BF16 if _on_all(world, is_faster) else FLOAT32
@@ -189,7 +191,9 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
     if before["chosen"] in (chosen, FLOAT32):
         return before["chosen"]
     is_known = before.get("hardware") == hardware(device)
-    if _on_all(world, is_native(device.where) and (is_known or not bfloat16("auto", device.where).is_slower)):
+    if _on_all(
+        world, is_native(device.torch_device) and (is_known or not bfloat16("auto", device.torch_device).is_slower)
+    ):
         return before["chosen"]
     _LOG.warning(
         "the run was begun with products in bfloat16, which are slower than float32 here: it goes on in float32"
@@ -199,15 +203,15 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
 
 def hardware(device: Device) -> str:
     """The name of the processor or of the GPU that multiplies."""
-    return processor() if device.where.type == "cpu" else device.name
+    return processor() if device.torch_device.type == "cpu" else device.name
 
 
 def _on_all(world: World, answer: bool) -> bool:
     return bool(world.allreduce(torch.tensor([int(answer)]), "min", "the arithmetic of dense products")[0])
 
 
-def _multiplies(where: torch.device) -> bool:
-    ones = torch.ones(32, 32, dtype=torch.bfloat16, device=where)
+def _multiplies(torch_device: torch.device) -> bool:
+    ones = torch.ones(32, 32, dtype=torch.bfloat16, device=torch_device)
     try:
         return bool((ones @ ones == 32).all())
     except RuntimeError:

@@ -125,19 +125,19 @@ class Correction:
         Collective.
         """
         local = self._plan.local
-        where = local.device
+        device = local.device
         moving = torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()
-        moving = moving.to(where, dtype)
+        moving = moving.to(device, dtype)
         moving = moving if self._right is None else moving * self._right.to(dtype)
         here = self.sums(moving, self._from_here(moving))[:, 0]
         there = self._from_there(moving)[self.nodes, 0]
         prior = float(self._right.mean()) if self._right is not None and self._right.numel() else 1.0
         total = float((there.abs() * here).sum())
         mean = there.abs() / total if total > 0 else torch.zeros_like(there)
-        entries = torch.zeros(local.num_rows, dtype=torch.int64, device=where).index_fill_(0, self.nodes, 2)
+        entries = torch.zeros(local.num_rows, dtype=torch.int64, device=device).index_fill_(0, self.nodes, 2)
         indptr = torch.cat((entries.new_zeros(1), entries.cumsum(0)))
         boundary = self.nodes.numel()
-        columns = torch.arange(boundary, dtype=torch.int32, device=where)
+        columns = torch.arange(boundary, dtype=torch.int32, device=device)
         columns = torch.stack((columns, torch.full_like(columns, boundary)), 1).flatten()
         known = here + prior  # 0 only where Dr is 0, and such rows do not move
         share = torch.where(known > 0, there / known, torch.zeros_like(there))

@@ -106,8 +106,8 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, halo_ids(graph)))
     csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
-    where = graph.device.where
-    return AttentionEdges(csr.to(where), original.to(where))
+    torch_device = graph.device.torch_device
+    return AttentionEdges(csr.to(torch_device), original.to(torch_device))
 
 
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

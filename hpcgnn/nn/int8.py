@@ -87,7 +87,7 @@ class Int8:
     def __init__(self, config: Int8Config, uses: Uses, messages: Messages, backend: str) -> None:
         self.config, self.uses, self.messages = config, uses, messages
         self.quantizer = Quantizer(backend, is_stochastic=config.rounding == STOCHASTIC)
-        self.limits = limits_of(backend, messages.device.where)
+        self.limits = limits_of(backend, messages.device.torch_device)
         self.is_checked = False  # whether the error of the first layer's output was checked
 
     @property
@@ -129,9 +129,9 @@ class Int8:
         own = self.quantizer.find(x) if isinstance(x, torch.Tensor) else x
         if not self.is_training_pass or own is None:
             return
-        width, where = extended.shape[1], extended.device
-        codes = buffers.empty(extended.shape[0], width, torch.int8, where)
-        rows = Int8Rows(codes, torch.empty(extended.shape[0], device=where))
+        width, device = extended.shape[1], extended.device
+        codes = buffers.empty(extended.shape[0], width, torch.int8, device)
+        rows = Int8Rows(codes, torch.empty(extended.shape[0], device=device))
         owned = own.shape[0]
         if message.codec.received_codes(message.received, Int8Rows(codes[owned:], rows.scale[owned:])):
             codes[:owned], rows.scale[:owned] = own.codes, own.scale
@@ -249,9 +249,9 @@ class Int8Factor:
 # -- conditions for integers -------------------------------------------------------------------------------------------
 
 
-def limits_of(backend: str = "auto", where: torch.device = CPU.where) -> Limits:
+def limits_of(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Limits:
     """The limits of a device."""
-    return LIMITS[int8.dot_products(backend, where)]
+    return LIMITS[int8.dot_products(backend, torch_device)]
 
 
 def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = LIMITS[True]) -> bool:
@@ -287,16 +287,16 @@ class Measured:
 
 
 @functools.cache
-def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured:
+def measured(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Measured:
     """The speedups of integers on a device, with torch's present number of threads. The first call of a process takes about
     half a second.
     """
     generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(where) for count in (_ROWS, _WIDTH))
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (_ROWS, _WIDTH))
     # Some rows are used by many entries.
     skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2
     indices = (skewed * _ROWS).to(torch.int32)
-    csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(where)
+    csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(torch_device)
     few = x[:_ROWS_MULTIPLIED]
 
     def products() -> None:
@@ -314,14 +314,14 @@ def measured(backend: str = "auto", where: torch.device = CPU.where) -> Measured
         "sums": sums,
         "float32 sums": lambda: plain_spmm(csr, x, backend=backend),
     }
-    least = least_seconds(calls, device_of(where), _ROUNDS)
+    least = least_seconds(calls, device_of(torch_device), _ROUNDS)
     return Measured(*(least[f"float32 {what}"] / least[what] for what in ("products", "sums")))
 
 
-def usable(backend: str = "auto", where: torch.device = CPU.where) -> Uses:
+def usable(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Uses:
     """The operations that are faster on a device, both by the measurement here and according to the study `products`."""
-    found = measured(backend, where).uses
-    return Uses(found.products, found.sums and int8.gathers_bytes(backend, where))
+    found = measured(backend, torch_device).uses
+    return Uses(found.products, found.sums and int8.gathers_bytes(backend, torch_device))
 
 
 def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
@@ -334,7 +334,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
         return Int8(config, Uses(products=True, sums=True, always=True), messages, backend)
     with raise_on_all_ranks(world, "measure products of 8-bit integers"):
         config.check()
-        found = usable(backend, messages.device.where)
+        found = usable(backend, messages.device.torch_device)
     mine = torch.tensor([int(found.products), int(found.sums)])
     products, sums = world.allreduce(mine, "min", "the operations in 8-bit integers").tolist()
     made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)

@@ -88,7 +88,7 @@ def make_partial_plan(
     pre_to_send, pre_received = _only_pre(plan.send_to), _only_pre(plan.receive_from)
     to_send, received = (torch.from_numpy(~rows.is_post()) for rows in (plan.send_to, plan.receive_from))
     received_targets = destinations(plan.receive)[received]
-    merge, where = _beside(plan.local, plan.receive), graph.device.where
+    merge, torch_device = _beside(plan.local, plan.receive), graph.device.torch_device
     ids, world = graph.original_ids, graph.world
     # The ids of edges: each sender gets the targets of its pre rows, and each receiver gets the sources of its post rows.
     targets, _ = world.alltoallv(ids[received_targets], pre_received.counts(world.size))
@@ -98,18 +98,18 @@ def make_partial_plan(
     sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
     all_ids = torch.cat((ids, sources))
     return PartialPlan(
-        send=plan.send.to(where),
-        merge=merge.to(where),
-        send_sources=_picks(plan.send.indices, plan.send.num_cols).to(where),
-        merge_sources=_picks(merge.indices, merge.num_cols).to(where),
-        pre_rows=_picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(where),
-        is_pre=to_send[plan.send.entry_rows()].to(where),
-        targets=_picks(received_targets, graph.num_nodes).to(where),
+        send=plan.send.to(torch_device),
+        merge=merge.to(torch_device),
+        send_sources=_picks(plan.send.indices, plan.send.num_cols).to(torch_device),
+        merge_sources=_picks(merge.indices, merge.num_cols).to(torch_device),
+        pre_rows=_picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(torch_device),
+        is_pre=to_send[plan.send.entry_rows()].to(torch_device),
+        targets=_picks(received_targets, graph.num_nodes).to(torch_device),
         is_partial=torch.cat((torch.zeros(graph.num_nodes, dtype=torch.bool), received))[merge.indices.long()].to(
-            where
+            torch_device
         ),
-        send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(where),
-        merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(where),
+        send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(torch_device),
+        merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(torch_device),
         scores=_mover(pre_received, pre_to_send, messages, backend, _nodes_of_scores(received_targets, pre_to_send)),
         rows=_mover(plan.send_to, plan.receive_from, messages, backend, _nodes_of_rows(plan)),
     )

@@ -33,9 +33,9 @@ class GradientBucket:
         self._buffers = [(Buffer.of(mine), Buffer.of(sums)) for mine, sums in pairs]
         self._told = _host_tensor(device, num_scalars, torch.float64)
         # On the host itself there is nothing to copy.
-        is_host = device.where.type == "cpu"
-        self._flat = self._mine if is_host else torch.zeros_like(self._mine, device=device.where)
-        self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.where)
+        is_host = device.torch_device.type == "cpu"
+        self._flat = self._mine if is_host else torch.zeros_like(self._mine, device=device.torch_device)
+        self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.torch_device)
 
     def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.

@@ -104,7 +104,7 @@ def links_of(graph: LocalGraph) -> Links:
     is_link = source != target
     shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
     csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape, check=False)
-    return Links(csr.to(graph.device.where), index_array(edge_ids(target, source)[is_link][order]))
+    return Links(csr.to(graph.device.torch_device), index_array(edge_ids(target, source)[is_link][order]))
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,10 @@ class NegativeSampler:
         lengths = np.bincount(target[is_drawn], minlength=self._graph.num_nodes)
         indptr = np.concatenate(([0], np.cumsum(lengths)))
         pairs = Csr(indptr, slot[is_drawn].astype(np.int32), pool.size, check=False)
-        where = self._graph.device.where
-        return Negatives(pairs.to(where), torch.from_numpy(owned).to(where), torch.from_numpy(slots).to(where))
+        torch_device = self._graph.device.torch_device
+        return Negatives(
+            pairs.to(torch_device), torch.from_numpy(owned).to(torch_device), torch.from_numpy(slots).to(torch_device)
+        )
 
     def _owned(self, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The owned nodes that are in the pool, and their slots."""

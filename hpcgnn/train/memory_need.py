@@ -83,6 +83,6 @@ def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per
             ranks = math.ceil(world.size * needed / max(share, 1))
             raise HpcgnnError(
                 f"part {world.rank} of {graph.path} needs {needed / _GIB:.1f} GiB at least, but rank {world.rank} has only "
-                f"{share / _GIB:.1f} GiB of {device.where} ({device.name}) free: use {ranks} ranks or more, less --hidden, or "
-                "--device cpu"
+                f"{share / _GIB:.1f} GiB of {device.torch_device} ({device.name}) free: use {ranks} ranks or more, "
+                "less --hidden, or --device cpu"
             )

@@ -96,9 +96,9 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
             )
     assert decoder is not None
     bounds, slab = _dealt_by_id(graph, _applied(model, graph))
-    where = graph.device.where
-    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])).to(where) for end in range(2))
-    return decoder(identity(len(pairs)).to(where), left, right)
+    torch_device = graph.device.torch_device
+    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])).to(torch_device) for end in range(2))
+    return decoder(identity(len(pairs)).to(torch_device), left, right)
 
 
 def read_pairs(world: World, path: Path) -> np.ndarray:

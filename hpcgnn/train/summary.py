@@ -82,7 +82,7 @@ def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float
 
 def _devices(graph: LocalGraph) -> dict[str, int]:
     """The number of ranks on each device. The name of GPUs is that of the lowest rank with one. Collective."""
-    world, is_gpu = graph.world, graph.device.where.type != "cpu"
+    world, is_gpu = graph.world, graph.device.torch_device.type != "cpu"
     counts = world.allreduce(np.array([not is_gpu, is_gpu], np.int64))
     first = int(world.allreduce(np.array([world.rank if is_gpu else world.size]), "min")[0])
     if first == world.size:

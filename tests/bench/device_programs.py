@@ -44,7 +44,7 @@ def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
     for contender in HERE:
         for direction in contender.directions:
             result = contender.prepare(problem, direction)()
-            assert result.device == device.where
+            assert result.device == device.torch_device
             found[contender.name, direction] = result.cpu()
     return found
 
@@ -57,7 +57,7 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
         (gemm_contenders, GemmProblem(*SHAPE, device)),
         (sddmm_contenders, SddmmProblem(matrix(), WIDTH, HEADS, device)),
     ):
-        for name, contender in study.by_name(str(device.where)).items():
+        for name, contender in study.by_name(str(device.torch_device)).items():
             for direction in () if contender.missing() or name in ELSEWHERE else contender.directions:
                 try:
                     call = contender.prepare(problem, direction)
@@ -66,7 +66,7 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
                     found[study.__name__, name, direction] = str(error)
                     continue
                 results = results if isinstance(results, tuple) else (results,)
-                assert all(each.device == device.where for each in results)
+                assert all(each.device == device.torch_device for each in results)
                 found[study.__name__, name, direction] = [each.cpu() for each in results]
     return found
 

@@ -22,7 +22,7 @@ class FakeDevice(CpuDevice):
     """The device of a rank that sees it as ``number``."""
 
     def __init__(self, number: int) -> None:
-        self.where = torch.device("cuda", number)
+        self.torch_device = torch.device("cuda", number)
         self.is_used = False
 
     def use(self) -> None:
@@ -71,8 +71,8 @@ def chosen(
             device = choose_device(world, wanted, ranks_per_gpu, seen(world.rank))
         except HpcgnnError as error:
             return str(error)
-        assert device.where.type == "cpu" or device.is_used
-        return str(device.where)
+        assert device.torch_device.type == "cpu" or device.is_used
+        return str(device.torch_device)
 
     return on_threads(ranks, choose)
 

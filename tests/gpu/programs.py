@@ -87,7 +87,7 @@ def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
     graph = graph_of(world, folder).to(device_of_kind(kind_of_rank(world, kind)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = GraphSAGE(graph.meta.num_features, 16, 2, graph.meta.num_classes).to(graph.device.where)
+        model = GraphSAGE(graph.meta.num_features, 16, 2, graph.meta.num_classes).to(graph.device.torch_device)
     distributed = hpcgnn.distribute(model, graph, check=False)
     return over_epochs(hpcgnn.Trainer(distributed, graph, hpcgnn.TrainConfig(epochs=EPOCHS + 1, eval_every=EPOCHS + 1)))
 
@@ -99,7 +99,9 @@ def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
     messages = Messages(world, MessageConfig(bits=bits, collective="alltoallv"), device=device)
     aggregator = make_aggregator(graph, "sum", "hybrid", messages=messages)
     plan, exchange = aggregator.plan, aggregator.exchange
-    x = torch.randn(plan.local.num_cols, WIDTH, generator=torch.Generator().manual_seed(world.rank)).to(device.where)
+    x = torch.randn(plan.local.num_cols, WIDTH, generator=torch.Generator().manual_seed(world.rank)).to(
+        device.torch_device
+    )
     messages.begin_epoch(0)
     rows = exchange.rows_to_send(WIDTH, x.dtype)
     spmm(plan.send, x, out=rows, accumulate=False)
@@ -147,7 +149,7 @@ def refused(kind: str) -> Iterator[Any]:
 def by_proxy(world: World) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """The results of the stand-in's kernels behind the proxy, and of native kernels: sums, activations, messages."""
     del world
-    kernels.register(on_device(standin().where, "standin"))
+    kernels.register(on_device(standin().torch_device, "standin"))
     found = []
     for function in (added_sums, activated, encoded):
         torch.manual_seed(0)

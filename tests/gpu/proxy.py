@@ -20,8 +20,8 @@ NAME = "triton-on-gpu"
 class Moved:
     """The arguments of one call on a device. A tensor that occurs twice is one tensor there, too."""
 
-    def __init__(self, where: torch.device) -> None:
-        self._where = where
+    def __init__(self, torch_device: torch.device) -> None:
+        self._where = torch_device
         self._tensors: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def there(self, value: Any) -> Any:
@@ -47,8 +47,8 @@ class Moved:
 class OnDevice:
     """The functions of a backend's module, for tensors of the host."""
 
-    def __init__(self, module: Any, where: torch.device) -> None:
-        self._module, self._where = module, where
+    def __init__(self, module: Any, torch_device: torch.device) -> None:
+        self._module, self._where = module, torch_device
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._module, name)
@@ -64,11 +64,11 @@ class OnDevice:
         return called
 
 
-def on_device(where: torch.device, backend: str, name: str = NAME) -> Backend:
-    """The kernels of ``backend`` on the device ``where``, as a backend for tensors of the host."""
+def on_device(torch_device: torch.device, backend: str, name: str = NAME) -> Backend:
+    """The kernels of ``backend`` on the device ``torch_device``, as a backend for tensors of the host."""
 
     def load() -> Operators:
-        example = torch.empty(0, device=where)
-        return Operators(**{each.name: OnDevice(choose(each, backend, x=example), where) for each in OPERATORS})
+        example = torch.empty(0, device=torch_device)
+        return Operators(**{each.name: OnDevice(choose(each, backend, x=example), torch_device) for each in OPERATORS})
 
     return Backend(name, load, dtypes=FEATURES)

@@ -119,7 +119,7 @@ def trained(trainer: hpcgnn.Trainer) -> Trained:
         [record["stale"] for record in records],
         asked,
         copied,
-        trainer.device.where.type,
+        trainer.device.torch_device.type,
         isinstance(transport, DeviceTransport) and transport.stages,
     )
 
@@ -225,7 +225,7 @@ def distributed(world: World, folder: Path) -> list[Trained]:
     for name in ("gcn", "sage and gat", "cheb and appnp"):
         for mine in (CPU, device):
             moved = graph.to(mine)
-            plain = models(graph.meta.num_features, graph.meta.num_classes)[name].to(mine.where)
+            plain = models(graph.meta.num_features, graph.meta.num_classes)[name].to(mine.torch_device)
             model = hpcgnn.distribute(plain, moved, check=False)
             found.append(trained(hpcgnn.Trainer(model, moved, config, stop=StopRequest())))
     return found

@@ -39,8 +39,8 @@ class Exchanged:
         rows = counts(world, scale)
         there = [rows_between(world.rank, d, int(n), salt) for d, n in enumerate(rows)]
         self.expected = torch.cat([rows_between(s, world.rank, int(n), salt) for s, n in enumerate(rows)])
-        self.sent = torch.cat(there).to(device.where)
-        self.received = torch.zeros(self.expected.shape, dtype=torch.uint8, device=device.where)
+        self.sent = torch.cat(there).to(device.torch_device)
+        self.received = torch.zeros(self.expected.shape, dtype=torch.uint8, device=device.torch_device)
         self.way, self.route = way, way.route(rows, rows, WIDTH)
         self.pending: Pending = way.start(self.sent, self.received, self.route, "a test", None)
 

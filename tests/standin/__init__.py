@@ -108,8 +108,8 @@ class StandIn(CpuDevice):
     times = ASKED_UNTIL_OVER
     takes_gpu_memory = False
 
-    def __init__(self, where: torch.device = WHERE) -> None:
-        self.where = where
+    def __init__(self, torch_device: torch.device = WHERE) -> None:
+        self.torch_device = torch_device
         self.copied_bytes = 0
 
     def record(self) -> Late:  # type: ignore[override]

@@ -92,7 +92,7 @@ def test_a_model_of_which_nothing_is_known_is_hardly_refused(tmp_path):
 class Small:
     """A device with little memory left."""
 
-    where, name = torch.device("cuda", 0), "a small GPU"
+    torch_device, name = torch.device("cuda", 0), "a small GPU"
 
     def __init__(self, free: int | None) -> None:
         self._free = free

@@ -44,7 +44,7 @@ def make_codec(
         return PlainCodec(counts, width, dtype, tools)
     if width not in bits.layouts:
         world.check_counts(*counts, name)
-        send, received = layouts = bits.make_layouts(counts, width, tools.scratch.where)
+        send, received = layouts = bits.make_layouts(counts, width, tools.scratch.torch_device)
         world.check_counts(send.blocks, received.blocks, f"{name} in blocks of {BLOCK_BYTES} bytes")
         bits.layouts[width] = layouts
     packed = PackedCodec(bits.layouts[width], width, tools)
@@ -54,11 +54,11 @@ def make_codec(
 def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
     """The codec and the received wire of a :meth:`Codec.received_state`; this codec can only decode."""
     if "rows" in state:
-        return plain_rows(state["rows"].to(tools.scratch.where), tools)
+        return plain_rows(state["rows"].to(tools.scratch.torch_device), tools)
     none = np.zeros(0, np.int64)
-    groups, where = tuple(Group(*group) for group in state["groups"]), tools.scratch.where
-    sent, received = (Layout(none, own, torch.zeros(0, dtype=torch.int64)).to(where) for own in ((), groups))
-    return PackedCodec((sent, received), state["width"], tools), state["bytes"].to(where)
+    groups, torch_device = tuple(Group(*group) for group in state["groups"]), tools.scratch.torch_device
+    sent, received = (Layout(none, own, torch.zeros(0, dtype=torch.int64)).to(torch_device) for own in ((), groups))
+    return PackedCodec((sent, received), state["width"], tools), state["bytes"].to(torch_device)
 
 
 def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:

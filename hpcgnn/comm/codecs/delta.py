@@ -79,8 +79,8 @@ class DeltaCodec:
     def new_differences(self) -> Differences:
         """Zeros, which the receivers hold at first."""
         packed = self._packed
-        where = packed.tools.scratch.where
+        torch_device = packed.tools.scratch.torch_device
         sent, received = (
-            torch.zeros(rows, packed.width, device=where) for rows in (packed.num_sent, packed.num_received)
+            torch.zeros(rows, packed.width, device=torch_device) for rows in (packed.num_sent, packed.num_received)
         )
         return Differences(sent, received)

@@ -33,7 +33,7 @@ class Distribution:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
-        self.keys = DropoutKeys(graph.original_ids.to(graph.device.where), messages.current_pass.seed)
+        self.keys = DropoutKeys(graph.original_ids.to(graph.device.torch_device), messages.current_pass.seed)
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
