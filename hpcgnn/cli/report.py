@@ -15,6 +15,8 @@ from hpcgnn.errors import HpcgnnError
 if TYPE_CHECKING:
     from hpcgnn.report.page import Page
 
+_MARK, _END_BYTES = b"Made by hpcgnn ", 200  # the last line of every report (report/templates), and where it is
+
 _EXAMPLE = """
 \b
 Examples
@@ -47,7 +49,7 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
 
     RUN is a run folder, made by `hpcgnn train --out`; if there are several, the others are compared with the first. DIR is the
     folder of a study, made by `hpcgnn study run --out`. Runs that are still running or were stopped are shown up to their last
-    epoch.
+    epoch. An earlier report is replaced, and no other file.
     """
     from hpcgnn.report.page import as_html, as_markdown
     from hpcgnn.report.run_files import check_folder
@@ -58,6 +60,7 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
         check_folder(folder)
     inputs = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     whole_file.check(out, inputs=inputs)  # before anything is drawn
+    _check_replaced(out)
     page = _page(folders)
     text, pictures = as_markdown(page, out.stem) if is_markdown else (as_html(page), {})
     files = {out.with_name(name): svg for name, svg in pictures.items()} | {
@@ -71,6 +74,18 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
     elif not quiet:
         rows = [("title", page.title), *(("note", note) for note in page.notes), ("written", str(out))]
         console.table("report", rows + ([("pictures beside the page", len(pictures))] if pictures else []))
+
+
+def _check_replaced(out: Path) -> None:
+    """Raise HpcgnnError if the report would replace a file that is not an earlier report."""
+    try:
+        end = out.read_bytes()[-_END_BYTES:] if out.is_file() else b""
+    except OSError as error:
+        raise HpcgnnError(f"cannot read {out}, which the report would replace: {error.strerror}") from error
+    if end and _MARK not in end:
+        raise HpcgnnError(
+            f"{out} is not a report of hpcgnn, so no report replaces it: choose another --out, or remove it"
+        )
 
 
 def _page(folders: tuple[Path, ...]) -> Page:

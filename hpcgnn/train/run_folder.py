@@ -18,6 +18,7 @@ from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
 from hpcgnn.train.file_names import CONFIG, DECISIONS, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
+from hpcgnn.train.run_lock import RunLock
 from hpcgnn.typed import Count, Finite, MessageBits
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
@@ -53,16 +54,33 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock: RunLock | None = None
 
     def prepare(self, *, resume: bool) -> None:
-        """Create the folder. Raises HpcgnnError if it holds a run, unless that run is resumed."""
+        """Create the folder, and lock it until :meth:`release`.
+
+        Raises:
+            HpcgnnError: if it is a file, if it holds a run that is not resumed, or if another process trains into it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise HpcgnnError(f"{self.path} is a file, and a run needs a folder: choose another name")
         has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
         if has_run and not resume:
-            raise HpcgnnError(f"{self.path} already holds a run: give --resume to continue it, or choose another --out")
+            raise HpcgnnError(
+                f"{self.path} already holds a run: continue it with --resume (in Python, call resume() before fit()), or "
+                "choose another --out"
+            )
         checkpoints = checkpoint.folder(self.path)
         checkpoints.mkdir(parents=True, exist_ok=True)
+        self._lock = self._lock or RunLock(self.path)
         for folder in (self.path, checkpoints, checkpoints / checkpoint.MESSAGES):
             whole_file.remove_left(folder)
+
+    def release(self) -> None:
+        """Let other processes train into the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def files(self) -> list[Path]:
         """The files of the run; an empty list if the run has no folder yet."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,25 +155,29 @@ class Trainer:
             HpcgnnError: on every rank, if the loss or a gradient becomes NaN or infinite, or if the run folder holds another
                 run; on one rank, if a wait reaches its timeout or a file cannot be written.
         """
-        self._prepare_run()
-        if self._startup_seconds is None:
-            self._startup_seconds = seconds_since_start()
-        first_epoch = self.next_epoch
-        self._stop_if_exhausted()
-        while self.next_epoch < self.config.epochs and self.stop_reason is None:
-            self.run_epoch()
-            if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
+        with self._prepared_run():
+            if self._startup_seconds is None:
+                self._startup_seconds = seconds_since_start()
+            first_epoch = self.next_epoch
+            self._stop_if_exhausted()
+            while self.next_epoch < self.config.epochs and self.stop_reason is None:
+                self.run_epoch()
+                if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
+                    self.save()
+            if self.next_epoch > first_epoch:
                 self.save()
-        if self.next_epoch > first_epoch:
-            self.save()
-        return self._finish()
+            return self._finish()
 
-    def _prepare_run(self) -> None:
-        """Make the run folder. It may hold the run that is resumed, but no other run. Collective."""
-        if self.run is not None:
-            with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
-                if self.world.rank == 0:
-                    self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
+    @contextlib.contextmanager
+    def _prepared_run(self) -> Iterator[None]:
+        """Make the run folder, and lock it. It may hold the run that is resumed, but no other run. Collective."""
+        with contextlib.ExitStack() as stack:
+            if self.run is not None:
+                stack.callback(self.run.release)
+                with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
+                    if self.world.rank == 0:
+                        self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
+            yield
 
     def _stop_if_exhausted(self) -> None:
         if self.best.is_exhausted(self.config.patience):

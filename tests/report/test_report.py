@@ -264,6 +264,17 @@ class TestCommand:
         assert "| hidden | 17 | 256 |" in text
         assert all(line.count("|") == 4 for line in text.splitlines() if line.startswith("| hidden"))
 
+    @pytest.mark.parametrize("kind", ["html", "md"])
+    def test_it_replaces_reports_and_nothing_else(self, tmp_path, kind):
+        folder, out, graph = made_up.run_folder(tmp_path / "run"), tmp_path / "page", tmp_path / "graph.h5"
+        for _ in range(2):
+            assert self.run(folder, "--out", out, "--format", kind).exit_code == 0
+        graph.write_bytes(b"\x89HDF")
+        result = self.run(folder, "--out", graph, "--format", kind)
+        assert isinstance(result.exception, HpcgnnError)
+        assert "graph.h5 is not a report of hpcgnn" in str(result.exception)
+        assert graph.read_bytes() == b"\x89HDF"
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [
