@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,10 @@ class Trainer:
             HpcgnnError: on every rank, if the loss or a gradient becomes NaN or infinite, or if the run folder holds another
                 run; on one rank, if a wait reaches its timeout or a file cannot be written.
         """
-        with self._prepared_run():
+        self._prepare_run()
+        with contextlib.ExitStack() as stack:
+            if self.run is not None:
+                stack.callback(self.run.release)
             if self._startup_seconds is None:
                 self._startup_seconds = seconds_since_start()
             first_epoch = self.next_epoch
@@ -168,16 +171,12 @@ class Trainer:
                 self.save()
             return self._finish()
 
-    @contextlib.contextmanager
-    def _prepared_run(self) -> Iterator[None]:
+    def _prepare_run(self) -> None:
         """Make the run folder, and lock it. It may hold the run that is resumed, but no other run. Collective."""
-        with contextlib.ExitStack() as stack:
-            if self.run is not None:
-                stack.callback(self.run.release)
-                with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
-                    if self.world.rank == 0:
-                        self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
-            yield
+        if self.run is not None:
+            with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
+                if self.world.rank == 0:
+                    self.run.prepare(resume=self._is_resumed or self.next_epoch > 0)
 
     def _stop_if_exhausted(self) -> None:
         if self.best.is_exhausted(self.config.patience):
@@ -370,6 +369,7 @@ class Trainer:
         if self.run is None:
             raise HpcgnnError("resume() needs a run folder: make the Trainer with run=RunFolder(path)", agreed=True)
         self._is_resumed = True
+        self._prepare_run()
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last)
