@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from hpcgnn.train.file_names import CONFIG
 
 _PRESETS = Path(__file__).parent.parent / "presets"
 _MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
+_CANNOT_BE_SET = {"out", "config", "preset", "resume"}  # in a file
 _EXAMPLE = """
 \b
 Examples
@@ -28,6 +30,12 @@ Examples
 
 After SIGUSR1 the current epoch ends, a checkpoint is written, and the command exits with code 0 (Slurm: --signal=USR1@120).
 """
+
+
+class _RunFolder(click.Path):
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Click's method; the text follows "Missing option '--out'."."""
+        return "Name the run folder to create, such as --out run"
 
 
 class _BesideSettings(msgspec.Struct, kw_only=True):
@@ -43,16 +51,24 @@ class _BesideSettings(msgspec.Struct, kw_only=True):
 def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     """The settings of a TOML file. They become defaults, so flags on the command line override them."""
     values = read_file(path)
-    unknown = sorted(set(values) - {parameter.name for parameter in ctx.command.get_params(ctx)})
+    known = {str(parameter.name) for parameter in ctx.command.get_params(ctx)}
+    unknown = [_with_suggestion(name, known - _CANNOT_BE_SET) for name in sorted(values.keys() - known)]
     if unknown:
         raise HpcgnnError(
             f"{path} has unknown settings: {', '.join(unknown)}; `hpcgnn train --help` lists all settings"
         )
-    for name in sorted(values.keys() & {"out", "config", "preset", "resume"}):
+    for name in sorted(values.keys() & _CANNOT_BE_SET):
         raise HpcgnnError(f"{path}: {name} cannot be set in a file: give --{name} on the command line")
     typed.checked(values, _BesideSettings, str(path))
     check_file(values, str(path))
     return values
+
+
+def _with_suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    similar = difflib.get_close_matches(name, sorted(known), 1)
+    return f"{name} (did you mean {similar[0]}?)" if similar else name
 
 
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -68,11 +84,14 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
         files += [_PRESETS / f"{ctx.meta['preset']}.toml"] if ctx.meta["preset"] else []
         files += [ctx.meta["config"]] if ctx.meta["config"] else []
         ctx.default_map, ctx.meta[_MAY_BE_UNUSED] = {}, set()
-        for path in files:
-            values = _read_settings(ctx, path)
-            ctx.default_map |= values
-            ctx.meta[_MAY_BE_UNUSED] -= values.keys()
-            ctx.meta[_MAY_BE_UNUSED] |= values.keys() if "parts" in values else set()
+        try:
+            for path in files:
+                values = _read_settings(ctx, path)
+                ctx.default_map |= values
+                ctx.meta[_MAY_BE_UNUSED] -= values.keys()
+                ctx.meta[_MAY_BE_UNUSED] |= values.keys() if "parts" in values else set()
+        except HpcgnnError as error:
+            ctx.meta[train_options.PROBLEM] = error  # the file may be wrong on one node only, so ranks must agree
     return value
 
 
@@ -81,7 +100,7 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=_RunFolder(path_type=Path),
     is_eager=True,
     callback=_take_defaults,
     help="Run folder to create; with --resume, the folder of the run to continue.",

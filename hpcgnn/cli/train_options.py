@@ -14,6 +14,9 @@ from hpcgnn.nn.config import MODELS
 from hpcgnn.settings import Setting, as_flag, kind_of
 from hpcgnn.train.run_config import LINK, Named, RunConfig, as_written, settings_by_name
 
+PROBLEM = "hpcgnn.problem of a file of settings"
+"""The key in ``Context.meta`` of the error of a file of settings, which :func:`run_config` raises, because ranks agree there."""
+
 
 class RunCommand(click.Command):
     """A command that has its own options and, before the last ``behind`` of them, all settings of a run.
@@ -91,8 +94,11 @@ def run_config(ctx: click.Context, settings: Mapping[str, Any], may_be_unused: s
     may_be_unused: names of settings from files of older runs, which hold all settings of their time.
 
     Raises:
-        HpcgnnError: for settings that contradict each other, and for a given setting that nothing uses.
+        HpcgnnError: for settings that contradict each other, for a given setting that nothing uses, and for a file of settings
+            that could not be read.
     """
+    if PROBLEM in ctx.meta:
+        raise ctx.meta[PROBLEM]
     sources = {name: ctx.get_parameter_source(name) for name in settings}
     given = {name: value for name, value in settings.items() if sources[name] is not ParameterSource.DEFAULT}
     typed = {name for name, source in sources.items() if source is not ParameterSource.DEFAULT_MAP}

@@ -20,6 +20,7 @@ import torch
 import torch_geometric.nn as pyg
 
 import hpcgnn
+from hpcgnn.cli import train_options
 from hpcgnn.cli.train import train as train_command
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.thread_world import one_rank
@@ -140,6 +141,8 @@ TOML = [
     ('out = "elsewhere"', "out cannot be set in a file: give --out on the command line"),
     ("a = " + "[" * 100_000, "cannot read"),
     ("epochs = ", "cannot read"),
+    ('modle = "gcn"', "has unknown settings: modle (did you mean model?); `hpcgnn train --help`"),
+    ("zzz = 1\nouts = 1", "has unknown settings: outs, zzz; `hpcgnn train --help`"),
 ]
 
 
@@ -147,8 +150,9 @@ TOML = [
 def test_what_a_file_says_is_checked_before_it_becomes_a_default(tmp_path, text, sentence):
     path = tmp_path / "settings.toml"
     path.write_text(text)
+    context = train_command.make_context("train", ["x.h5", "--out", str(tmp_path / "run"), "--config", str(path)])
     with pytest.raises(HpcgnnError) as refused:
-        train_command.make_context("train", ["x.h5", "--out", str(tmp_path / "run"), "--config", str(path)])
+        train_options.run_config(context, {}, set())  # where ranks agree on errors
     assert str(path) in str(refused.value)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
