@@ -35,7 +35,7 @@ def test_a_rank_that_ends_is_told(pool):
 
 @pytest.mark.mpi
 def test_a_failing_command_has_its_codes_and_words(mpi_ranks):
-    with pytest.raises(pytest.fail.Exception, match=r"(?s)exit codes \[1, 1\]: hpcgnn train no.h5.*does not exist"):
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)exit codes \[1, 1\]: hpcgnn train no.h5.*there is no file"):
         mpi_ranks(2).command("train", "no.h5", "--out", "run")
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,13 +24,17 @@ from hpcgnn.byte_sink import ByteSink
 from hpcgnn.data.heaps import heap_problem
 from hpcgnn.errors import HpcgnnError
 
-_MADE_BY = {
-    "hpcgnn-graph": "a graph file, made by `hpcgnn convert`,",
-    "hpcgnn-parts": "a parts file, made by `hpcgnn partition`,",
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # the first bytes of an HDF5 file
+# The words for each kind of file, and the command that makes it.
+_NAMES = {
+    "hpcgnn-graph": ("graph file", "convert"),
+    "hpcgnn-parts": ("parts file", "partition"),
+    "hpcgnn-predictions": ("predictions file", "predict"),
 }
 # HDF5 protects its metadata by checksums, but not in its oldest format, which is the default.
 _LIBVER = ("v108", "v108")
 _ERRNO = re.compile(r"\berrno = (\d+)")
+_USUAL_PARTS = 4  # in advice, where the number of ranks is not known
 _OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # errors to which a wrong offset in a damaged file leads
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
@@ -171,27 +176,53 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def open_checked(path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r") -> h5py.File:
-    """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``."""
+def open_checked(
+    path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r", num_parts: int = _USUAL_PARTS
+) -> h5py.File:
+    """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``.
+
+    num_parts: the number of parts to advise where a graph file stands in place of a parts file.
+    """
     path = Path(path)
-    if not path.is_file():
-        raise HpcgnnError(f"{path} does not exist or is not a file")
+    _check_is_file(path, kind)
     try:
         # Locks fail on many parallel file systems. They are not needed: a file gets its name only when it is complete.
         file = h5py.File(path, mode, locking=False, libver=_LIBVER)
     except (OSError, *DAMAGE) as error:
         if refused := refusal(error):
             raise HpcgnnError(f"cannot open {path}: {refused}") from error
+        if not _begins_as_hdf5(path):
+            words, command = _NAMES[kind]
+            raise HpcgnnError(f"{path} is not a {words} of hpcgnn: give the output of `hpcgnn {command}`") from error
         raise HpcgnnError(
             f"{path} is not a whole HDF5 file (truncated, or another format): {_first_line(error)}"
         ) from error
     try:
         _check_heaps(file)
-        _check_header(file, path, kind, versions)
+        _check_header(file, path, kind, versions, num_parts)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _check_is_file(path: Path, kind: str) -> None:
+    if path.is_file():
+        return
+    words, command = _NAMES[kind]
+    if path.exists():
+        raise HpcgnnError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}, but a {words} is needed")
+    raise HpcgnnError(f"there is no file {path}: check the name, or make it with `hpcgnn {command}`")
+
+
+def _begins_as_hdf5(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(SIGNATURE)) == SIGNATURE
+
+
+def in_words(kind: str) -> str:
+    """The words for a kind of file, such as "a graph file"."""
+    return f"a {_NAMES[kind][0]}" if kind in _NAMES else "an HDF5 file that hpcgnn did not write"
 
 
 def kind_of(path: str | Path) -> str:
@@ -208,13 +239,15 @@ def _check_heaps(file: h5py.File) -> None:
         raise damaged(file.filename, problem)
 
 
-def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...]) -> None:
+def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...], num_parts: int) -> None:
     with reading(path, "its format"):
         found = file.attrs.get("format")
-    if not isinstance(found, str):
-        raise HpcgnnError(f"{path} is HDF5, but not an {kind} file")
-    if found != kind:
-        raise HpcgnnError(f"{path} is an {found} file, but {_MADE_BY.get(kind, kind)} is needed")
+    known = found if isinstance(found, str) else ""
+    if known != kind:
+        advice = f"give the output of `hpcgnn {_NAMES[kind][1]}`"
+        if (known, kind) == ("hpcgnn-graph", "hpcgnn-parts"):
+            advice = f"run `hpcgnn partition {shlex.quote(str(path))} parts.h5 --parts {num_parts}`"
+        raise HpcgnnError(f"{path} is {in_words(known)}, but {in_words(kind)} is needed: {advice}")
     version = attribute(file, "version", int)
     if version not in versions:
         readable = " and ".join(map(str, versions))

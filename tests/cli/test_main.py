@@ -187,3 +187,18 @@ def test_libraries_print_no_colours(tmp_path: Path) -> None:
     assert job.returncode == 0, job.stderr
     assert "1,797" in job.stdout
     assert "\x1b" not in job.stdout + job.stderr
+
+
+def test_a_missing_out_has_an_example() -> None:
+    result = CliRunner().invoke(cli, ["train", "parts.h5"])
+    assert result.exit_code == 2
+    assert "Missing option '--out'. Name the run folder to create, such as --out run\n" in result.stderr
+
+
+def test_a_graph_in_place_of_a_run_is_called_so(tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "data"
+    path = data / "graph-version-3.h5"
+    command = ["predict", data / "parts-version-3.h5", path, "--out", tmp_path / "scores.h5"]
+    job = subprocess.run([sys.executable, "-m", "hpcgnn", *command], capture_output=True, text=True, timeout=120)
+    assert job.returncode == 1
+    assert job.stderr == f"hpcgnn: error: {path} is a graph file, but a run folder or a checkpoint is needed\n"

@@ -83,6 +83,33 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch):
         h5.open_checked(path, "hpcgnn-graph", (1,))
 
 
+def test_files_of_another_kind_are_refused_with_advice(tmp_path):
+    path = tmp_path / "f.h5"
+
+    def refusal(kind: str) -> str:
+        with pytest.raises(HpcgnnError) as refused:
+            h5.open_checked(path, kind, (1,))
+        return str(refused.value).replace(str(path), "F")
+
+    assert refusal("hpcgnn-parts") == "there is no file F: check the name, or make it with `hpcgnn partition`"
+    path.write_text("not HDF5")
+    assert refusal("hpcgnn-graph") == "F is not a graph file of hpcgnn: give the output of `hpcgnn convert`"
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(8))
+    assert refusal("hpcgnn-graph").startswith("F is not a whole HDF5 file (truncated, or another format)")
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = [1, 2]
+    assert refusal("hpcgnn-parts").startswith(
+        "F is an HDF5 file that hpcgnn did not write, but a parts file is needed: "
+    )
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = "hpcgnn-graph"
+    advice = "run `hpcgnn partition F parts.h5 --parts 4`"
+    assert refusal("hpcgnn-parts") == f"F is a graph file, but a parts file is needed: {advice}"
+    path.unlink()
+    path.mkdir()
+    assert refusal("hpcgnn-parts") == "F is a folder, but a parts file is needed"
+
+
 def test_a_file_that_cannot_be_closed_after_that_has_the_first_reason():
     def refuse_twice() -> None:
         try:

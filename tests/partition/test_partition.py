@@ -283,7 +283,9 @@ def test_outputs_are_not_overwritten_by_accident(world, cora, tmp_path):
         partition(world, cora, path, PartitionOptions(2))
     with pytest.raises(HpcgnnError, match="is an input of this command, and is not replaced"):
         partition(world, cora, cora, PartitionOptions(2, force=True))
-    with pytest.raises(HpcgnnError, match="is an hpcgnn-parts file, but a graph file"):
+    with pytest.raises(
+        HpcgnnError, match="is a parts file, but a graph file is needed: give the output of `hpcgnn convert`"
+    ):
         partition(world, path, tmp_path / "other.h5", PartitionOptions(2))
     with pytest.raises(HpcgnnError, match="does not exist"):
         partition(world, cora, tmp_path / "nowhere" / "parts.h5", PartitionOptions(2))

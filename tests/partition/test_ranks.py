@@ -41,8 +41,8 @@ SAME_FOR_ANY_RANKS = [
     ("edgeless", "random", 3),
 ]  # fmt: skip
 ERRORS = [
-    ("cora", "metis", 2, "one process"), ("missing", "block", 2, "does not exist"),
-    ("foreign", "block", 2, "not a whole HDF5"), ("damaged", "block", 2, "outside 0 to 202"),
+    ("cora", "metis", 2, "one process"), ("missing", "block", 2, "there is no file"),
+    ("foreign", "block", 2, "is not a graph file of hpcgnn"), ("damaged", "block", 2, "outside 0 to 202"),
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from hpcgnn.train.run_folder import RunFolder
 
 pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
+DATA = Path(__file__).parents[1] / "data"
 SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
 
 
@@ -253,10 +254,17 @@ from hpcgnn.comm import MpiWorld
 sys.argv = ["hpcgnn", "train", f"{sys.argv[1]}-{MpiWorld().rank}.h5", *sys.argv[2:]]
 main()
 """
+OWN_SETTINGS = """
+import sys
+from hpcgnn.cli.main import main
+from hpcgnn.comm.job import launcher_rank
+sys.argv = ["hpcgnn", "train", *sys.argv[2:], "--config", f"{sys.argv[1]}-{launcher_rank()}.toml"]
+main()
+"""
 BAD_FILES = {
-    "missing": "does not exist",
+    "missing": "there is no file",
     "truncated": "truncated",
-    "foreign": "HDF5, but not an hpcgnn-parts file",
+    "foreign": "is an HDF5 file that hpcgnn did not write, but a parts file is needed: give the output of `hpcgnn partition`",
     "version": "version 99",
     "nan": "NaN",
     "no-train": "no training nodes",
@@ -275,12 +283,35 @@ def test_bad_files_end_all_ranks_with_one_sentence(train, parts, tmp_path, probl
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_a_wrong_file_of_settings_ends_all_ranks_with_one_sentence(train, tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text('layers = "two"')
+    result = train("--config", path)
+    assert errors_in(result) == [f"hpcgnn: error: {path}: layers must be a whole number, not 'two'"]
+    assert result.codes == [1, 1]
+
+
+def test_a_file_of_settings_that_one_node_lacks_ends_all_ranks_with_one_sentence(mpirun, parts, tmp_path):
+    (tmp_path / "own-0.toml").write_text("epochs = 1")
+    result = mpirun(2, ["-c", OWN_SETTINGS, tmp_path / "own", parts, "--out", tmp_path / "run"], check=False)
+    assert result.returncode != 0
+    assert errors_in(result) == [f"hpcgnn: error: cannot read {tmp_path}/own-1.toml: No such file or directory"]
+
+
+def test_a_graph_in_place_of_parts_ends_in_the_command_for_these_ranks(train, tmp_path):
+    graph = shutil.copy(DATA / "graph-version-3.h5", tmp_path / "a graph.h5")
+    sentence = (
+        f"{graph} is a graph file, but a parts file is needed: run `hpcgnn partition '{graph}' parts.h5 --parts 2`"
+    )
+    assert errors_in(train(graph=graph)) == [f"hpcgnn: error: {sentence}"]
+
+
 def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path):
     """This tests the ends of the processes themselves, which shared ranks of other tests do not show."""
     keep_exit_code = ["-c", KEEP_EXIT_CODE, tmp_path, sys.executable, *HPCGNN]
     result = mpirun(2, [*keep_exit_code, "train", tmp_path / "no.h5", "--out", tmp_path / "run"])
     assert len(errors_in(result)) == 1, result.stderr
-    assert "does not exist" in errors_in(result)[0]
+    assert "there is no file" in errors_in(result)[0]
     assert [path.read_text().strip() for path in tmp_path.glob("exit.*")] == ["1", "1"]
 
 

@@ -82,11 +82,12 @@ _NUMBERS_OF_WORK = {"--epochs", "--rounds", "--rows", "--shape"}
 _MEASURED = {("bench aggregate", "--plot")}
 _OF_PATHS = (
     "does not exist",
+    "there is no file",
     "cannot write",
     "cannot read",
     "cannot be",
     "not a file",
-    "it is a folder",
+    "is a folder",
     "No such option",
     "too long",
     "not the folder of",

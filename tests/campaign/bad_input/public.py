@@ -26,6 +26,8 @@ _PARTS, _GRAPHS = (("plain-1.h5", "parts.h5"),), (("plain-graph.h5", "graph.h5")
 _GRAPH_NODES = 40
 _OF_FILES = (
     "does not exist",
+    "there is no file",
+    "is a folder",
     "cannot be",
     "cannot read",
     "cannot write",
