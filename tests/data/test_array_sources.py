@@ -293,10 +293,17 @@ def test_sparse_npz(tmp_path):
     assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"no zip at all"])
-def test_damaged_npz(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "g.npz is not an npz file: write it with numpy.savez"),
+        (b"no zip at all", "g.npz is not an npz file: write it with numpy.savez"),
+        (b"PK\x03\x04 cut short", "cannot be read as npz"),
+    ],
+)
+def test_damaged_npz(tmp_path, content, sentence):
     (tmp_path / "g.npz").write_bytes(content)
-    with pytest.raises(HpcgnnError, match="cannot be read as npz"):
+    with pytest.raises(HpcgnnError, match=sentence):
         convert(f"npz:{tmp_path / 'g.npz'}", tmp_path / "g.h5")
 
 
@@ -360,7 +367,7 @@ def test_a_flipped_bit_is_found(tmp_path):
 
 def test_an_array_alone_is_no_npz(tmp_path):
     np.save(tmp_path / "g.npy", np.zeros(3))
-    with pytest.raises(HpcgnnError, match="cannot be read as npz"):
+    with pytest.raises(HpcgnnError, match="is not an npz file"):
         convert(f"npz:{tmp_path / 'g.npy'}", tmp_path / "g.h5")
 
 

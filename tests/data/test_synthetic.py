@@ -120,6 +120,7 @@ def test_same_bytes_on_every_machine(tmp_path):
         ("tape:x", "is not a source: a source begins with one of npz:, pyg:"),
         ("cora", "is not a source"),
         ("npz:", "is not a source: write KIND:NAME"),
+        ("friends.npz?split=1", r"is not a source: write npz:friends.npz\?split=1$"),
     ],
 )
 def test_bad_specs(tmp_path, text, sentence):

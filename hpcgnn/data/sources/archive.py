@@ -28,6 +28,8 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except Exception as error:  # on a damaged file, zipfile raises errors of many types
+            if isinstance(error, zipfile.BadZipFile) and not _begins_as_zip(path):
+                raise HpcgnnError(f"{path} is not an npz file: write it with numpy.savez") from error
             raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
         self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
         self._file_bytes = path.stat().st_size
@@ -80,6 +82,11 @@ class Archive:
             raise ValueError(
                 f"{dtype} of shape {shape} take {values:,} bytes, but there are {info.file_size - file.tell():,}"
             )
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(2) == b"PK"
 
 
 def _told(error: Exception) -> str:

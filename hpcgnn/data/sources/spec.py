@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, printable
 
 
 @dataclass
@@ -69,9 +69,7 @@ def parse_spec(text: str) -> Spec:
         name, query = _name_and_query(kind, rest)
         separator = "&"
         if not name:
-            raise HpcgnnError(
-                f"{text!r} is not a source: write KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits"
-            )
+            raise HpcgnnError(f"{text!r} is not a source: write {_likely(text)}")
     options = {}
     for item in filter(None, query.split(separator)):
         key, equals, value = item.partition("=")
@@ -79,6 +77,14 @@ def parse_spec(text: str) -> Spec:
             raise HpcgnnError(f"{text}: {item!r} should be key=value, each key once")
         options[key] = value
     return Spec(text, kind, name, options)
+
+
+def _likely(text: str) -> str:
+    """The source that a text without a kind may mean, which its suffix tells, or the form of a source."""
+    suffix = Path(text.partition("?")[0]).suffix.removeprefix(".")
+    if suffix in ("npz", "graphml", "parquet", "mtx"):
+        return f"{suffix}:{printable(text)}"
+    return "KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits"
 
 
 def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
