@@ -265,7 +265,7 @@ def choose(problem: Problem) -> tuple[str, str]:
     if wanted != "auto":
         obstacle = _agreed_obstacle(wanted, problem)
         if obstacle:
-            raise HpcgnnError(f"--method {wanted} {obstacle}: take another --method, or auto", agreed=True)
+            raise HpcgnnError(f"--method {wanted} {obstacle}: {_advice(options.objective, wanted)}", agreed=True)
         return _fitting(wanted, "as asked", problem)
     distributed = ("parmetis", "ptscotch", "ldg")
     candidates = ("kaminpar", "metis", *distributed) if world.size == 1 else distributed
@@ -305,7 +305,14 @@ def _cannot_minimise(objective: str, method: str) -> str:
     others = " and ".join(name for name, minimised in MINIMISED.items() if objective in minimised)
     if objective == "volume":
         return f"cannot minimise the volume ({others} can, in one process)"
-    return f"minimises the {MINIMISED[method][0]} alone (give --objective {MINIMISED[method][0]})"
+    return f"minimises the {MINIMISED[method][0]} alone"
+
+
+def _advice(objective: str, method: str) -> str:
+    """The advice for a method that cannot do what was asked."""
+    if objective in (*MINIMISED[method], "rows", "volume"):
+        return "take another --method, or auto"
+    return f"give --objective {MINIMISED[method][0]}"
 
 
 def _too_large(problem: Problem, index: np.dtype) -> str | None:
