@@ -45,7 +45,9 @@ def raise_on_all_ranks(world: Agreeing, doing: str) -> Iterator[None]:
     if first < world.size:
         kind = None if error is None else type(again(error, ""))
         kind, sentence = world.broadcast((kind, str(error)), first, f"rank {first}'s problem")
-        raise kind(sentence, agreed=True) from error
+        # If this rank's error has the same sentence, it is left out, because a traceback should show each sentence once.
+        cause = error.__cause__ if error is not None and str(error) == sentence else error
+        raise kind(sentence, agreed=True) from cause
 
 
 def same_everywhere(world: Agreeing, values: Sequence[int], problem: str) -> None:

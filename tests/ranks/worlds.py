@@ -113,6 +113,7 @@ def agrees_on_errors(world: World, folder: Path) -> None:
     with pytest.raises(HpcgnnError, match=f"rank {world.size - 1} cannot") as caught:
         fail()
     assert caught.value.agreed
+    assert caught.value.__cause__ is None, "the error that has the same sentence is not repeated"
     with pytest.raises(HpcgnnError, match=r"cannot open a file: No such file or directory \(.*nowhere\)"):
         open_nothing()
     with raise_on_all_ranks(world, "do nothing"):
