@@ -185,9 +185,8 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
 
 
 def _show_exchange(found: dict[str, Any]) -> None:
-    ways = ", ".join(f"{count} {way}" for way, count in found["ranks_by_way"].items() if count)
     about = f"{found['width']} columns, {found['bits']} bits, {found['collective']}"
-    title = f"{found['ranks']} ranks ({ways}), {about}: milliseconds"
+    title = f"{found['ranks']} ranks, {_ways(found)}, {about}: milliseconds"
     timed = {"aggregation": "aggregate", "exchange": "exchange", "wire": "wire", "both": "both", "in turn": "in_turn"}
     shown = table(title, "", *timed, "hidden", "bytes", "largest of a rank")
     for name, line in found["directions"].items():
@@ -195,6 +194,13 @@ def _show_exchange(found: dict[str, Any]) -> None:
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
         shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
     console.stdout().print(shown)
+
+
+def _ways(found: dict[str, Any]) -> str:
+    """The ways that messages take between ranks: "CPU", or the numbers of ranks such as "1 on a CPU, 1 on a GPU (direct)"."""
+    words = {"host": "on a CPU", "staged": "on a GPU (staged)", "direct": "on a GPU (direct)"}
+    by_way = {way: count for way, count in found["ranks_by_way"].items() if count}
+    return "CPU" if [*by_way] == ["host"] else ", ".join(f"{count} {words[way]}" for way, count in by_way.items())
 
 
 def _show_aggregation(found: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
     if as_json:
         click.echo(json.dumps(summary.as_json()))
     elif not quiet:
-        console.table(f"{source} -> {output}", _rows(summary))
+        console.table(str(output), [("source", source), *_rows(summary)])
 
 
 def _rows(summary: Any) -> list[tuple[str, object]]:

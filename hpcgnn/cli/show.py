@@ -152,11 +152,18 @@ def _rows_of_parts(facts: dict[str, Any]) -> Rows:
         return
     yield "parts", facts["parts"]
     yield from ((f"partition: {name.replace('_', ' ')}", value) for name, value in facts["made_by"].items())
-    yield from ((f"max/mean {name.replace('_', ' ')}", f"{value:.3f}") for name, value in facts["balance"].items())
+    named = {"edges": "in-edges"}  # as `hpcgnn partition` names them
+    yield from (
+        (f"max/mean {named.get(name, name.replace('_', ' '))}", f"{value:.3f}")
+        for name, value in facts["balance"].items()
+    )
     share = 100 * facts["cut_edges"] / facts["edges"] if facts["edges"] else 0.0
     yield "edges between parts", f"{facts['cut_edges']:,} ({share:.2f} %)"
     for strategy, told in facts["plans"].items():
-        yield f"plan {strategy}", f"{told['rows']:,} rows in each direction, {told['pairs_of_parts']:,} pairs of parts"
+        yield (
+            f"plan {strategy}",
+            f"{told['rows']:,} rows per aggregation, all ranks, in {told['pairs_of_parts']:,} pairs of parts",
+        )
         yield "  rows aggregated before sending", told["rows_summed_before_sending"]
         yield "  largest number of rows of a part", told["rows_of_the_busiest_part"]
 

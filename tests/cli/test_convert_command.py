@@ -39,6 +39,9 @@ def test_table_and_quiet(tmp_path):
         "file size",
     ):
         assert word in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["source", "sbm:nodes=1000,blocks=2"] in lines
+    assert "".join(result.stdout.split()).startswith(f"{tmp_path}/g.h5")
     assert run("sbm:nodes=1000", tmp_path / "g.h5", "--force", "--quiet").output == ""
 
 

@@ -100,7 +100,15 @@ def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
 
 def test_tables_have_what_people_look_for(parts: Path, tmp_path: Path) -> None:
     table = said(parts)
-    for words in ("in-degree", "train nodes", "max/mean edges", "edges between parts", "plan hybrid", "checksums"):
+    for words in (
+        "in-degree",
+        "train nodes",
+        "max/mean in-edges",
+        "edges between parts",
+        "plan hybrid",
+        "rows per aggregation, all ranks",
+        "checksums",
+    ):
         assert words in table
     assert "63" in said(DATA / "checkpoint-version-2.pt")
     assert "[12, 3]" in said(DATA / "predictions-version-1.h5")

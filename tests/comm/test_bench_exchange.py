@@ -31,6 +31,8 @@ def test_the_command_measures_both_directions_and_refuses_a_single_rank(mpi_rank
     told = {(line["axes"]["direction"], line["axes"]["step"]): line["figures"] for line in found["lines"]}
     assert told["backward", "both"]["hidden_share"] == found["directions"]["backward"]["hidden_of_shorter"]
     assert told["forward", "exchange"]["bytes"] == found["directions"]["forward"]["bytes"]
+    table = mpi_ranks(2).command(*command[:-1]).stdout
+    assert "2 ranks, CPU, " in table
     refused = mpi_ranks(1).command(*command, check=False)
     assert refused.returncode == 1
     assert "a single rank sends no messages" in refused.stderr
