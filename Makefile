@@ -30,7 +30,7 @@ help: ## list the targets
 # -- the first run: digits, cut into PARTS and trained on as many ranks ------------------------------------------------
 
 run: $(RUNS)/digits-$(PARTS).h5 ## build the environment, then convert, partition and train a real graph on 4 MPI ranks
-	$(BIN)/hpcgnn launch -n $(PARTS) $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
+	$(BIN)/hpcgnn launch -n $(PARTS) -- $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
 
 $(RUNS)/digits.h5: $(wildcard hpcgnn/data/*.py) | native
 	@mkdir -p $(RUNS) && rm -f $@
@@ -43,6 +43,7 @@ $(RUNS)/digits-$(PARTS).h5: $(RUNS)/digits.h5 $(wildcard hpcgnn/partition/*.py h
 # -- the environment ---------------------------------------------------------------------------------------------------
 
 env: native ## build the environment in .venv (PYTHON=, MPI=auto|system|mpich)
+	@echo "Installed in $(VENV). Next: source $(VENV)/bin/activate, then hpcgnn doctor"
 
 dev-env: $(STAMP)-dev native
 
