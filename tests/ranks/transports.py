@@ -52,7 +52,7 @@ class Exchanged:
 
 
 @contextmanager
-def piece_bytes(num_bytes: int) -> Iterator[None]:
+def pieces_of(num_bytes: int) -> Iterator[None]:
     before = gpu_mpi.PIECE_BYTES
     gpu_mpi.PIECE_BYTES = num_bytes  # type: ignore[misc]
     try:
@@ -64,7 +64,7 @@ def piece_bytes(num_bytes: int) -> Iterator[None]:
 def staged(world: World, piece_bytes: int, mixed: bool) -> dict[str, object]:
     """Exchanges of several sizes through memory of the host, three at a time, with other collectives in between."""
     device: Device = CPU if mixed and world.rank == 0 else standin()
-    with piece_bytes(piece_bytes):
+    with pieces_of(piece_bytes):
         way = make_transport(world, device)
     right, pieces = [], []
     for scale in (0, 1, 40):
@@ -88,7 +88,7 @@ def host_memory(world: World) -> list[int]:
 
     StandIn.host_memory = counted  # type: ignore[method-assign]
     try:
-        with piece_bytes(256):
+        with pieces_of(256):
             way = make_transport(world, device)
         for salt in range(5):
             both = [Exchanged(world, device, way, scale, salt) for scale in (40, 3)]
