@@ -29,7 +29,7 @@ from hpcgnn.train.trainer import Trainer
 
 CHECKPOINT = "the disk, with a checkpoint"
 # Methods of MpiWorld that call operations of MPI that exist only in a blocking form.
-UNTESTED = ("ranks_on_my_cores", "channel", "neighbours", "on_my_node")
+UNTESTED = ("ranks_on_my_cores", "exchange_queue", "neighbours", "on_my_node")
 _LOOK_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 60.0
 _LONGEST_REST_SECONDS = 300.0  # between commands: after that, the program that gives them has ended
 

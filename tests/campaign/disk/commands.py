@@ -65,7 +65,7 @@ PREDICT = Command(
     {"one.h5": "parts.h5", "run": "run", "old.h5": "scores.h5"},
 )
 REPORT = Command(
-    "report", ("report", "run", "--out", "page.html", "--quiet"), of_page, {"run": "run", "old.h5": "page.html"}
+    "report", ("report", "run", "--out", "page.html", "--quiet"), of_page, {"run": "run", "old.html": "page.html"}
 )
 COMMANDS = (CONVERT, PARTITION, PARTITION_ANEW, PLAN, TRAIN, RESUME, PREDICT, REPORT)
 
@@ -86,6 +86,7 @@ PREPARATION = (
     ("partition", "graph.h5", "two.h5", "--parts", "2", "--method", "ldg", "--quiet"),
     ("partition", "graph.h5", "unplanned.h5", "--parts", "3", "--method", "ldg", "--plan", "none", "--quiet"),
     ("train", "one.h5", "--out", "run", "--epochs", "2", *_TRAINING),
+    ("report", "run", "--out", "old.html", "--quiet"),
 )
 
 
