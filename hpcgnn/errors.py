@@ -8,6 +8,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # Characters that a terminal obeys as commands, and those that change the direction of text.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -55,6 +56,13 @@ def quoted(value: object) -> str:
         text = f"one of type {type(value).__name__}"
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most similar to a mistyped one; empty if none is similar."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
 def again(error: HpcgnnError, message: str) -> HpcgnnError:

@@ -364,7 +364,7 @@ def load(
     world, path = whole_job() if world is None else world, Path(path)
     check_device(device, may_be_name=True)
     chosen = choose_device(world, device) if isinstance(device, str) else device
-    with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, num_parts=world.size) as parts:
+    with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, advised_parts=world.size) as parts:
         matches = parts.num_parts == world.size
         if not matches and not any_ranks:
             ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"

@@ -10,6 +10,7 @@ from hpcgnn.cli import console
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GRAPH_KIND, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, reader_of
+from hpcgnn.data.signatures import HDF5
 from hpcgnn.errors import HpcgnnError
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
@@ -37,7 +38,7 @@ def facts_of(
     begins = _first_bytes(path)
     if begins.startswith(_ZIP):
         return of_checkpoint(path)
-    if not begins.startswith(h5.SIGNATURE):
+    if not begins.startswith(HDF5):
         raise HpcgnnError(
             f"{path} is not a file of hpcgnn, or its first bytes are damaged: it is neither an HDF5 file nor a checkpoint"
         )
@@ -49,12 +50,6 @@ def facts_of(
             return predict.look_at_predictions(path)
     with reader_of(path)(path) as reader, console.progress(title, count_steps(reader), quiet=quiet) as advance:
         return of_graph(reader, advance)
-
-
-def check_holds_model(path: Path) -> None:
-    """Raise HpcgnnError for an HDF5 file, because a run folder or a checkpoint is needed."""
-    if path.is_file() and _first_bytes(path) == h5.SIGNATURE:
-        raise HpcgnnError(f"{path} is {h5.in_words(h5.kind_of(path))}, but a run folder or a checkpoint is needed")
 
 
 def check_run(folder: Path) -> None:
@@ -72,6 +67,6 @@ def _first_bytes(path: Path) -> bytes:
         raise HpcgnnError(f"{path} does not exist or is not a file: give an existing file or run folder")
     try:
         with path.open("rb") as stream:
-            return stream.read(len(h5.SIGNATURE))
+            return stream.read(len(HDF5))
     except OSError as error:
         raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error

@@ -15,7 +15,7 @@ import click
 
 from hpcgnn import caches, version
 from hpcgnn.comm import job
-from hpcgnn.errors import HpcgnnError, StalledError, printable, quoted
+from hpcgnn.errors import HpcgnnError, StalledError, nearest, printable, quoted
 from hpcgnn.lazy import importing
 from hpcgnn.stop import StopRequest, answer_interruptions
 
@@ -59,12 +59,8 @@ class _LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
-
-            similar = difflib.get_close_matches(args[0], _COMMANDS, 1)
-            raise click.UsageError(
-                " ".join([error.message, *(f"Did you mean {name}?" for name in similar)]), ctx
-            ) from None
+            near = nearest(args[0], _COMMANDS)
+            raise click.UsageError(error.message + (f" Did you mean {near}?" if near else ""), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.cli.kinds_of_files import check_holds_model
 from hpcgnn.cli.ranges import NumberRange
-from hpcgnn.comm import MpiWorld, check_alike, raise_on_all_ranks
+from hpcgnn.comm import MpiWorld, check_alike
 from hpcgnn.lazy import importing
 
 
@@ -78,9 +77,6 @@ def predict(
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     use_threads(world)
-    with raise_on_all_ranks(world, f"read {run}"):
-        if world.rank == 0:
-            check_holds_model(run)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True, device=device)
     content = checkpoint.read(world, path, None)

@@ -79,13 +79,19 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
 def _check_replaced(out: Path) -> None:
     """Raise HpcgnnError if the report would replace a file that is not an earlier report."""
     try:
-        end = out.read_bytes()[-_END_BYTES:] if out.is_file() else b""
+        end = _end_of(out) if out.is_file() else b""
     except OSError as error:
         raise HpcgnnError(f"cannot read {out}, which the report would replace: {error.strerror}") from error
     if end and _MARK not in end:
         raise HpcgnnError(
             f"{out} is not a report of hpcgnn, so no report replaces it: choose another --out, or remove it"
         )
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(max(path.stat().st_size - _END_BYTES, 0))
+        return stream.read(_END_BYTES)
 
 
 def _page(folders: tuple[Path, ...]) -> Page:

@@ -11,7 +11,7 @@ import msgspec
 
 from hpcgnn import typed
 from hpcgnn.cli import train_options
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, nearest
 from hpcgnn.lazy import importing
 from hpcgnn.train.config_file import check_file, read_file
 from hpcgnn.train.file_names import CONFIG
@@ -65,10 +65,8 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
 
 
 def _with_suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    similar = difflib.get_close_matches(name, sorted(known), 1)
-    return f"{name} (did you mean {similar[0]}?)" if similar else name
+    near = nearest(name, known)
+    return f"{name} (did you mean {near}?)" if near else name
 
 
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:

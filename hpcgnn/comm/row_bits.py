@@ -26,9 +26,8 @@ class RowBits:
     ) -> tuple[Layout, Layout]:
         """The layouts of both messages, for ``counts`` (P,) of rows to and from each rank and rows of ``width`` values."""
         sent, received = counts
-        return make_layout(sent, self.sent, width).to(torch_device), make_layout(received, self.received, width).to(
-            torch_device
-        )
+        layouts = make_layout(sent, self.sent, width), make_layout(received, self.received, width)
+        return layouts[0].to(torch_device), layouts[1].to(torch_device)
 
     @classmethod
     def uniform(cls, bits: int, sent: int, received: int) -> RowBits:

@@ -92,7 +92,7 @@ class ThreadWorld(Collectives):
         """Do nothing: a started collective is complete."""
 
     def wait(self, pending: Pending) -> None:
-        """Test until complete: a started collective is complete, and one in the queue of a queue starts here."""
+        """Test until complete: a started collective is complete, and one in the exchange queue starts here."""
         while not pending.test():
             time.sleep(0)
 

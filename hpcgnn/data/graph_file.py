@@ -73,10 +73,12 @@ class SlabReader(ABC):
     VERSIONS: tuple[int, ...]
     SLAB: str  # the word for a slab in messages
 
-    def __init__(self, path: str | Path, mode: str = "r", *, sealed: bool = True, **advice: int) -> None:
-        """``advice``: see :func:`hpcgnn.data.h5.open_checked`."""
+    def __init__(
+        self, path: str | Path, mode: str = "r", *, sealed: bool = True, advised_parts: int = h5.USUAL_PARTS
+    ) -> None:
+        """``advised_parts``: see :func:`hpcgnn.data.h5.open_checked`."""
         self.path, self._is_written = path, mode != "r"
-        self.file: h5py.File = h5.open_checked(path, self.KIND, self.VERSIONS, mode, **advice)
+        self.file: h5py.File = h5.open_checked(path, self.KIND, self.VERSIONS, mode, advised_parts)
         self.source: ByteSource | None = None
         try:
             self._look_at_header(sealed)

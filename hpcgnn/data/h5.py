@@ -22,9 +22,9 @@ import numpy as np
 
 from hpcgnn.byte_sink import ByteSink
 from hpcgnn.data.heaps import heap_problem
+from hpcgnn.data.signatures import HDF5, begins_with
 from hpcgnn.errors import HpcgnnError
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # the first bytes of an HDF5 file
 # The words for each kind of file, and the command that makes it.
 _NAMES = {
     "hpcgnn-graph": ("graph file", "convert"),
@@ -34,7 +34,7 @@ _NAMES = {
 # HDF5 protects its metadata by checksums, but not in its oldest format, which is the default.
 _LIBVER = ("v108", "v108")
 _ERRNO = re.compile(r"\berrno = (\d+)")
-_USUAL_PARTS = 4  # in advice, where the number of ranks is not known
+USUAL_PARTS = 4  # in advice, where the number of ranks is not known
 _OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # errors to which a wrong offset in a damaged file leads
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
@@ -177,11 +177,11 @@ def _first_line(error: Exception) -> str:
 
 
 def open_checked(
-    path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r", num_parts: int = _USUAL_PARTS
+    path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r", advised_parts: int = USUAL_PARTS
 ) -> h5py.File:
     """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``.
 
-    num_parts: the number of parts to advise where a graph file stands in place of a parts file.
+    advised_parts: the number of parts to advise where a graph file stands in place of a parts file.
     """
     path = Path(path)
     _check_is_file(path, kind)
@@ -191,7 +191,7 @@ def open_checked(
     except (OSError, *DAMAGE) as error:
         if refused := refusal(error):
             raise HpcgnnError(f"cannot open {path}: {refused}") from error
-        if not _begins_as_hdf5(path):
+        if not begins_with(path, HDF5):
             words, command = _NAMES[kind]
             raise HpcgnnError(f"{path} is not a {words} of hpcgnn: give the output of `hpcgnn {command}`") from error
         raise HpcgnnError(
@@ -199,7 +199,7 @@ def open_checked(
         ) from error
     try:
         _check_heaps(file)
-        _check_header(file, path, kind, versions, num_parts)
+        _check_header(file, path, kind, versions, advised_parts)
     except BaseException:
         file.close()
         raise
@@ -213,11 +213,6 @@ def _check_is_file(path: Path, kind: str) -> None:
     if path.exists():
         raise HpcgnnError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}, but a {words} is needed")
     raise HpcgnnError(f"there is no file {path}: check the name, or make it with `hpcgnn {command}`")
-
-
-def _begins_as_hdf5(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(len(SIGNATURE)) == SIGNATURE
 
 
 def in_words(kind: str) -> str:
@@ -239,14 +234,14 @@ def _check_heaps(file: h5py.File) -> None:
         raise damaged(file.filename, problem)
 
 
-def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...], num_parts: int) -> None:
+def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...], advised_parts: int) -> None:
     with reading(path, "its format"):
         found = file.attrs.get("format")
     known = found if isinstance(found, str) else ""
     if known != kind:
         advice = f"give the output of `hpcgnn {_NAMES[kind][1]}`"
         if (known, kind) == ("hpcgnn-graph", "hpcgnn-parts"):
-            advice = f"run `hpcgnn partition {shlex.quote(str(path))} parts.h5 --parts {num_parts}`"
+            advice = f"run `hpcgnn partition {shlex.quote(str(path))} parts.h5 --parts {advised_parts}`"
         raise HpcgnnError(f"{path} is {in_words(known)}, but {in_words(kind)} is needed: {advice}")
     version = attribute(file, "version", int)
     if version not in versions:

@@ -115,12 +115,8 @@ class GraphModel(torch.nn.Module, ABC):
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__()
         config.check()
-        self.config, self.keys, self.aggregator, self.compute = (
-            config,
-            context.keys,
-            context.aggregator,
-            context.compute,
-        )
+        self.config, self.keys = config, context.keys
+        self.aggregator, self.compute = context.aggregator, context.compute
         self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
         self.aggregators: list[Aggregator | KeptAggregator] = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, nearest
 from hpcgnn.launch.virtual_network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
 from hpcgnn.settings import About, Setting, as_flag, check_value, kind_of
@@ -92,19 +92,13 @@ def check_axis(name: str, value: Any) -> None:
     if name in _NOT_VARIED:
         raise HpcgnnError(f"{name} cannot be an axis: {_NOT_VARIED[name]}")
     if name not in axes:
-        near = _near(name, axes)
+        near = nearest(name, axes)
         raise HpcgnnError(f"there is no axis or setting {name}" + (f": did you mean {near}?" if near else ""))
     if value == SEED_WORD and name not in OF_STUDY and kind_of(axes[name].type)[0] is int:
         return
     check_value(axes[name], value if name in OF_STUDY else as_typed(axes[name], value))
     if name == "rate" and value:
         check_rate(value)
-
-
-def _near(name: str, axes: Mapping[str, Setting]) -> str:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(name, axes, n=1)), "")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ changed afterwards, so that runs may read it while another runner prepares other
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from hpcgnn import typed, whole_file
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.file_lock import lock
 from hpcgnn.study import commands
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import short_hash
@@ -152,13 +152,7 @@ def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
     with stream:
-        try:
-            fcntl.lockf(stream, fcntl.LOCK_EX | (fcntl.LOCK_NB if or_else else 0))
-        except BlockingIOError:
-            assert or_else is not None
+        is_held = lock(stream, waits=or_else is None)  # without locks in the file system, one runner may run at a time
+        if not is_held and or_else is not None:
             or_else()
-            yield False
-            return
-        except OSError:  # a file system without locks, where only one runner may run at a time
-            pass
-        yield True
+        yield is_held

@@ -14,6 +14,8 @@ import torch
 
 from hpcgnn import typed, whole_file
 from hpcgnn.comm import World, raise_on_all_ranks
+from hpcgnn.data import h5
+from hpcgnn.data.signatures import HDF5, begins_with
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
 from hpcgnn.train import archive
@@ -272,6 +274,8 @@ def messages_path(run: str | Path, epoch: int, rank: int) -> Path:
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise HpcgnnError(f"there is no checkpoint {path}: give a run folder or a checkpoint file that exists")
+    if begins_with(path, HDF5):
+        raise HpcgnnError(f"{path} is {h5.in_words(h5.kind_of(path))}, but a run folder or a checkpoint is needed")
     return path.read_bytes()
 
 

@@ -57,11 +57,13 @@ class RunFolder:
         self._lock: RunLock | None = None
 
     def prepare(self, *, resume: bool) -> None:
-        """Create the folder, and lock it until :meth:`release`.
+        """Create the folder, and lock it until :meth:`release`; while it is locked, further calls have no effect.
 
         Raises:
             HpcgnnError: if it is a file, if it holds a run that is not resumed, or if another process trains into it.
         """
+        if self._lock is not None:
+            return
         if self.path.exists() and not self.path.is_dir():
             raise HpcgnnError(f"{self.path} is a file, and a run needs a folder: choose another name")
         has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
@@ -72,7 +74,7 @@ class RunFolder:
             )
         checkpoints = checkpoint.folder(self.path)
         checkpoints.mkdir(parents=True, exist_ok=True)
-        self._lock = self._lock or RunLock(self.path)
+        self._lock = RunLock(self.path)
         for folder in (self.path, checkpoints, checkpoints / checkpoint.MESSAGES):
             whole_file.remove_left(folder)
 

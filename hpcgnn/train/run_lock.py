@@ -6,7 +6,6 @@ The lock is a file in the folder that rank 0 holds while it trains. The system r
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import weakref
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcgnn.errors import HpcgnnError, printable
+from hpcgnn.file_lock import lock
 
 NAME = ".lock"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job
@@ -51,17 +51,11 @@ def _release(file: Path, stream: IO[str]) -> None:
 def _locked(file: Path) -> IO[str]:
     while True:
         stream = file.open("a+")
-        try:
-            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
+        if not lock(stream, waits=False):
             with stream:
                 stream.seek(0)
                 holder = printable(stream.read(_MOST_CHARACTERS)) or "another process"
-            raise HpcgnnError(
-                f"{holder} is training into {file.parent}: wait until it ends, or choose another folder"
-            ) from error
-        except OSError:  # a file system without locks
-            return stream
+            raise HpcgnnError(f"{holder} is training into {file.parent}: wait until it ends, or choose another folder")
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             return stream
         stream.close()  # its holder has ended and removed the file in between

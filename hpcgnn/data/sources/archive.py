@@ -13,6 +13,7 @@ from typing import IO
 
 import numpy as np
 
+from hpcgnn.data.signatures import ZIP, begins_with
 from hpcgnn.errors import HpcgnnError
 
 _MOST_DEFLATED = 1032  # the largest ratio of sizes that deflate can reach
@@ -28,7 +29,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except Exception as error:  # on a damaged file, zipfile raises errors of many types
-            if isinstance(error, zipfile.BadZipFile) and not _begins_as_zip(path):
+            if isinstance(error, zipfile.BadZipFile) and not begins_with(path, ZIP):
                 raise HpcgnnError(f"{path} is not an npz file: write it with numpy.savez") from error
             raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
         self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
@@ -82,11 +83,6 @@ class Archive:
             raise ValueError(
                 f"{dtype} of shape {shape} take {values:,} bytes, but there are {info.file_size - file.tell():,}"
             )
-
-
-def _begins_as_zip(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(2) == b"PK"
 
 
 def _told(error: Exception) -> str:

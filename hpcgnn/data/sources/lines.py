@@ -7,20 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from hpcgnn.data.signatures import GZIP, begins_with
+
 LONGEST_LINE = 1 << 16  # characters of a line in a file with one edge on each line
 _FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
-def is_gzipped(path: Path) -> bool:
-    """Return whether the file is gzipped, by its first bytes, not by its name."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP_MAGIC
 
 
 def open_text(path: Path) -> TextIO:
     """Open ``path``, gzipped or not, for reading as text."""
-    return gzip.open(path, "rt", encoding="utf-8") if is_gzipped(path) else path.open(encoding="utf-8")
+    return gzip.open(path, "rt", encoding="utf-8") if begins_with(path, GZIP) else path.open(encoding="utf-8")
 
 
 def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
