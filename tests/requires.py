@@ -8,6 +8,9 @@ from types import ModuleType
 
 import pytest
 
+# `HPCGNN_TESTS=all`, as in the nightly workflow: the full products of cases in place of a budgeted choice of them.
+EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"
+
 
 def require(condition: object, what: str) -> None:
     """Skip the test unless ``condition`` holds; fail it if ``HPCGNN_REQUIRE_ALL=1`` promises that everything is installed."""
