@@ -4,7 +4,7 @@
 
 Everything is taken from the package itself, which runs on two threads: plans from the planner, rows from messages, results from
 an aggregator. The pictures go to docs/explanation/example-*.svg, and tables and matrices to the page, between markers such as
-``<!-- made: step -->`` and ``<!-- end -->``. tests/test_drawn_example.py holds the files to be what this program makes.
+``<!-- made: step -->`` and ``<!-- end -->``. tests/project/test_drawn_example.py holds the files to be what this program makes.
 """
 
 from __future__ import annotations

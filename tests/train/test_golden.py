@@ -19,7 +19,7 @@ import small_graphs
 
 pytestmark = [pytest.mark.mpi, pytest.mark.first_launch]
 RANKS = 2
-VALUES = Path(__file__).parent / "golden" / "values.json"
+VALUES = Path(__file__).parents[1] / "golden" / "values.json"
 # With this setting torch rounds alike on most x86 CPUs; our own kernels do on all.
 SAME_BITS = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
@@ -43,7 +43,9 @@ def found(mpirun, tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden")
     parts = small_graphs.random_parts(3000, RANKS)
     small_graphs.write_parts(folder / "parts.h5", graph(), parts, RANKS)
-    result = mpirun(RANKS, [Path(__file__).parent / "ranks" / "golden.py", folder / "parts.h5", folder], env=SAME_BITS)
+    result = mpirun(
+        RANKS, [Path(__file__).parents[1] / "ranks" / "golden.py", folder / "parts.h5", folder], env=SAME_BITS
+    )
     values = json.loads(result.stdout)
     if os.environ.get("HPCGNN_RECORD_GOLDEN") == "1":
         VALUES.write_text(json.dumps(values, indent=1) + "\n")

@@ -18,7 +18,7 @@ from requires import require
 
 from hpcgnn.cli.main import cli
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0

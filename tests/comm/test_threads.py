@@ -11,7 +11,7 @@ from requires import require
 
 pytestmark = pytest.mark.mpi
 
-PROGRAM = Path(__file__).parent / "ranks" / "threads.py"
+PROGRAM = Path(__file__).parents[1] / "ranks" / "threads.py"
 CORES = len(os.sched_getaffinity(0))
 
 

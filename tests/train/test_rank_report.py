@@ -7,10 +7,10 @@ import json
 import made_up
 import msgspec
 import numpy as np
-import programs
 import pytest
 import small_graphs
 from rank_pool import ThreadPool
+from ranks import rank_reports
 
 from hpcgnn.train.rank_report import MOST_BLOCKS, Ranks, first_ranks
 from hpcgnn.typed import read_json
@@ -31,7 +31,7 @@ def parts(tmp_path_factory):
     ids=str,
 )
 def test_it_has_what_ranks_send(parts, tmp_path, bits, policy):
-    moved = ThreadPool(3).run(programs.bytes_of_training, parts, tmp_path / "run", bits, policy)
+    moved = ThreadPool(3).run(rank_reports.bytes_of_training, parts, tmp_path / "run", bits, policy)
     ranks = read_json(tmp_path / "run" / "ranks.json", Ranks)
     sent = np.array(ranks.bytes)
     assert sent.sum(axis=1).tolist() == [out for out, _ in moved]
@@ -39,7 +39,7 @@ def test_it_has_what_ranks_send(parts, tmp_path, bits, policy):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sent.sum() == sum(line["bytes_sent"] for line in lines) > 0
     assert np.diag(sent).tolist() == [0, 0, 0]
-    assert (ranks.ranks, ranks.epochs, ranks.first_epoch, ranks.is_whole) == (3, programs.EPOCHS, 0, True)
+    assert (ranks.ranks, ranks.epochs, ranks.first_epoch, ranks.is_whole) == (3, rank_reports.EPOCHS, 0, True)
     assert sum(ranks.mean["nodes"]) == NODES
     assert sum(ranks.mean["edges"]) == 423
     assert 0 < sum(ranks.mean["cut_edges"]) < 423

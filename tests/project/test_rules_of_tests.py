@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 DRAWING = {"random", "randint", "randrange", "uniform", "choice", "choices", "sample", "shuffle", "gauss"}
 BY_NAME = {"pkill", "killall", "pgrep"}
 
