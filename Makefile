@@ -4,7 +4,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast coverage campaign audit check docs env dev-env native test-native test-mpich deps-debian clean
+.PHONY: help run test test-fast coverage sabotage campaign audit check docs env dev-env native test-native test-mpich deps-debian clean
 .PHONY: test-gpu bench-gpu gpu-wheels
 
 PYTHON ?= python3
@@ -89,6 +89,10 @@ coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=92
 
+SABOTAGE ?=
+sabotage: dev-env ## put small faults into a copy of the source, one at a time: the test named for each must fail
+	$(BIN)/python tools/sabotage.py $(SABOTAGE)
+
 docs: dev-env ## the documentation site in build/site; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -109,7 +113,8 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 
 CAMPAIGN ?= --short
 campaign: dev-env ## break things from outside: faults, bad input, long runs (CAMPAIGN="--minutes 240 --out docs/reliability")
-	$(BIN)/python tests/campaign $(CAMPAIGN)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tools/campaign/tests
+	$(BIN)/python tools/campaign $(CAMPAIGN)
 
 test-mpich: ## the first run and what is about MPI in a second environment, with PyPI's mpich
 	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
