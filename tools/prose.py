@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STYLE = ROOT / "docs" / "style.md"
 # Reports of studies are made of records, by sentences of hpcgnn/study and of specifications.
 PAGES = ["*.md", "docs/*.md", "docs/[!s]*/**/*.md", "examples/*.md", "packaging/*.md"]
-CODE = ["hpcgnn/**/*.py", "tools/*.py", "examples/*.py", "tests/**/*.py"]
+CODE = ["hpcgnn/**/*.py", "tools/**/*.py", "examples/*.py", "tests/**/*.py"]
 # Checks of proselint that misread Markdown and commands: quotation marks and signs written in ASCII, dates, sums of money.
 LEFT_OUT = ("typography", "dates_times", "restricted", "misc.currency", "misc.scare_quotes", "misc.capitalization")
 

@@ -1,4 +1,4 @@
-"""A job of ranks that runs one command after another (``tests/ranks/under_faults.py``)."""
+"""A job of ranks that runs one command after another (``network/under_faults.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from campaign import processes
 from campaign.processes import Ended
 from campaign.run import ROOT
 
-_PROGRAM = ROOT / "tests" / "ranks" / "under_faults.py"
+_PROGRAM = ROOT / "tools" / "campaign" / "network" / "under_faults.py"
 _LOOK_SECONDS, _START_SECONDS = 0.005, 120.0
 
 

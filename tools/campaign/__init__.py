@@ -1,4 +1,4 @@
-"""A campaign against faults, bad input and long runs: ``python tests/campaign --help``.
+"""A campaign against faults, bad input and long runs: ``python tools/campaign --help``.
 
 section      the interface of a section: the section, its session and its cases
 sections     the list of sections
@@ -6,8 +6,15 @@ run          runs sections and writes the outcome of their cases, one JSON file 
 report       makes docs/reliability.md from those files
 processes    starts commands as a user does, and judges how they end
 children     functions that all forked children use
+tests/       tests of the campaign itself, which `make campaign` runs first
 found/       a TOML file for each section: the defects that the campaign has found, with the regression test of each
 
 Every other module or folder is one section. A section breaks things from outside: it damages files, ends processes, makes
-system calls fail, cuts links. It uses the package itself only to make valid files and to read results.
+system calls fail, cuts links. It uses the package itself only to make valid files and to read results,
+and the helpers in ``tests/`` for graphs, threads as ranks, and processes of ranks.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))

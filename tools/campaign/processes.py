@@ -44,10 +44,11 @@ class Ended:
 
 def environment(**changes: str) -> dict[str, str]:
     """The environment of a command: without the variables that an MPI in this process sets for its children, and with the
-    package and the tests on the path.
+    package, the tests' helpers and the campaign on the path.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
-    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+    places = (str(ROOT), str(ROOT / "tests"), str(ROOT / "tools"), os.environ.get("PYTHONPATH"))
+    path = os.pathsep.join(filter(None, places))
     return own | {"PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"} | changes
 
 

@@ -55,7 +55,7 @@ class Session:
     Attributes:
         seed: every random choice follows from it (:meth:`generator`).
         folder: an empty folder of the section, removed afterwards.
-        short: whether this is the short form that runs in CI, with a few quick cases.
+        short: whether this is the short form, with a few quick cases.
         deadline: of ``time.monotonic()``; no case is started after it.
         only: words, one of which must be in the name of a case to run; empty for all cases.
         facts: numbers that the section adds for the report.

@@ -147,7 +147,7 @@ def _clocks(lab: Lab) -> Iterator[Case]:
         yield Case("clocks", "all", LEFT_OUT, "a C compiler and time namespaces are needed")
         return
     shim = lab.session.folder / "shifted_clock.so"
-    source = ROOT / "tests" / "campaign" / "shifted_clock.c"
+    source = ROOT / "tools" / "campaign" / "shifted_clock.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
     shifts = (5 * 3600,) if lab.session.short else (5 * 3600, -3 * 86400)
     for seconds in shifts:

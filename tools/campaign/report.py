@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 
 This page shows what hpcgnn does when something goes wrong. It covers damaged or malicious files, wrong arguments, kills at any
 moment, full and failing disks, cut and slow links, extreme numbers, nodes that differ from each other, and long runs. Read it to
-judge whether you can trust hpcgnn with long jobs and with files from others. The program `tests/campaign` breaks things on
+judge whether you can trust hpcgnn with long jobs and with files from others. The program `tools/campaign` breaks things on
 purpose and checks how every command ends. Each section below describes its cases and their result, and lists the defects that
 were found.
 """
@@ -39,8 +39,9 @@ Each case ends in one of these ways:
 A defect counts once, however many cases met it. Many defects were found in earlier runs than the recorded one, so a section can
 have more defects than failed cases. Every fixed defect has a regression test, which is named with it.
 
-The page is made from the records in the folder `reliability` beside it. `python tests/campaign --out docs/reliability` runs
-all sections again, and `python tests/campaign --short` runs the short form that also runs in CI.
+The page is made from the records in the folder `reliability` beside it. `python tools/campaign --out docs/reliability` runs
+all sections again, and `make campaign` runs a short form of all. A nightly workflow runs other random cases every time. Records
+that name `tests/campaign` are from the time when the program was there.
 """
 # Words of records, and those that the page shows.
 _SHOWN = {LEFT_OUT: "skipped", "bytes an epoch": "bytes per epoch"}

@@ -67,7 +67,7 @@ def _record(section: Section, session: Session, cases: list[Case], seconds: floa
         case["said"] = case["said"].replace(f"{ROOT}/", "")
     return {
         "section": section.name,
-        "command": shlex.join(["python", "tests/campaign", *sys.argv[1:]]),
+        "command": shlex.join(["python", "tools/campaign", *sys.argv[1:]]),
         "seed": session.seed,
         "short": session.short,
         "only": list(session.only),

@@ -12,7 +12,7 @@ from campaign.mutations.fork import Task
 
 @dataclass(frozen=True)
 class Group:
-    """A group. tasks: a function that makes the tasks once the valid files exist. short: number of tasks that run in CI. long:
+    """A group. tasks: a function that makes the tasks once the valid files exist. short: number of tasks of the short form. long:
     number of tasks otherwise; None: all.
     """
 
