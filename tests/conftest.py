@@ -27,19 +27,33 @@ settings.register_profile("repeatable", derandomize=True)  # a failure here can 
 settings.load_profile("repeatable")
 
 
+_LONG_FIRST = ("launches", "slurm", "virtual_cluster", "emulator", "builds", "slow")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed all generators, so that random numbers do not depend on the selection of tests."""
     torch.manual_seed(0)
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers, and before pytest-xdist reads groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start ranks by the fixtures that they use, because the Makefile runs them one by one, beside all others."""
+    """Mark tests that start ranks by the fixtures that they use, and group tests for the processes of ``make test``.
+
+    Tests that start ranks wait much, and would wait longer for each other's: one process runs them, one by one. Of the others,
+    those of a file stay together, since they share fixtures. Groups that take long begin first.
+    """
     for item in items:
         if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
         if _is_interpreted(item):
             item.add_marker("slow")
+        starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
+        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else item.path.stem))
+    places: dict[Path, int] = {}
+    for item in items:
+        place = next((n for n, name in enumerate(_LONG_FIRST) if item.get_closest_marker(name)), len(_LONG_FIRST))
+        places[item.path] = min(place, places.get(item.path, place))
+    items.sort(key=lambda item: places[item.path])
 
 
 def _is_interpreted(item: pytest.Item) -> bool:
