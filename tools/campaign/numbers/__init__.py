@@ -17,7 +17,6 @@ from collections.abc import Iterator
 
 from campaign.numbers import messages, training, under_mpi
 from campaign.section import FAILED, RIGHT, Case, Section, Session
-from hpcgnn.bit_widths import QUANTIZED_BITS
 
 _KERNELS = "kernels of messages"
 _CASES = {training.ALIKE: 300, training.ROUNDED: 300}
@@ -34,10 +33,7 @@ def _kernels(session: Session) -> Iterator[Case]:
         if not session.wants(f"{_KERNELS}: {name}"):
             continue
         started, rng = time.monotonic(), session.generator(_KERNELS, width, bits, has_noise)
-        if bits in QUANTIZED_BITS:
-            wrong = messages.problem_of_kernels(rng, width, bits, has_noise=has_noise)
-        else:
-            wrong = messages.problem_of_plain_words(rng, width, bits)
+        wrong = messages.problem_of_kernels(rng, width, bits, has_noise=has_noise)
         yield Case(_KERNELS, name, FAILED if wrong else RIGHT, wrong, time.monotonic() - started)
 
 

@@ -10,12 +10,12 @@ from unittest import mock
 
 import numpy as np
 import torch
-from kernels.quantized_rows import dequantize, quantize
 
 from hpcgnn.bit_widths import QUANTIZED_BITS
 from hpcgnn.comm.codecs import packed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.native import library
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110
 _STEP_UP = 1 + 2.0**-7  # a scale is rounded up to bfloat16
@@ -107,29 +107,48 @@ def ways() -> dict[str, tuple[str, str]]:
     }
 
 
-def problem_of_kernels(rng: np.random.Generator, width: int, bits: int, *, has_noise: bool) -> str:
-    """A phrase about a defect of the kernels of messages for all unusual rows at once, in random order; empty if
-    there is none.
+def _through_a_message(
+    x: torch.Tensor, bits: int, key: int | None, way: tuple[str, str]
+) -> tuple[int, bytes, torch.Tensor]:
+    """The number of rows of ``x`` (n, F) that are not finite, the bytes of their message, and the (n, F) decoded rows, by the
+    kernels of a backend and an instruction set.
     """
-    rows = rows_out_of_the_ordinary(rng, width)
-    names = [list(rows)[number] for number in rng.permutation(len(rows))]
-    x = torch.from_numpy(np.stack([rows[name] for name in names]))
-    key = int(rng.integers(2**63)) if has_noise else None
-    first: tuple[str, bytes, bytes] | None = None
-    for way, (backend, isa) in ways().items():
-        with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
-            payload, params = quantize(x, bits, key, backend=backend)  # type: ignore[arg-type]
-            decoded = dequantize(payload, params, bits, width, backend=backend)
+    (backend, isa), numbers = way, torch.arange(x.shape[0])
+    payload_at = numbers * payload_bytes(x.shape[1], bits)
+    payloads = x.shape[0] * payload_bytes(x.shape[1], bits)
+    params_at = payloads + numbers * PARAMS_BYTES if bits in QUANTIZED_BITS else None
+    buffer = torch.zeros(payloads + (0 if params_at is None else x.shape[0] * PARAMS_BYTES), dtype=torch.uint8)
+    out = torch.full_like(x, torch.nan)
+    with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
+        nonfinite = encode_rows(x, numbers, bits, key, buffer, payload_at, params_at, backend=backend)
+        decode_rows(buffer, payload_at, params_at, bits, out, numbers, backend=backend)
+    return int(nonfinite), buffer.numpy().tobytes(), out
+
+
+def problem_of_kernels(rng: np.random.Generator, width: int, bits: int, *, has_noise: bool) -> str:
+    """A phrase about a defect of the kernels of messages for all unusual rows at once, in random order; empty if there is none.
+
+    Quantized values must be within a step of their row, 16 bits must be the nearest bfloat16, and 32 bits the value itself. All
+    kernels must make the same bytes, decode the same numbers, and count the rows that are not finite.
+    """
+    x = torch.from_numpy(rng.permutation(np.stack(list(rows_out_of_the_ordinary(rng, width).values()))))
+    key = int(rng.integers(2**63)) if has_noise and bits in QUANTIZED_BITS else None
+    at, first = f"at {width} columns and {bits} bits", ("", b"", b"")
+    for name, way in ways().items():
+        nonfinite, message, decoded = _through_a_message(x, bits, key, way)
         if bits in QUANTIZED_BITS:
-            wrong = beyond_bound(x.numpy(), decoded.numpy(), bits, has_noise=has_noise)
-            if wrong:
-                return f"{way}: {wrong}"
-        found = (way, payload.numpy().tobytes() + params.view(torch.uint8).numpy().tobytes(), _bits_of(decoded))
-        if first is None:
-            first = found
+            if wrong := beyond_bound(x.numpy(), decoded.numpy(), bits, has_noise=has_noise):
+                return f"{name}: {wrong}"
+        elif _bits_of(decoded) != _bits_of(x if bits == 32 else x.bfloat16().float()):
+            return f"{name} decodes other numbers than torch {at}"
+        if nonfinite != int((~x.isfinite()).any(1).sum()):
+            return f"{name} finds {nonfinite} rows that are not finite, {at}"
+        # 32 bits are the values themselves, and the bits of a NaN are not specified.
+        found = (name, b"" if bits == 32 else message, _bits_of(decoded))
+        first = first if first[0] else found
         for what, mine, theirs in (("bytes", found[1], first[1]), ("numbers", found[2], first[2])):
             if mine != theirs:
-                return f"{way} makes other {what} than {first[0]} at {width} columns and {bits} bits"
+                return f"{name} makes other {what} than {first[0]} {at}"
     return ""
 
 
@@ -138,32 +157,6 @@ def _bits_of(decoded: torch.Tensor) -> bytes:
     values = decoded.numpy().copy()
     values[np.isnan(values)] = np.nan
     return values.tobytes()
-
-
-def problem_of_plain_words(rng: np.random.Generator, width: int, bits: int) -> str:
-    """The same as :func:`problem_of_kernels` for 16 bits, whose values must be rounded to the nearest bfloat16, and 32 bits,
-    whose values must be unchanged. The returned number of rows that are not finite must be right as well.
-    """
-    rows = rows_out_of_the_ordinary(rng, width)
-    x = torch.from_numpy(np.stack(list(rows.values())))
-    first: bytes | None = None
-    for way, (backend, isa) in ways().items():
-        with mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}):
-            buffer = torch.zeros(x.shape[0] * width * bits // 8, dtype=torch.uint8)
-            numbers = torch.arange(x.shape[0])
-            payload_at = numbers * (width * bits // 8)
-            told = encode_rows(x, numbers, bits, None, buffer, payload_at, None, backend=backend)
-            out = torch.empty_like(x)
-            decode_rows(buffer, payload_at, None, bits, out, numbers, backend=backend)
-        if int(told) != int((~x.isfinite()).any(1).sum()):
-            return f"{way} finds {int(told)} rows that are not finite, at {width} columns and {bits} bits"
-        wanted = x if bits == 32 else x.bfloat16().float()
-        if _bits_of(out) != _bits_of(wanted):
-            return f"{way} decodes other numbers than torch at {width} columns and {bits} bits"
-        first = first or buffer.numpy().tobytes()
-        if bits == 16 and buffer.numpy().tobytes() != first:
-            return f"{way} makes other bytes at {width} columns and {bits} bits"
-    return ""
 
 
 def kernel_cases() -> Iterator[tuple[int, int, bool]]:

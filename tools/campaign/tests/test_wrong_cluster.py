@@ -10,8 +10,6 @@ from campaign.processes import Ended
 from campaign.section import FAILED, REFUSED
 from campaign.wrong_cluster import files, versions
 
-DATA = Path(__file__).parents[1] / "data"
-
 
 @pytest.mark.parametrize(
     ("answers", "wrong"),
@@ -50,6 +48,6 @@ def test_what_names_damage() -> None:
 
 
 def test_a_bit_that_nobody_finds_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert files._said_by_check(DATA / files.KEPT["parts"][-1]) == ""
-    case = files._looked_at("a later version", DATA / files.KEPT["graph"][-1], "update hpcgnn")
+    assert files._said_by_check(files._DATA / files.KEPT["parts"][-1]) == ""
+    case = files._looked_at("a later version", files._DATA / files.KEPT["graph"][-1], "update hpcgnn")
     assert (case.end, case.said) == (FAILED, "accepted")
