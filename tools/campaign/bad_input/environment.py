@@ -11,21 +11,9 @@ from campaign.section import FAILED, REFUSED, RIGHT, Case, Session
 
 _GROUP = "environment variables"
 _VALUES = (
-    "",
-    " ",
-    "x",
-    "-1",
-    "0",
-    "1.5",
-    "nan",
-    "99999999999999999999",
-    "a\nb",
-    "/dev/null",
-    "no/such/folder",
-    "A" * 5000,
-    "\u0663",
-    "1,x",
-)
+    "", " ", "x", "-1", "0", "1.5", "nan", "99999999999999999999", "a\nb", "/dev/null", "no/such/folder", "A" * 5000,
+    "\u0663", "1,x",
+)  # fmt: skip
 _OWN = ("HPCGNN_ISA", "HPCGNN_DOT_PRODUCTS", "HPCGNN_BUFFER_POOL", "HPCGNN_RANKS_PER_NODE", "HPCGNN_DATA")
 _OF_LIBRARIES = (
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS", "TMPDIR", "HOME", "COLUMNS", "LANG",

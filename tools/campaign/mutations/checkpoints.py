@@ -80,24 +80,8 @@ def _tensor(path: Path, rng: np.random.Generator) -> Mutation:
     if not tensors:
         return _field(path, rng)
     where, before = pick(rng, tensors)  # type: ignore[misc]
-    how = str(
-        pick(
-            rng,
-            (
-                "half",
-                "flat",
-                "one more axis",
-                "empty",
-                "turned",
-                "float64",
-                "int64",
-                "complex64",
-                "nan",
-                "a bit",
-                "sparse",
-            ),
-        )
-    )
+    types = ("float64", "int64", "complex64")
+    how = str(pick(rng, ("half", "flat", "one more axis", "empty", "turned", *types, "nan", "a bit", "sparse")))
     changed = before.clone()
     if how == "half":
         changed = before[: len(before) // 2] if before.ndim else before.reshape(1)[:0]
@@ -111,7 +95,7 @@ def _tensor(path: Path, rng: np.random.Generator) -> Mutation:
         changed = (
             before.T.contiguous() if before.ndim == 2 and before.shape[0] != before.shape[1] else before[..., None]
         )
-    elif how in ("float64", "int64", "complex64"):
+    elif how in types:
         changed = before.to(getattr(torch, how if str(before.dtype) != f"torch.{how}" else "float16"))
     elif how == "nan" and before.is_floating_point():
         changed.view(-1)[int(rng.integers(changed.numel()))] = math.nan

@@ -116,18 +116,8 @@ def under_mpirun(reader: Reader, *, apart: bool) -> Reader:
 
 
 ADAQP = (
-    "--model",
-    "gcn",
-    "--layers",
-    "2",
-    "--hidden",
-    "8",
-    "--bits",
-    "adaqp",
-    "--staleness",
-    "pipeline",
-    "--timeout",
-    "20",
+    *("--model", "gcn", "--layers", "2", "--hidden", "8"),
+    *("--bits", "adaqp", "--staleness", "pipeline", "--timeout", "20"),
 )
 RESUME_ADAQP = hpcgnn(
     "train", "parts.h5", "--out", "run", "--resume", "--epochs", "4", *ADAQP, "--quiet", result=lambda: of_run(Path("run"))

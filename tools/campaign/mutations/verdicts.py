@@ -13,19 +13,6 @@ _MIB = 1 << 20
 _RESIDENT_SLACK, _ADDRESS_SLACK = 32 * _MIB, 256 * _MIB
 _ERROR_EXITS = (1, 2)
 _HARNESS = 99
-DEFECTS = (
-    "traceback",
-    "signal",
-    "hang",
-    "accepted",
-    "sentence",
-    "exit",
-    "memory",
-    "leftover",
-    "ranks",
-    "code",
-    "harness",
-)
 
 
 def defects(case: Case, outcome: Outcome, valid: Outcome) -> dict[str, str]:

@@ -21,18 +21,8 @@ LIBRARIES = "libraries that are loaded"
 TEMPORARY = "temporary files"
 RULES = (RUNS_CODE, LOADS, SHELL, LIBRARIES, TEMPORARY)
 _MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "marshal",
-    "shelve",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "yaml",
-    "code",
-    "codeop",
-}
+    "pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "code", "codeop",
+}  # fmt: skip
 _FUNCTIONS = {"eval", "exec", "compile", "__import__", "runpy.run_path", "runpy.run_module", "torch.jit.load"}
 _LOADERS = {"CDLL", "PyDLL", "LoadLibrary", "dlopen", "load_library"}
 _SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "commands.getoutput"}
